@@ -230,7 +230,7 @@ async def test_functions_bring_tokens_too(database_url: str) -> None:
         assert await press.status_batch(backend, [first, second]) == [
             Finished(Success("done")), Finished(Failed("no paper")),
         ]  # fmt: skip
-        with pytest.raises(ContextError, match="in a transaction"):
+        with pytest.raises(ContextError, match="A transaction cannot complete"):
             await backend.run_mutation(bring_in_a_mutation, tokens[0])
 
 

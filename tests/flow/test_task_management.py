@@ -426,13 +426,13 @@ async def test_tm14_a_table_picks_its_tasks(database_url: str) -> None:
 
 
 async def test_rows_need_their_table_and_what_can_be_translated(database_url: str) -> None:
-    with pytest.raises(ValueInvalid, match="of which table"):
+    with pytest.raises(ValueInvalid, match="the table is unknown"):
         TaskFilter(rows=lambda order: order.id == "x")
     async with house(database_url) as it:
         missing = TaskFilter(table=Order, rows=lambda order: order.missing == 1)  # type: ignore[attr-defined]
         with pytest.raises(DeclarationError, match="missing"):
             await app.tasks.count(it.backend, missing)
-        with pytest.raises(ValueInvalid, match="by their keys"):
+        with pytest.raises(ValueInvalid, match="ordered by key"):
             await app.tasks.records(
                 it.backend, TaskFilter(table=Order, rows=lambda order: order.amount == 1), order="due"
             )

@@ -234,5 +234,5 @@ def test_a_verb_that_waits_for_something_else_does_not_run_on_a_sync_connection(
     async def waits(_: Any) -> None:
         await SystemClock().sleep(0)
 
-    with pytest.raises(ContextError, match="waited for something else"):
+    with pytest.raises(ContextError, match="awaited something else"):
         sync(sqlite).run(waits)

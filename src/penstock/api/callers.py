@@ -9,18 +9,10 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from penstock.api.syncbackend import SyncWords
-    from penstock.calls.enqueue.jobs import JobCalls
+    from penstock.api.backend import BackendWords
+    from penstock.api.syncwords import SyncBackendWords
     from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.run.engine import Engine
     from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
-
-
-class Program(Protocol):
-    """A backend, as pools need it."""
-
-    job_calls: JobCalls
-    engine: Engine
 
 
 class SyncConnection(Protocol):
@@ -45,9 +37,9 @@ class AsyncpgConnection(Protocol):
 
 
 if TYPE_CHECKING:
-    SyncWriter: TypeAlias = SyncMutationCtx | SyncActionCtx | SyncWords | SyncConnection
-    SyncReader: TypeAlias = SyncQueryCtx | SyncActionCtx | SyncWords | SyncConnection
-    SyncWaiter: TypeAlias = SyncActionCtx | SyncWords
-    AsyncWriter: TypeAlias = MutationCtx | ActionCtx | Program | AsyncConnection | AsyncpgConnection
-    AsyncReader: TypeAlias = QueryCtx | ActionCtx | Program | AsyncConnection | AsyncpgConnection
-    AsyncWaiter: TypeAlias = ActionCtx | Program
+    SyncWriter: TypeAlias = SyncMutationCtx | SyncActionCtx | SyncBackendWords | SyncConnection
+    SyncReader: TypeAlias = SyncQueryCtx | SyncActionCtx | SyncBackendWords | SyncConnection
+    SyncWaiter: TypeAlias = SyncActionCtx | SyncBackendWords
+    AsyncWriter: TypeAlias = MutationCtx | ActionCtx | BackendWords | AsyncConnection | AsyncpgConnection
+    AsyncReader: TypeAlias = QueryCtx | ActionCtx | BackendWords | AsyncConnection | AsyncpgConnection
+    AsyncWaiter: TypeAlias = ActionCtx | BackendWords

@@ -13,8 +13,8 @@ from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket, peek
 from penstock.store.contract.session import OpenTransaction
 
 if TYPE_CHECKING:
-    from penstock.api.callers import Program
-    from penstock.api.syncbackend import SyncWords
+    from penstock.api.backend import BackendWords
+    from penstock.api.syncwords import SyncBackendWords
     from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 
@@ -41,11 +41,16 @@ class RateLimiter:
 
     @overload
     def take(
-        self, ctx: MutationCtx | ActionCtx | Program, key: str = "", *, count: int = 1, reserve: bool = False
+        self, ctx: MutationCtx | ActionCtx | BackendWords, key: str = "", *, count: int = 1, reserve: bool = False
     ) -> Coroutine[Any, Any, RateStatus]: ...
     @overload
     def take(
-        self, ctx: SyncMutationCtx | SyncActionCtx | SyncWords, key: str = "", *, count: int = 1, reserve: bool = False
+        self,
+        ctx: SyncMutationCtx | SyncActionCtx | SyncBackendWords,
+        key: str = "",
+        *,
+        count: int = 1,
+        reserve: bool = False,
     ) -> RateStatus: ...
     def take(self, ctx: Any, key: str = "", *, count: int = 1, reserve: bool = False) -> Any:
         """Take tokens, if there are enough.
@@ -65,18 +70,18 @@ class RateLimiter:
         return take_tokens(calls, self.name, self.policy, key, count, reserve=reserve)
 
     @overload
-    def peek(self, ctx: QueryCtx | ActionCtx | Program, key: str = "") -> Coroutine[Any, Any, int]: ...
+    def peek(self, ctx: QueryCtx | ActionCtx | BackendWords, key: str = "") -> Coroutine[Any, Any, int]: ...
     @overload
-    def peek(self, ctx: SyncQueryCtx | SyncActionCtx | SyncWords, key: str = "") -> int: ...
+    def peek(self, ctx: SyncQueryCtx | SyncActionCtx | SyncBackendWords, key: str = "") -> int: ...
     def peek(self, ctx: Any, key: str = "") -> Any:
         """How many tokens are left; below zero if some are reserved."""
         calls = calls_of(ctx)
         return calls.answer(self._peek(calls, checked_key(key)))
 
     @overload
-    def reset(self, ctx: MutationCtx | ActionCtx | Program, key: str = "") -> Coroutine[Any, Any, None]: ...
+    def reset(self, ctx: MutationCtx | ActionCtx | BackendWords, key: str = "") -> Coroutine[Any, Any, None]: ...
     @overload
-    def reset(self, ctx: SyncMutationCtx | SyncActionCtx | SyncWords, key: str = "") -> None: ...
+    def reset(self, ctx: SyncMutationCtx | SyncActionCtx | SyncBackendWords, key: str = "") -> None: ...
     def reset(self, ctx: Any, key: str = "") -> Any:
         """Forget what was taken."""
         calls = calls_of(ctx, writes=True)

@@ -38,9 +38,11 @@ def read_rows(
 def _table_of(own: Sequence[ReactiveTask], names: Sequence[str]) -> type[Table]:
     found = [_task(own, name).definition.table for name in names]
     if not found:
-        raise ValueInvalid("rows is a condition on a row, but of which table?", fix="Name the task, or the table.")
+        raise ValueInvalid(
+            "rows is a condition on a row, but the table is unknown.", fix="Name the task, or the table."
+        )
     if any(one is not found[0] for one in found):
-        raise ValueInvalid("rows is a condition on the rows of one table, and these tasks are about several.")
+        raise ValueInvalid("rows is a condition on one table, but these tasks have several.")
     return found[0]
 
 
@@ -48,7 +50,7 @@ def _task(own: Sequence[ReactiveTask], name: str) -> ReactiveTask:
     found = called(own, name, lambda task: task.name)
     if found is None:
         raise ValueInvalid(
-            f"This program declares no reactive task {name[:100]!r}, so its table is not known here.",
+            f"This program declares no reactive task {name[:100]!r}, so its table is unknown here.",
             fix="Name a task of this program, or the table, if the program declares that.",
         )
     return found

@@ -23,7 +23,7 @@ def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
     if sure:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(f"{question} There is no terminal on which to ask.", fix="Say so with --yes.")
+        raise ConfigError(f"{question} There is no terminal to ask on.", fix="Confirm with --yes.")
     with _interruptible():
         try:
             click.confirm(question, abort=True, err=True)

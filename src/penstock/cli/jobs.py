@@ -67,22 +67,22 @@ def filter_options(
     """The options that tell jobs apart; the command takes them as keyword arguments."""
     options = [
         click.option("--state", type=click.Choice(states), help=of_state),
-        click.option("--pool", help="Only jobs of this pool; default for those of the scheduler."),
-        click.option("--function", help="Only jobs of this function, with or without its module."),
-        click.option("--name", help="Only jobs that are called so."),
-        click.option("--key", help="Only jobs that were enqueued with this key."),
-        click.option("--concurrency-key", help="Only jobs that were enqueued with this concurrency key."),
-        click.option("--error", metavar="TEXT", help="Only jobs whose last error contains this."),
+        click.option("--pool", help="Only jobs of this pool; the scheduler's is named default."),
+        click.option("--function", help="Only jobs of this function; the module is optional."),
+        click.option("--name", help="Only jobs of this name."),
+        click.option("--key", help="Only jobs with this key."),
+        click.option("--concurrency-key", help="Only jobs with this concurrency key."),
+        click.option("--error", metavar="TEXT", help="Only jobs whose last error contains this text."),
         click.option(
             "--since",
             type=Moment(),
             metavar="WHEN",
-            help="Only jobs that ended since, or were enqueued if they have not.",
+            help="Only jobs that ended since; for unfinished ones, enqueued since.",
         ),
-        click.option("--before", type=Moment(), metavar="WHEN", help="The same time, but earlier than this."),
+        click.option("--before", type=Moment(), metavar="WHEN", help="The same, before this time."),
     ]
     if ended:
-        told = "Only jobs whose on_complete has failed for good, with an error that contains this; '' for any."
+        told = "Only jobs whose on_complete failed for good with this text; '' for any."
         options.append(click.option("--on-complete-error", metavar="TEXT", help=told))
 
     def decorate(command: F) -> F:
@@ -126,7 +126,7 @@ def check_meant(jobs: Sequence[str], given: dict[str, Any], verb: str) -> None:
 _STATES = [state.value for state in JobState]
 _SHOWN = 60
 _limit = click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list."
+    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many jobs to list."
 )
 
 
@@ -137,7 +137,7 @@ _limit = click.option(
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options, /, limit: int, **given: Any) -> None:
-    """Show how jobs stand: how many are in each state, and the newest ones. The same as penstock jobs list."""
+    """Show the number of jobs in each state, and the newest jobs, like penstock jobs list."""
     if context.invoked_subcommand is None:
         _list(options, limit, given)
 
@@ -148,7 +148,7 @@ def command(context: click.Context, options: Options, /, limit: int, **given: An
 @json_option()
 @pass_options
 def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
-    """Show how many jobs are in each state, and the newest ones that the options tell."""
+    """Show the number of jobs in each state, and the newest jobs that match."""
     _list(options, limit, given)
 
 
@@ -157,7 +157,7 @@ def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
 @json_option()
 @pass_options
 def show(options: Options, job: str) -> None:
-    """Show all that is known of a job: its options, its result, and each attempt that failed, with its traceback."""
+    """Show a job: its options, its result, and the traceback of each failed attempt."""
     status = with_backend(options, lambda backend: known_job(backend, job))
     if options.json:
         print_json(_as_data(status))
@@ -227,22 +227,20 @@ _ENDED = [state.value for state in JobState if state in FINISHED]
 _NOT_RUN_AGAIN = [state for state in _ENDED if JobState(state) not in RETRIABLE]
 _CANCELABLE = ["pending", "running"]
 _FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several jobs are changed by a filter.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several jobs.")
 
 
 @command.command("retry")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @filter_options(_ENDED, f"Only jobs in this state; {' and '.join(_NOT_RUN_AGAIN)} go with --on-complete only.")
-@click.option(
-    "--on-complete", is_flag=True, help="Only call their on_complete again, if that has failed for good; in any state."
-)
+@click.option("--on-complete", is_flag=True, help="Only call a permanently failed on_complete again; in any state.")
 @_yes
 @json_option()
 @pass_options
 def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool, **given: Any) -> int:
-    """Run JOBs again that have failed or were canceled, or all failed ones that the options tell.
+    """Run failed or canceled JOBs again, or all failed jobs that match.
 
-    They are pending then, their attempts begin anew, and their on_complete runs again when they have ended.
+    Their attempts count from one. Their on_complete runs again at the end.
     """
     check_meant(jobs, given, "retry")
     if not jobs:
@@ -270,9 +268,9 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool
 @json_option()
 @pass_options
 def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> None:
-    """Ask for JOBs to be canceled, or for all that the options tell and that have not ended.
+    """Cancel JOBs, or all unfinished jobs that match.
 
-    Pending ones never start, running ones are asked to stop. Where only the on_complete is left, it runs all the same.
+    Pending jobs never start; running ones are asked to stop. Jobs that only wait for their on_complete go on.
     """
     check_meant(jobs, given, "cancel")
     if not jobs:
@@ -290,21 +288,20 @@ def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) ->
         if status.state in FINISHED:
             say(f"{status.id} has ended already: {status.state.value}.")
         elif status.state is JobState.COMPLETING:
-            say(f"{status.id} is not canceled: it has ended but for its on_complete, which runs all the same.")
+            say(f"{status.id} is not canceled. Only its on_complete is left, and that still runs.")
         else:
             say(f"Asked for {status.id} to be canceled; it was {status.state.value}.")
 
 
 @command.command("wait")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--timeout", type=Duration(), metavar="DURATION", help="How long to wait at most, such as 90s or 5m.")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="The longest wait, such as 90s or 5m.")
 @json_option()
 @pass_options
 def wait(options: Options, jobs: Sequence[str], timeout: float | None) -> int:
-    """Wait until JOBs have ended, and print how each did.
+    """Wait until JOBs have ended, and print how.
 
-    Ends with 0 if all have succeeded, with 3 if one has failed, with 4 if one was canceled and none has failed, and
-    with 5 if one has not ended in time.
+    Exit status: 0 if all succeeded, 3 if one failed, 4 if one was canceled and none failed, 5 after the timeout.
     """
     found = with_backend(options, lambda backend: _wait(backend, options, jobs, timeout))
     if options.json:

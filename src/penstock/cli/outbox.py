@@ -29,9 +29,9 @@ from penstock.errors import DataError, ValueInvalid
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options) -> None:
-    """Show the outboxes that the database knows, and how far they are behind.
+    """Show all outboxes and their backlog.
 
-    Of each up to 100,000 messages are counted.
+    Counts up to 100,000 messages per outbox.
     """
     if context.invoked_subcommand is not None:
         return
@@ -45,7 +45,7 @@ def command(context: click.Context, options: Options) -> None:
 @json_option()
 @pass_options
 def show(options: Options, outbox: str) -> None:
-    """Show how OUTBOX stands, and the message that keeps it from going on, with its traceback."""
+    """Show the state of OUTBOX, and the message that blocks it, with its traceback."""
 
     async def look(backend: Backend) -> tuple[OutboxStatus, list[OutboxMessage]]:
         return await look_at_one(backend.engine.store, outbox, backend.job_calls.now(), backend.app.outboxes.declares)
@@ -69,16 +69,18 @@ def show(options: Options, outbox: str) -> None:
     "states",
     type=click.Choice(STATES),
     multiple=True,
-    help="Only those that stand so; may be given several times.",
+    help="Only messages in this state; may be repeated.",
 )
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
-@click.option("--after", type=int, metavar="NUMBER", help="Go on after the last list, which has told the number.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many messages to list."
+)
+@click.option("--after", type=int, metavar="NUMBER", help="Continue after this number, from the last list.")
 @json_option()
 @pass_options
 def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int, after: int | None) -> None:
-    """Show messages of OUTBOX that have failed, are parked, or wait for one that has failed.
+    """Show messages of OUTBOX that failed, are parked, or wait for a failed one.
 
-    Messages that nobody has looked at yet, as they are behind these, are not listed.
+    Omits messages that were not attempted yet.
     """
 
     async def look(backend: Backend) -> OutboxPage:
@@ -207,7 +209,7 @@ def _word(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else json.dumps(plain(value), ensure_ascii=False, default=str)
 
 
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask first.")
 
 
 @command.command("retry")
@@ -215,11 +217,10 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.argument("numbers", type=int, nargs=-1)
 @pass_options
 def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
-    """Have messages of OUTBOX that have failed tried again now: those with these NUMBERS, or all.
+    """Retry failed messages of OUTBOX now: those with these NUMBERS, or all.
 
-    Their attempts are counted anew. Parked ones come next, before what is still to be read; while the next message
-    waits for its own attempt, they wait with it. The number of a row that was there before the outbox is negative:
-    write -- before it.
+    Their attempts count from one. Parked messages are delivered next, but not while the next message waits for its
+    retry. A row older than the outbox has a negative number: write -- before it.
     """
 
     async def do(backend: Backend) -> int:
@@ -228,42 +229,42 @@ def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
     count = with_backend(options, do)
     if numbers and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
-    say(f"{counted(count, 'message')} of {outbox} will be tried again." if count else f"{outbox} has none that failed.")
+    say(f"{counted(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed.")
 
 
 @command.command("skip")
 @click.argument("outbox")
 @click.argument("number", type=int)
-@click.option("--reason", required=True, help="Why; the log tells it.")
+@click.option("--reason", required=True, help="The reason, for the log.")
 @_yes
 @pass_options
 def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> None:
-    """Pass by the message of OUTBOX with this NUMBER, which has failed: its handler never gets it."""
+    """Skip a failed message of OUTBOX. Its handler never gets it."""
 
     async def do(backend: Backend) -> None:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         await _expect_failed(backend, name, number)
-        confirm(f"Pass message {number} of {name} by, for good?", sure=yes)
+        confirm(f"Skip message {number} of {name} for good?", sure=yes)
         await backend.app.outboxes.skip(backend, name, number, reason)
 
     with_backend(options, do)
-    say(f"Message {number} of {outbox} is passed by.")
+    say(f"Message {number} of {outbox} is skipped.")
 
 
 @command.command("pause")
 @click.argument("outbox")
 @pass_options
 def pause(options: Options, outbox: str) -> None:
-    """Hand over nothing of OUTBOX any more, on all machines, until it is resumed. What is written is kept."""
+    """Pause OUTBOX on all machines. New messages are kept."""
     with_backend(options, lambda backend: backend.app.outboxes.pause(backend, outbox))
-    say(f"{outbox} is paused. The change feed keeps what is written meanwhile, and grows.")
+    say(f"{outbox} is paused. The change feed keeps new messages, and grows.")
 
 
 @command.command("resume")
 @click.argument("outbox")
 @pass_options
 def resume(options: Options, outbox: str) -> None:
-    """Hand over messages of a paused OUTBOX again."""
+    """Resume a paused OUTBOX."""
     with_backend(options, lambda backend: backend.app.outboxes.resume(backend, outbox))
     say(f"{outbox} is resumed.")
 
@@ -274,40 +275,36 @@ def resume(options: Options, outbox: str) -> None:
 @_yes
 @pass_options
 def move(options: Options, outbox: str, to: str, yes: bool) -> None:
-    """Have OUTBOX go on from elsewhere: sending again what is kept, or passing messages by.
+    """Move the cursor of OUTBOX, to deliver kept messages again or to skip some.
 
-    The PLACE is "beginning", that of what is kept; "end", behind all there is; a time with its offset, such as
-    2030-05-01T09:00Z, before all that was written then or later; or a position that penstock outbox show has told.
+    PLACE is beginning (the oldest kept message), end (after all messages), a time with an offset such as
+    2030-05-01T09:00Z (messages written since), or a position from penstock outbox show.
     """
     place = _place(to)
 
     async def do(backend: Backend) -> OutboxStatus:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         before = await _status(backend, name)
-        end = (
-            "\nNone of these will be handed over." if to == "end" else "\nMessages are passed by, or handed over again."
-        )
-        confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to hand over.{end}", sure=yes)
+        end = "\nNone of these will be delivered." if to == "end" else "\nMessages are skipped, or delivered again."
+        confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to deliver.{end}", sure=yes)
         return await backend.app.outboxes.move(backend, name, place)
 
     moved = with_backend(options, do)
-    say(f"{moved.name} is moved, and has {_left(moved)} to hand over.")
+    say(f"{moved.name} is moved, and has {_left(moved)} to deliver.")
 
 
 @command.command("resend")
 @click.argument("outbox")
-@click.option(
-    "--where", required=True, metavar="TEXT", help="Which rows: a condition such as 'day >= 7 and shop == \"a\"'."
-)
+@click.option("--where", required=True, metavar="TEXT", help="A condition, such as 'day >= 7 and shop == \"a\"'.")
 @_yes
 @pass_options
 def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
-    """Send rows of the table of OUTBOX again, as they are now, in order, behind what it has still to hand over."""
+    """Send rows of OUTBOX's table again, as they are now and in order, after its backlog."""
 
     async def do(backend: Backend) -> int:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         chosen_rows(backend.app.outboxes.find(name), name, where)  # what cannot be is refused before anybody is asked
-        confirm(f"Send rows of {name} again?", f"Its handler gets each row of which this is true: {where}", sure=yes)
+        confirm(f"Send rows of {name} again?", f"Its handler gets each row that matches: {where}", sure=yes)
         return await backend.app.outboxes.resend(backend, name, where)
 
     count = with_backend(options, do)
@@ -319,9 +316,9 @@ def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
 @_yes
 @pass_options
 def rebuild(options: Options, outbox: str, yes: bool) -> None:
-    """Make what the handler of OUTBOX has written anew, from the rows that there are.
+    """Rebuild what the handler of OUTBOX has written, from the current rows.
 
-    Its reset runs and it begins with all rows again, in one transaction.
+    Runs its reset and starts it with all rows again, in one transaction.
     """
 
     async def do(backend: Backend) -> None:
@@ -329,13 +326,13 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
         reset_of(backend.app.outboxes.find(name), name)  # what cannot be is refused before anybody is asked
         confirm(
             f"Rebuild {name}?",
-            f"What {name} has written is cleared, and is incomplete until all rows are sent.",
+            f"The effects of {name} are cleared, and incomplete until all rows are delivered.",
             sure=yes,
         )
         await backend.app.outboxes.rebuild(backend, name)
 
     with_backend(options, do)
-    say(f"{outbox} begins with all rows again. See penstock outbox show {outbox} for how far it has come.")
+    say(f"{outbox} starts again with all rows. penstock outbox show {outbox} shows its progress.")
 
 
 @command.command("drop")
@@ -343,7 +340,7 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
 @_yes
 @pass_options
 def drop(options: Options, outbox: str, yes: bool) -> None:
-    """Forget OUTBOX: its place, the messages that it has put aside, and what is captured for it."""
+    """Remove OUTBOX: its cursor, its parked messages, and its capture."""
 
     async def do(backend: Backend) -> bool:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
@@ -351,12 +348,12 @@ def drop(options: Options, outbox: str, yes: bool) -> None:
         read_by = f"\nIt is read by {before.read_by} now." if before.read_by else ""
         aside = f" {counted(before.parked, 'message')} parked will be forgotten." if before.parked else ""
         never = ", and never will" if before.messages or before.older_rows is not None else ""
-        confirm(f"Drop {name}?", f"{name} has {_left(before)} to hand over{never}.{aside}{read_by}", sure=yes)
+        confirm(f"Drop {name}?", f"{name} has {_left(before)} to deliver{never}.{aside}{read_by}", sure=yes)
         await backend.app.outboxes.drop(backend, name)
         return before.declared
 
     declared = with_backend(options, do)
-    say(f"{outbox} is dropped." + (" This program declares it, and makes it anew when it starts." if declared else ""))
+    say(f"{outbox} is dropped." + (" This program declares it, and creates it again at its start." if declared else ""))
 
 
 # ----- steps
@@ -378,7 +375,7 @@ async def _expect_failed(backend: Backend, name: str, number: int) -> None:
 
 def _left(one: OutboxStatus) -> str:
     messages = [counted(one.messages, "message")] if one.messages else []
-    rows = ["rows that were there before it"] if one.older_rows is not None else []
+    rows = ["older rows"] if one.older_rows is not None else []
     return " and ".join([*messages, *rows]) or "no messages"
 
 

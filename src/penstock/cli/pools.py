@@ -44,15 +44,16 @@ class _Seen:
 
 @click.group("pools", invoke_without_command=True)
 @json_option()
-@click.option("--keys", type=click.IntRange(1, KEYS_READ), metavar="N", help="Show also the N keys that wait the most.")
+@click.option(
+    "--keys", type=click.IntRange(1, KEYS_READ), metavar="N", help="Also show the N keys with the most waiting jobs."
+)
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options, keys: int | None) -> None:
-    """Show the pools that the database knows: their limits, and how many of their jobs stand where.
+    """Show all pools: their limits, and the number of their jobs in each state.
 
-    Of the jobs that are ready, those at the gate of their pool wait for a turn of their concurrency key, or for a rate
-    limit. --keys N shows for each pool the N concurrency keys of which the most jobs wait there. It reads the first
-    thousand keys in order, and counts a thousand jobs of each.
+    Jobs at the gate are ready, and wait for their concurrency key or a rate limit. --keys reads the first 1,000 keys in
+    order, and counts up to 1,000 jobs of each.
     """
     if context.invoked_subcommand is not None:
         return
@@ -68,11 +69,14 @@ def command(context: click.Context, options: Options, keys: int | None) -> None:
 @command.command("set")
 @click.argument("pool")
 @click.option(
-    "--max-parallelism", type=click.IntRange(0, MOST_PARALLEL), required=True, help="How many of its jobs run at once."
+    "--max-parallelism",
+    type=click.IntRange(0, MOST_PARALLEL),
+    required=True,
+    help="How many of its jobs may run at once.",
 )
 @pass_options
 def change(options: Options, pool: str, max_parallelism: int) -> None:
-    """Change the limit of a pool, on all machines at once, until another one is set or declared."""
+    """Change the limit of a pool on all machines, until somebody sets or declares another."""
     row = with_backend(options, lambda backend: _change(backend, pool, max_parallelism=max_parallelism))
     say(f"{pool} runs at most {max_parallelism:,} jobs at once{', once it is resumed' if row.paused else ''}.")
 
@@ -81,16 +85,16 @@ def change(options: Options, pool: str, max_parallelism: int) -> None:
 @click.argument("pool")
 @pass_options
 def pause(options: Options, pool: str) -> None:
-    """Start no more jobs of a pool, on all machines, until it is resumed."""
+    """Pause a pool on all machines: start none of its jobs."""
     with_backend(options, lambda backend: _change(backend, pool, paused=True))
-    say(f"{pool} is paused: what runs goes on, and nothing more is started.")
+    say(f"{pool} is paused. Running jobs continue; no other ones start.")
 
 
 @click.command("resume")
 @click.argument("pool")
 @pass_options
 def resume(options: Options, pool: str) -> None:
-    """Start jobs of a paused pool again."""
+    """Resume a paused pool."""
     row = with_backend(options, lambda backend: _change(backend, pool, paused=False))
     if row.max_parallelism:
         say(f"{pool} starts jobs again.")

@@ -39,19 +39,14 @@ class States(click.ParamType[tuple[str, ...]]):
 def task_filter_options(command: F) -> F:
     options = (
         click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
-        click.option(
-            "--error", metavar="TEXT", help="Only rows whose last error contains this; upper and lower case differ."
-        ),
-        click.option("--has-error/--no-error", default=None, help="Only rows with a last error, or without one."),
-        click.option(
-            "--key", metavar="KEY", help="Only the row with this id, or key; a JSON array if that has several columns."
-        ),
-        click.option("--table", metavar="TABLE", help="Only rows of tasks that are about this table."),
+        click.option("--error", metavar="TEXT", help="Only rows whose last error contains this text; case-sensitive."),
+        click.option("--has-error/--no-error", default=None, help="Only rows with, or without, a last error."),
+        click.option("--key", metavar="KEY", help="Only the row with this id or key; several columns as a JSON array."),
+        click.option("--table", metavar="TABLE", help="Only rows of this table's tasks."),
         click.option(
             "--rows",
             metavar="TEXT",
-            help="Only rows of which this is true now, such as 'status == \"paid\" and amount > 100'. Needs a TASK, or "
-            "--table.",
+            help="Only rows that match now, such as 'status == \"paid\" and amount > 100'. Needs TASK or --table.",
         ),
     )
     for option in reversed(options):
@@ -85,9 +80,9 @@ def _table(app: App, name: str | None) -> type[Table] | None:
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options) -> None:
-    """Show the reactive tasks that the database knows, and how much there is to do for each.
+    """Show all reactive tasks and their backlogs.
 
-    Runs are counted up to 100,000 of each kind.
+    Counts up to 100,000 runs of each kind.
     """
     if context.invoked_subcommand is not None:
         return
@@ -99,21 +94,20 @@ def command(context: click.Context, options: Options) -> None:
 @command.command("records")
 @click.argument("task", required=False)
 @task_filter_options
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
-@click.option("--after", metavar="PLACE", help="Go on after the last list, which has told the place.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many rows to list.")
+@click.option("--after", metavar="PLACE", help="Continue after this place, from the last list.")
 @click.option(
     "--order",
     type=click.Choice(["due", "key"]),
-    help="Those first that are due first; or by task and key, which is quicker where there are many. The default is "
-    "due, and with --rows key, as there is no other then.",
+    help="Order by due time, or by task and key, which is faster. Default: due; with --rows only key.",
 )
-@click.option("--count", is_flag=True, help="Only count them, by state. It reads them all.")
+@click.option("--count", is_flag=True, help="Only count the rows by state; reads them all.")
 @json_option()
 @pass_options
 def records(
     options: Options, /, task: str | None, limit: int, after: str | None, order: Any, count: bool, **given: Any
 ) -> None:
-    """Show rows of TASK, or of all tasks, and how their runs stand."""
+    """Show rows of TASK, or of all tasks, and the state of their runs."""
     if count:
         counts = with_backend(
             options, lambda backend: backend.app.tasks.count(backend, read_task_filter(backend.app, task, given))
@@ -148,13 +142,13 @@ def records(
 @json_option()
 @pass_options
 def show(options: Options, task: str, key: str) -> None:
-    """Show what is kept of the row with the id or key KEY; for its runs see penstock jobs show.
+    """Show the record of the row with this KEY; for its runs see penstock jobs show.
 
-    A KEY of several columns is a JSON array, such as '[7, "a"]'.
+    Write a KEY of several columns as a JSON array: '[7, "a"]'.
     """
     record = with_backend(options, lambda backend: backend.app.tasks.find(backend, task, key))
     if record is None:
-        raise DataError(f"{task} has not heard of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
+        raise DataError(f"{task} has no record of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
     if options.json:
         print_json(record)
         return
@@ -167,10 +161,7 @@ def show(options: Options, task: str, key: str) -> None:
 @json_option()
 @pass_options
 def explain(options: Options, task: str, key: str) -> None:
-    """Say why TASK has run for the row with the id or key KEY, or has not.
-
-    A KEY of several columns is a JSON array, such as '[7, "a"]'.
-    """
+    """Say why TASK has run, or not, for the row with this KEY; several columns as a JSON array."""
     found = with_backend(options, lambda backend: backend.app.tasks.explain(backend, task, key))
     if options.json:
         print_json(plain(found) | {"job": None if found.record is None else found.record.job})
@@ -206,8 +197,8 @@ def _record_row(record: TaskRecord) -> tuple[str, ...]:
     return (record.task, key_text(record.key), state, str(record.attempt or 0), run_at, change, error)
 
 
-_all = click.option("--all", "everything", is_flag=True, help="All rows of all tasks, if nothing else is told.")
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several rows are changed.")
+_all = click.option("--all", "everything", is_flag=True, help="All rows of all tasks.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several rows.")
 
 
 @command.command("retry")
@@ -218,9 +209,9 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several
 @json_option()
 @pass_options
 def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Run rows of TASK again, or of all tasks; those that have succeeded too, unless --state says otherwise.
+    """Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.
 
-    Their attempts are counted anew. Rows that are being run are run once more afterwards.
+    Their attempts count from one. Running rows run once more afterwards.
     """
     _change(options, "retry", task, given, everything=everything, sure=yes)
 
@@ -233,9 +224,9 @@ def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **
 @json_option()
 @pass_options
 def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Ask for runs of TASK to be canceled, or of all tasks.
+    """Cancel runs of TASK, or of all tasks.
 
-    Pending ones never start, running ones are asked to stop.
+    Pending runs never start; running ones are asked to stop.
     """
     _change(options, "cancel", task, given, "pending", "running", everything=everything, sure=yes)
 
@@ -248,7 +239,7 @@ def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, *
 @json_option()
 @pass_options
 def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """End pending runs of TASK as skipped, or of all tasks. The next change of a row is run."""
+    """End pending runs of TASK, or of all tasks, as skipped. A row's next change runs."""
     _change(options, "skip", task, given, "pending", everything=everything, sure=yes)
 
 
@@ -260,9 +251,9 @@ def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **g
 @json_option()
 @pass_options
 def delete(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Forget what is kept of rows of TASK, or of all tasks. The rows themselves are left alone.
+    """Delete the records of TASK, or of all tasks. The rows of the table stay.
 
-    Pending runs are canceled first. Those under way are asked to stop; do it again when they have.
+    Cancels pending runs and asks running ones to stop; repeat the command afterwards.
     """
     _change(options, "delete", task, given, everything=everything, sure=yes)
 
@@ -271,27 +262,27 @@ def delete(options: Options, /, task: str | None, everything: bool, yes: bool, *
 @click.argument("task")
 @pass_options
 def pause(options: Options, task: str) -> None:
-    """Start no runs of TASK any more, on all machines, until it is resumed. Those under way go on."""
+    """Pause TASK on all machines. Running runs continue."""
     with_backend(options, lambda backend: backend.app.tasks.pause(backend, task))
-    say(f"{task} is paused: runs under way go on, and no other ones are started.")
+    say(f"{task} is paused. Running ones continue; no other ones start.")
 
 
 @command.command("resume")
 @click.argument("task")
 @pass_options
 def resume(options: Options, task: str) -> None:
-    """Start runs of a paused TASK again."""
+    """Resume a paused TASK."""
     count = with_backend(options, lambda backend: backend.app.tasks.resume(backend, task))
-    say(f"{task} runs again; {counted(count, 'run')} that had been put off {'is' if count == 1 else 'are'} due now.")
+    say(f"{task} runs again; {counted(count, 'run')} that had been deferred {'is' if count == 1 else 'are'} due now.")
 
 
 @command.command("reconcile")
 @click.argument("task")
 @pass_options
 def reconcile(options: Options, task: str) -> None:
-    """Have all rows of TASK looked at, from the beginning. Planners do it; penstock tasks tells how far they are."""
+    """Check all rows of TASK again. The planner does it; penstock tasks shows its progress."""
     with_backend(options, lambda backend: backend.app.tasks.reconcile(backend, task))
-    say(f"All rows of {task} are looked at, by whichever process plans.")
+    say(f"All rows of {task} will be checked by the planner.")
 
 
 # ----- steps

@@ -45,9 +45,9 @@ from penstock.transaction.transaction import Transaction
 @json_option("Report as JSON.")
 @pass_options
 def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
-    """Write TABLEs to files as JSON lines; all tables if none is named.
+    """Write TABLEs to files as JSON lines, by default all tables.
 
-    All rows of all tables are those of one moment. penstock import reads the files back, and nothing is lost.
+    All rows come from one snapshot. penstock import reads the files back without loss.
     """
     if output == "-" and len(tables) != 1:
         raise click.UsageError("Only one table goes to stdout; name it.")
@@ -120,15 +120,15 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
 @click.command("import")
 @click.argument("table")
 @click.argument("file", metavar="FILE|-")
-@click.option("--append", is_flag=True, help="Add the rows to those of the table.")
-@click.option("--replace", is_flag=True, help="Delete all rows of the table first, in the same transaction.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask before rows are deleted.")
+@click.option("--append", is_flag=True, help="Keep the existing rows.")
+@click.option("--replace", is_flag=True, help="Delete the existing rows first, in the same transaction.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before deleting rows.")
 @json_option("Report as JSON.")
 @pass_options
 def import_rows(options: Options, table: str, file: str, append: bool, replace: bool, yes: bool) -> None:
     """Read rows into TABLE from a FILE of JSON lines, or from stdin.
 
-    Ids and creation times are kept if the lines have them. Without --append or --replace the table must be empty.
+    Keeps ids and creation times. The table must be empty without --append or --replace.
     """
     if append and replace:
         raise click.UsageError("--append and --replace exclude each other.")
@@ -302,7 +302,8 @@ class Lines:
         if self._begun:
             if not self._stream.seekable():
                 raise ConfigError(
-                    "Others changed the table meanwhile, and stdin cannot be read again.", fix="Import from a file."
+                    "Another process changed the table meanwhile, and stdin cannot be read again.",
+                    fix="Import from a file.",
                 )
             self._stream.seek(0)
         self._begun = True

@@ -192,7 +192,7 @@ def _is_read_without_month(expression: str) -> bool:
 def _never(expression: str, where: str) -> DeclarationError:
     return DeclarationError(
         f"The cron expression {expression!r} never comes in {where}.",
-        fix="Choose a day that the month has, such as L for its last one, and an hour that no clock jumps over.",
+        fix="Choose a day that the month has, such as L for its last, and an hour that no clock change skips.",
         expression=expression,
     )
 
@@ -228,7 +228,7 @@ class Interval:
         if not SECOND <= given <= _LONGEST:
             raise DeclarationError(
                 f"Interval: every must be from a second to {_LONGEST.days} days, not {given}.",
-                fix="Write timedelta(seconds=1) or more; what has to come more often is a loop in a service.",
+                fix="Write timedelta(seconds=1) or more; run anything more frequent in a loop of your own.",
             )
         anchor: object = self.anchor
         if not isinstance(anchor, datetime) or anchor.tzinfo is None:

@@ -85,7 +85,7 @@ class FeedWatch:
             seconds=round(reader.age(now).total_seconds()),
             moved_at=reader.moved_at,
             bytes=feed.size,
-            fix=f"Start what reads it, or let it go: penstock {_dropped_by(reader.name)}",
+            fix=f"Start its reader, or drop it: penstock {_dropped_by(reader.name)}",
         )
 
     # ----- interests

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from penstock.errors import Conflict, ContextError
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract.session import Row, Session, Statement
-from penstock.store.contract.tasks import RecordRow
 from penstock.store.sql.statements import TableStatements
 
 T = TypeVar("T")
@@ -34,8 +33,8 @@ class Shared:
         # what no savepoint undoes: nothing of this transaction may be committed
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}  # rows as those have left them who have ended well
-        # records of reactive tasks, by task and key; they were read before the session began
-        self.records: Mapping[tuple[int, str], RecordRow | None] = {}
+        # of which changes records of reactive tasks are, by task and key; read before the session began
+        self.generations: Mapping[tuple[int, str], int | None] = {}
         self.savepoints = 0  # how many have been made
         self._kept_back: list[Change] = []
         self._keys: set[Key] = set()
@@ -147,13 +146,13 @@ class Part:
     def _end(self) -> None:
         self._ended = True
         if self._calls:  # which its function began and left behind, and which may still change something
-            self._shared.failure = self._shared.failure or Conflict("A call was left behind in a shared transaction.")
+            self._shared.failure = self._shared.failure or Conflict("A call was not finished in a shared transaction.")
 
     # ----- rows by their keys
 
     @property
-    def records(self) -> Mapping[tuple[int, str], RecordRow | None]:
-        return self._shared.records
+    def generations(self) -> Mapping[tuple[int, str], int | None]:
+        return self._shared.generations
 
     async def row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
         name = (statements.definition.table, key)
@@ -208,10 +207,10 @@ class Part:
         await self._call(lambda: self._session.rollback_to(name))
 
     async def commit(self) -> None:
-        raise ContextError("This transaction is shared, and ends for all at once.")
+        raise ContextError("This transaction is shared and cannot end alone.")
 
     async def rollback(self) -> None:
-        raise ContextError("This transaction is shared, and ends for all at once.")
+        raise ContextError("This transaction is shared and cannot end alone.")
 
     # ----- steps
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from uuid import UUID
 
-from penstock.api.callers import Program
+from penstock.api.backend import BackendWords
 from penstock.api.crons.declaring import (
     AnySchedule,
     CronOptions,
@@ -169,7 +169,7 @@ class Crons:
     @overload
     def create(
         self,
-        ctx: MutationCtx | ActionCtx | Program,
+        ctx: MutationCtx | ActionCtx | BackendWords,
         name: str,
         schedule: AnySchedule,
         function: Function[Any, Any, Any, Any],
@@ -214,7 +214,7 @@ class Crons:
         return calls.answer(self._create(calls, name, schedule, function, args, options))
 
     @overload
-    def remove(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, bool]: ...
+    def remove(self, ctx: MutationCtx | ActionCtx | BackendWords, name: str) -> Coroutine[Any, Any, bool]: ...
     @overload
     def remove(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> bool: ...
     def remove(self, ctx: Any, name: str) -> Any:
@@ -229,7 +229,7 @@ class Crons:
         return calls.answer(self._remove(calls, name))
 
     @overload
-    def pause(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, None]: ...
+    def pause(self, ctx: MutationCtx | ActionCtx | BackendWords, name: str) -> Coroutine[Any, Any, None]: ...
     @overload
     def pause(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> None: ...
     def pause(self, ctx: Any, name: str) -> Any:
@@ -242,7 +242,7 @@ class Crons:
         return calls.answer(self._pause(calls, name, pause=True))
 
     @overload
-    def resume(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, None]: ...
+    def resume(self, ctx: MutationCtx | ActionCtx | BackendWords, name: str) -> Coroutine[Any, Any, None]: ...
     @overload
     def resume(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> None: ...
     def resume(self, ctx: Any, name: str) -> Any:
@@ -255,7 +255,7 @@ class Crons:
         return calls.answer(self._pause(calls, name, pause=False))
 
     @overload
-    def run(self, ctx: ActionCtx | Program, name: str) -> Coroutine[Any, Any, JobId]: ...
+    def run(self, ctx: ActionCtx | BackendWords, name: str) -> Coroutine[Any, Any, JobId]: ...
     @overload
     def run(self, ctx: SyncActionCtx, name: str) -> JobId: ...
     def run(self, ctx: Any, name: str) -> Any:
@@ -267,11 +267,11 @@ class Crons:
         """
         calls = _calls(ctx, writes=True)
         if calls.in_transaction:
-            raise ContextError("A cron is run outside of transactions.", fix="Do it in an action.")
+            raise ContextError("A cron cannot be run inside a transaction.", fix="Do it in an action.")
         return calls.answer(self._run(calls, name))
 
     @overload
-    def list(self, ctx: QueryCtx | ActionCtx | Program) -> Coroutine[Any, Any, builtins.list[CronStatus]]: ...
+    def list(self, ctx: QueryCtx | ActionCtx | BackendWords) -> Coroutine[Any, Any, builtins.list[CronStatus]]: ...
     @overload
     def list(self, ctx: SyncQueryCtx | SyncActionCtx) -> builtins.list[CronStatus]: ...
     def list(self, ctx: Any) -> Any:
@@ -312,8 +312,8 @@ class Crons:
     async def _remove(self, calls: JobCalls, name: str) -> bool:
         if name in self._declared:
             raise UsageError(
-                f"The cron {name!r} is declared by this program, which would make it known again.",
-                fix="Take its declaration away, or pause it.",
+                f"The cron {name!r} is declared by this program, which would create it again.",
+                fix="Remove its declaration, or pause it.",
             )
 
         def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:
@@ -379,5 +379,5 @@ def _unknown(name: str) -> DataError:
 def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
     calls = calls_of(ctx)
     if writes and not calls.is_writable:
-        raise ContextError("A query only reads; it can change no cron.", fix="Do it in a mutation.")
+        raise ContextError("A query only reads, so it cannot change a cron.", fix="Do it in a mutation.")
     return calls

@@ -371,7 +371,7 @@ def _states(given: Any) -> builtins.list[MessageState]:
 
 def _reason(given: Any) -> str:
     if not isinstance(given, str) or not given.strip():
-        raise ValueInvalid("A message is skipped for a reason, which is a text.", fix="Say why; the log tells it.")
+        raise ValueInvalid("Skipping a message needs a reason, which is text.", fix="Pass a reason for the log.")
     return " ".join(given.split())[:_LONGEST_REASON]
 
 

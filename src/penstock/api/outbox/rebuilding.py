@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
 from penstock.functions.function import AnyFunction
@@ -39,14 +40,14 @@ def reset_of(declared: DeclaredOutbox | None, name: str) -> AnyFunction:
     """
     if declared is None:
         raise ContextError(
-            f"Outbox {name} is not declared by this program, so its handler cannot run.",
+            f"Outbox {name} has no declaration in this program, so its handler cannot run.",
             fix="Do it with the program that declares it.",
         )
     if declared.reset is None:
         raise ContextError(
             f"Outbox {name} declares no reset, so there is nothing to rebuild.",
-            fix="Move it back, and it sends again what is kept; or write reset= at an outbox of a table whose handler "
-            "is a mutation.",
+            fix="Move it back to send kept messages again. Only an outbox of a table with a mutation as handler takes "
+            "reset=.",
         )
     return declared.reset
 
@@ -90,7 +91,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
     try:
         async with _kept(engine, lease):
-            await Runner(engine).mutation(reset, hold, seal=begin_anew)
+            await Runner(engine).mutation(reset, hold, execution=Execution(seal=begin_anew))
     finally:
         await store.changes.leave(reader_name(name), lease)  # a relay that takes it sees that nobody died
         await store.leases.give_back(lease)

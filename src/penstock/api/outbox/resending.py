@@ -54,14 +54,14 @@ def chosen_rows(declared: DeclaredOutbox | None, name: str, where: str | RowFilt
     """
     if declared is None:
         raise ContextError(
-            f"Outbox {name} is not declared by this program, so its table is not known here.",
+            f"Outbox {name} has no declaration in this program, so its table is unknown here.",
             fix="Do it with the program that declares it.",
         )
     definition = declared.outbox.definition
     if definition is None or "insert" not in declared.outbox.on:
         raise ContextError(
-            f"Outbox {name} does not send the rows that are inserted into a table, so none can be sent again.",
-            fix="Move it back, and it sends again what is kept.",
+            f"Outbox {name} does not send inserted rows of a table, so it cannot send rows again.",
+            fix="Move it back to send kept messages again.",
         )
     given = TextFilter(definition, where) if isinstance(where, str) else where
     return Chosen(definition, trace_filter(definition, given, "resend: where"))

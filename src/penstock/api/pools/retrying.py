@@ -145,7 +145,7 @@ def filter_of(pool: str, function: Any, where: Mapping[str, Any]) -> JobFilter:
     """
     if unknown := sorted(where.keys() - Where.__annotations__.keys()):
         words = ", ".join(Where.__annotations__)
-        raise UsageError(f"Work is not told apart by {', '.join(unknown)}.", fix=f"What there is: {words}.")
+        raise UsageError(f"Jobs have no property {', '.join(unknown)}.", fix=f"Properties are: {words}.")
     if function is not None and not isinstance(function, Function):
         raise ContextError(f"{function!r} is not a function of an app.", fix="Pass the decorated function.")
     return JobFilter(pool, None if function is None else function.name, **where)

@@ -25,16 +25,9 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.api.callers import (
-        AsyncReader,
-        AsyncWaiter,
-        AsyncWriter,
-        Program,
-        SyncReader,
-        SyncWaiter,
-        SyncWriter,
-    )
-    from penstock.api.syncbackend import SyncWords
+    from penstock.api.backend import BackendWords
+    from penstock.api.callers import AsyncReader, AsyncWaiter, AsyncWriter, SyncReader, SyncWaiter, SyncWriter
+    from penstock.api.syncwords import SyncBackendWords
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -220,7 +213,7 @@ class Workpool(Retrying, Completer):
         calls = self._calls(ctx)
         if calls.in_transaction:
             raise ContextError(
-                "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
+                "A transaction cannot see a job end while it waits.", fix="Wait in an action, or use on_complete."
             )
         return calls.answer(self._result(calls, work_id, timeout))
 
@@ -265,9 +258,9 @@ class Workpool(Retrying, Completer):
         return calls.answer(calls.cancel_all(filter_of(self.name, function, where)))
 
     @overload
-    def set_max_parallelism(self, backend: SyncWords, number: int) -> None: ...
+    def set_max_parallelism(self, backend: SyncBackendWords, number: int) -> None: ...
     @overload
-    def set_max_parallelism(self, backend: Program, number: int) -> Coroutine[Any, Any, None]: ...
+    def set_max_parallelism(self, backend: BackendWords, number: int) -> Coroutine[Any, Any, None]: ...
     def set_max_parallelism(self, backend: Any, number: int) -> Any:
         """Change the limit, on all machines at once. It holds until another one is set or declared.
 
@@ -280,9 +273,9 @@ class Workpool(Retrying, Completer):
         return self._change(backend, max_parallelism=number)
 
     @overload
-    def pause(self, backend: SyncWords) -> None: ...
+    def pause(self, backend: SyncBackendWords) -> None: ...
     @overload
-    def pause(self, backend: Program) -> Coroutine[Any, Any, None]: ...
+    def pause(self, backend: BackendWords) -> Coroutine[Any, Any, None]: ...
     def pause(self, backend: Any) -> Any:
         """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on.
 
@@ -291,9 +284,9 @@ class Workpool(Retrying, Completer):
         return self._change(backend, paused=True)
 
     @overload
-    def resume(self, backend: SyncWords) -> None: ...
+    def resume(self, backend: SyncBackendWords) -> None: ...
     @overload
-    def resume(self, backend: Program) -> Coroutine[Any, Any, None]: ...
+    def resume(self, backend: BackendWords) -> Coroutine[Any, Any, None]: ...
     def resume(self, backend: Any) -> Any:
         """Start work again."""
         return self._change(backend, paused=False)
@@ -306,7 +299,7 @@ class Workpool(Retrying, Completer):
     def _change(self, ctx: Any, **changes: Any) -> Any:
         calls = self._calls(ctx, writes=True)
         if calls.in_transaction:
-            raise ContextError("A limit is changed for all at once, in no transaction.", fix="Pass the backend.")
+            raise ContextError("A limit cannot change inside a transaction.", fix="Pass the backend.")
         return calls.answer(change_pool(calls.engine, self.name, **changes))
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
@@ -322,9 +315,9 @@ class Workpool(Retrying, Completer):
     ) -> list[JobId]:
         make = self._maker(calls, function)
         if self._options.key is not None:
-            raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
+            raise UsageError("The jobs of a batch cannot share a key.", fix="Enqueue jobs with keys one by one.")
         if not isinstance(arguments, Iterable):
-            raise ArgumentsInvalid(f"enqueue_batch takes the arguments of many calls, not {arguments!r}.")
+            raise ArgumentsInvalid(f"enqueue_batch takes a list of arguments, one per call, not {arguments!r}.")
         return await calls.enqueue_all(map(make, arguments))
 
     def job(self, calls: JobCalls, function: Any, arguments: Mapping[str, Any]) -> NewJob:

@@ -135,7 +135,7 @@ class Pieces:
             ValueInvalid: Rows that a function picks are to be ordered otherwise than by their keys.
         """
         if by_due and self._condition is not None:
-            raise ValueInvalid("Rows that a function picks come by their keys.", fix="Leave order away.")
+            raise ValueInvalid("Rows that a function selects are ordered by key.", fix="Leave out order.")
         place = _opened(after)
         if by_due and self.is_plain:
             return await self._page_by_due(limit, place)
@@ -365,5 +365,5 @@ def _is_storable(key: str) -> bool:
 
 def _no_cursor(value: Any) -> CursorInvalid:
     return CursorInvalid(
-        f"{value!r} is no place in a list of rows of tasks.", fix="Pass what the page before gave as next."
+        f"{value!r} is no cursor of a list of task rows.", fix="Pass the value of next from the previous page."
     )

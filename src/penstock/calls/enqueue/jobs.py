@@ -322,8 +322,8 @@ class JobCalls:
         """
         if self._scope is not None:
             raise ContextError(
-                f"{what} outside of queries and mutations: a transaction of theirs would get in the way of workers.",
-                fix="Do it in an action, or with a backend; or enqueue the work anew.",
+                f"{what} outside of queries and mutations: their transaction would block workers.",
+                fix="Do it in an action or with a backend, or enqueue the job again.",
             )
 
     async def complete(self, token: object, result: object) -> Completion:
@@ -357,8 +357,8 @@ class JobCalls:
     def _outside_of_transactions(self) -> Runs:
         if self._scope is not None:
             raise ContextError(
-                "A token was brought in a transaction, which only adds work and ends none.",
-                fix="Bring it in an action, or from the program.",
+                "A transaction cannot complete a job with a token; it can only add jobs.",
+                fix="Complete the job in an action, or from the program.",
             )
         return self._runner
 
@@ -394,7 +394,7 @@ def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCa
         )
     if writes and not calls.is_writable:
         raise ContextError(
-            "A query only reads; it can neither enqueue, nor cancel, nor send, nor take tokens.",
+            "A query only reads; it cannot enqueue, cancel, send or take tokens.",
             fix="Do it in a mutation.",
         )
     return calls

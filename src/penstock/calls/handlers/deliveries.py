@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
@@ -174,9 +175,9 @@ class Messages:
             return _part(definition, fields) if self._outbox.fields else definition.make_rows([fields])[0]
         except (ValueError, TypeError, ArithmeticError, DeclarationError) as error:
             raise RowInvalid(
-                f"Outbox {self._outbox.name}: a row of {definition.name}, as it was captured, does not fit its "
+                f"Outbox {self._outbox.name}: a row of {definition.name}, as captured, does not fit its "
                 f"declaration: {error}",
-                fix="Declare the table so that it does, or skip the message.",
+                fix="Change the declaration, or skip the message.",
                 table=definition.name,
             ) from error
 
@@ -303,7 +304,7 @@ class Wanted:
             )
         if "truncate" in outbox.on and not self.message:
             raise DeclarationError(
-                f"Outbox {outbox.name!r}: of a truncate there is no row.", fix="Let its handler take a Message."
+                f"Outbox {outbox.name!r}: a truncate has no row.", fix="Let the handler take a Message."
             )
         if self.message:
             annotation = (typing.get_args(annotation) or (Any,))[0]
@@ -380,4 +381,4 @@ async def deliver(
             if seal is not None and not await seal(session):
                 raise LeaseLost("The outbox was changed or is read by another relay.")
 
-        await runner.mutation(function, check, seal=sealed)
+        await runner.mutation(function, check, execution=Execution(seal=sealed))

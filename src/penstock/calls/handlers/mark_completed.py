@@ -32,11 +32,11 @@ async def mark_completed(runner: Runs, attempt: Running | None, connection: Any)
         connection: One of the user's own, in whose transaction it is said; None to say it at once.
 
     Raises:
-        LeaseLost: It is not this worker's any more.
+        LeaseLost: It no longer belongs to this worker.
         ContextError: It runs in no job, or the connection cannot be used.
     """
     if attempt is None:
-        raise ContextError("mark_completed was called where no job runs.")
+        raise ContextError("mark_completed was called outside of a job.")
     if connection is None:
         await runner.patiently(lambda: _mark_at_once(runner, attempt))
         attempt.job.marked = True
@@ -53,7 +53,7 @@ async def end_of_marked(runner: Runs, running: Running, outcome: Outcome | None)
     Where a transaction that marks it is still open, it waits for its end: only then is it known.
 
     Raises:
-        LeaseLost: The job is not this worker's any more.
+        LeaseLost: The job no longer belongs to this worker.
     """
     if outcome is None or not (running.doubtful or running.job.marked):
         return outcome
@@ -74,7 +74,7 @@ async def _is_marked(runner: Runs, running: Running) -> bool:
     while True:
         found = await runner.patiently(lambda: tasks.marked(running.lease, [job.id]), for_ever=True)
         if job.id not in found:
-            raise LeaseLost(f"{job_id(job.id)} is not this worker's any more.")
+            raise LeaseLost(f"{job_id(job.id)} no longer belongs to this worker.")
         marked = found[job.id]
         if marked is not None:
             return marked
@@ -97,6 +97,6 @@ async def _mark_at_once(runner: Runs, attempt: Running) -> None:
 async def _mark(runner: Runs, attempt: Running, transaction: OpenTransaction) -> None:
     if not await runner.engine.store.tasks.mark(transaction, attempt.lease, attempt.job):
         raise LeaseLost(
-            f"{job_id(attempt.job.id)} is not this worker's any more, so it cannot be completed.",
-            fix="Let it raise, so that the transaction is rolled back: another run is under way, or has been.",
+            f"{job_id(attempt.job.id)} no longer belongs to this worker, so it cannot be completed.",
+            fix="Let it raise, so that the transaction rolls back: another run has taken over.",
         )

@@ -16,7 +16,6 @@ from penstock.errors import DataError, PenstockError, TaskConditionFailed
 from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table, make_row
 from penstock.store.contract.session import Row, Session
-from penstock.store.contract.tasks import RecordRow
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import read_rows
 
@@ -39,11 +38,11 @@ async def get_documents(
     async def once() -> list[Table | PenstockError]:
         session = await engine.store.begin_read()
         try:
-            records = await engine.store.tasks.find_many(session, first.number, [run.key for run in runs])
+            generations = await engine.store.tasks.generations(session, first.number, [run.key for run in runs])
             ids = [run.doc_id for run in runs]
             found = await _rows(session, statements, ids, names)
             return [
-                await _checked(session, run, records.get(run.key), found.get(row_id), fields)
+                await _checked(session, run, generations.get(run.key), found.get(row_id), fields)
                 for run, row_id in zip(runs, ids, strict=True)
             ]
         finally:
@@ -52,17 +51,17 @@ async def get_documents(
     return await runner.patiently(once)
 
 
-async def known_records(engine: Engine, calls: Calls) -> dict[tuple[int, str], RecordRow | None]:
-    """The records of runs that are about to share a transaction, if their handlers ask for rows.
+async def known_generations(engine: Engine, calls: Calls) -> dict[tuple[int, str], int | None]:
+    """Of which changes the records of runs are that are about to share a transaction, if their handlers ask for rows.
 
     They are read before it begins: in a serializable transaction each would be a reason for a conflict. That one is
     older than the row does no harm, as `TaskRun.check` compares the row itself.
     """
-    found: dict[tuple[int, str], RecordRow | None] = {}
+    found: dict[tuple[int, str], int | None] = {}
     for name, keys in _keys(engine, calls).items():
         number = engine.tasks[name].id
-        records = await engine.store.tasks.find_many(None, number, keys)
-        found |= {(number, key): records.get(key) for key in keys}
+        generations = await engine.store.tasks.generations(None, number, keys)
+        found |= {(number, key): generations.get(key) for key in keys}
     return found
 
 
@@ -88,14 +87,18 @@ def _keys(engine: Engine, calls: Calls) -> dict[str, list[str]]:
 
 
 async def _checked(
-    session: Session, run: TaskRun, record: Any, row: Table | PenstockError | None, fields: Sequence[str] | None
+    session: Session,
+    run: TaskRun,
+    generation: int | None,
+    row: Table | PenstockError | None,
+    fields: Sequence[str] | None,
 ) -> Table | PenstockError:
     if isinstance(row, PenstockError):
         return row
     try:
-        return run.check(record, row, fields)
+        return run.check(generation, row, fields)
     except TaskConditionFailed as error:
-        return await run.meant(session, record, error)
+        return await run.meant(session, generation, error)
 
 
 async def _rows(

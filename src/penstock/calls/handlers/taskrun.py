@@ -24,7 +24,7 @@ from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.contract.tasks import HELD, RecordRow
+from penstock.store.contract.tasks import HELD
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.values import captured_fields, captured_like, captured_values
 
@@ -99,11 +99,11 @@ class TaskRun:
             fields["id"] = Id(fields["id"])
         return make_row(definition.table, fields)
 
-    def check(self, record: RecordRow | None, row: Table | None, names: Sequence[str] | None) -> Table:
+    def check(self, generation: int | None, row: Table | None, names: Sequence[str] | None) -> Table:
         """The row as it is now, if it is still as the task was called for.
 
         Args:
-            record: Its record.
+            generation: Of which of its changes its record is; None if there is none.
             row: The row.
             names: Which of its fields are wanted; None for all.
 
@@ -111,7 +111,7 @@ class TaskRun:
             TaskConditionFailed: It is not.
             ValueInvalid: A field is none of the table.
         """
-        if record is None or record.generation != self.generation:
+        if generation != self.generation:
             raise self._failed("has changed since", "changed")
         if row is None:
             raise self._failed("is gone", "gone")
@@ -129,14 +129,14 @@ class TaskRun:
         return row if names is None else self._part(row, names)
 
     async def meant(
-        self, session: OpenTransaction, record: RecordRow | None, error: TaskConditionFailed
+        self, session: OpenTransaction, generation: int | None, error: TaskConditionFailed
     ) -> PenstockError:
         """What it means that a row is not as its run was called for, as the declaration of this program says.
 
         If another release has declared the task otherwise since, the run may be one that only its filter calls for. It
         is left to a worker of that release then.
         """
-        if record is None or record.generation != self.generation:
+        if generation != self.generation:
             return error
         if await self.engine.store.tasks.signature(session, self.number) == self.task.signature:
             return error

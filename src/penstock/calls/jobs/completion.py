@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.threads import apart
 from penstock.functions.function import AnyFunction
@@ -33,7 +34,7 @@ async def complete(runner: Runner, function: AnyFunction, job: Job, ending: Endi
     async def check() -> dict[str, Any]:
         return await apart(len(args), lambda: function.signature.check_json(args))
 
-    await runner.mutation(function, check, lease=lease, settle=settled)
+    await runner.mutation(function, check, execution=Execution(lease, settled))
 
 
 def arguments(job: Job, ending: Ending) -> bytes:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.calls.handlers.taskrows import known_ids, known_records
+from penstock.calls.handlers.taskrows import known_generations, known_ids
 from penstock.calls.jobs.job import raised, returned
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
@@ -151,13 +151,13 @@ class Groups:
     async def _share(self, group: list[Running], queue: int | None) -> None:
         """Run jobs in one transaction; `group` holds those that have no end yet."""
         calls = self._take(group)
-        records = await known_records(self._runner.engine, [(call.function, call.arguments) for call in calls])
+        generations = await known_generations(self._runner.engine, [(call.function, call.arguments) for call in calls])
         session = await self._runner.attempts.begin_write(queue, for_ever=True)
         ended: list[_End] = []
         shared: Shared | None = None
         try:
             shared = Shared(session, await self._ordered(session))
-            shared.records = records
+            shared.generations = generations
             await self._know(shared, calls)
             done = await self._run(shared, calls, group, ended)
             if done:
@@ -242,6 +242,7 @@ class Groups:
                     if place and (machine.monotonic() > until or shared.savepoints >= _MOST_SAVEPOINTS):
                         self._waiting.extendleft(reversed(group[place:]))
                         del group[place:]
+                        self._size = max(place, self._size / 2)  # what is read of those that wait is read again
                         break
                     await self._run_one(shared, call, now, done, ended)
         except BaseException as error:

@@ -18,6 +18,7 @@ from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.jobs.completion import complete
 from penstock.calls.jobs.permit import Withdrawn
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Cancellation, Running
 from penstock.calls.run.threads import apart, is_small
@@ -214,7 +215,7 @@ def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
         raise ContextError(f"{function.name} went on after complete_later had failed.", fix="Let it raise.")
     if result is not None:
         raise ResultInvalid(
-            f"{function.name} returned a result and had called complete_later, by which another one is to come.",
+            f"{function.name} returned a result after complete_later, which promises a later one.",
             fix="Return None.",
         )
     return Outcome(JobEvent.HELD)
@@ -268,8 +269,8 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
     async def check() -> dict[str, Any]:
         return await apart(len(job.args), lambda: function.signature.check_json(job.args))
 
-    lease, moment, work = running.lease, running.moment, running.work
-    await runner.mutation(function, check, lease=lease, settle=settled, moment=moment, work=work)
+    execution = Execution(running.lease, settled, work=running.work, moment=running.moment)
+    await runner.mutation(function, check, execution=execution)
     if job.on_complete is None and states[0] in FINISHED:  # and was not put off
         runner.engine.journal.ended(job, states[0], runner.now())
 

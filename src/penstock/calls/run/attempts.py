@@ -58,8 +58,8 @@ class Attempts:
             except Conflict as error:
                 if last:
                     raise Conflict(
-                        f"{what}: what it read or wrote was changed by others in each of {attempt} attempts.",
-                        fix="Try again; and read less, or spread what all callers write over several rows.",
+                        f"{what}: other transactions changed its rows in each of {attempt} attempts.",
+                        fix="Try again. Read less, or spread contended writes over several rows.",
                     ) from error
                 self._engine.journal.conflicted(what)
                 queues = self._turns.queues(what)  # where it waits its turn instead

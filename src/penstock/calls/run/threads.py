@@ -162,9 +162,9 @@ class Threads:
     def _refusal(self, place: Place) -> Overloaded:
         functions = ", ".join(sorted(set(self._given_up)))
         return Overloaded(
-            f"{place.what} found no thread: all {self._count} are held by calls of {functions} that were given up and "
+            f"{place.what} found no thread: all {self._count} are busy with timed-out calls of {functions} that "
             "have not ended.",
-            fix="Give what functions written with def wait for a time limit of its own, so that they end.",
+            fix="Give blocking calls in def functions a timeout of their own.",
             **place.facts,
         )
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
 
 from penstock.api.tasks.tasks import READER, look_at_all_rows
 from penstock.calls.run.runner import Runner
@@ -21,7 +21,6 @@ from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
-from penstock.schema.fields import Kind
 from penstock.services.planner.plans import write_plans
 from penstock.services.reading import ReadSize
 from penstock.services.reconciler import Reconciler
@@ -63,6 +62,7 @@ class Planner(Service):
         self._tasks: dict[int, PlannedTask] = {}
         self._at_once, self._size = _AT_ONCE, ReadSize(_AT_ONCE)
         self._rows: list[TaskRow] = []
+        self._read = partial(captured_value, self._store.dialect)
         self._reconciler = Reconciler(runner, self._read)
         self._asked = runner.engine.look
         self._rescue = Rescue(runner)
@@ -233,6 +233,3 @@ class Planner(Service):
         if count:
             log_event("planner.forgot", records=count)
         return count >= _FORGET_AT_ONCE
-
-    def _read(self, kind: Kind, value: Any) -> Any:
-        return captured_value(self._store.dialect, kind, value)

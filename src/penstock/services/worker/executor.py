@@ -252,7 +252,7 @@ class UnderWay:
             self._single = None
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
-        if job.options.task is not None:
+        if job.options.task is not None and engine.holds.concerns(job.options.task):
             engine.holds.ended(job.options.task, job, outcome, engine.clock.now())
         if running.stopped:
             running.outcome = outcome

@@ -151,7 +151,7 @@ class SqliteDriver(CursorDriver):
         factory = self._connection.text_factory
         if factory is not str and factory(b"a") != "a":
             raise ContextError(
-                f"The text_factory of the {self.name} connection gives something else than str.",
+                f"The text_factory of the {self.name} connection does not return str.",
                 fix="Read penstock's tables on a connection whose text_factory is str.",
             )
         return await super().fetch(sql, values)
@@ -200,7 +200,7 @@ def check_psycopg(connection: Any) -> None:
         raise aborted("psycopg")
     if connection.pgconn.pipeline_status:
         raise ContextError(
-            "The psycopg connection is in a pipeline, which tells of errors only later.",
+            "The psycopg connection is in a pipeline, which reports errors too late.",
             fix="Call penstock before or after the pipeline.",
         )
 

@@ -135,7 +135,7 @@ class GuestSession:
         """
         if self.is_async:
             raise ContextError(
-                f"The {self._name} connection is an async one, and nobody awaits here.",
+                f"The {self._name} connection is async, but this call is not awaited.",
                 fix="Await the call of penstock, or pass a sync connection.",
             )
         return SyncGuestSession(self._inside)
@@ -143,7 +143,7 @@ class GuestSession:
     def _awaited(self) -> _Inside:
         if not self.is_async:
             raise ContextError(
-                f"The {self._name} connection is a sync one: awaiting on it would stop the event loop.",
+                f"The {self._name} connection is sync: awaiting on it would block the event loop.",
                 fix="Call penstock without await, or pass an async connection.",
             )
         return self._inside
@@ -236,6 +236,4 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         return cast("T", end.value)
     work.close()
-    raise ContextError(
-        "What ran on a sync connection waited for something else.", fix="Let it await nothing but its transaction."
-    )
+    raise ContextError("Code on a sync connection awaited something else.", fix="Await only the transaction there.")

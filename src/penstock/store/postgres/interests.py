@@ -82,9 +82,10 @@ class PostgresInterests:
         known = await self._known()
         if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
             async with self._catalog.lock() as lock:
-                known, declared = await self._known(), await self._declared(interests)
-                for one in interests:
-                    await self._declare(lock, one, now, known, missed=identity_of(one) in declared)
+                known, declared = {}, await self._declared(interests)
+                return [
+                    await self._declare(lock, one, now, known, missed=identity_of(one) in declared) for one in interests
+                ]
         return [known[identity_of(one)].id for one in interests]
 
     async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
@@ -108,6 +109,7 @@ class PostgresInterests:
         async with self._catalog.lock() as lock:
             known, declared = await self._known(), await self._declared(interests)
             for one in interests:
+                known = known or await self._known()
                 if identity_of(one) in declared:
                     await self._declare(lock, one, now, known, alone=True, missed=True)
                 elif (own := known.get(identity_of(one))) is not None:
@@ -124,7 +126,7 @@ class PostgresInterests:
             one = next((one for one in known.values() if one.id == id_), None)
             if one is None or one.installed is None or _state(one) == "ok":  # whoever has added it declares it
                 return False
-            for statement in await self._statements(known, one):
+            for statement in await self._statements(known, one, session=session):
                 await session.execute(Statement(statement))
             await session.commit()
         except DataError as error:
@@ -178,15 +180,16 @@ class PostgresInterests:
         *,
         alone: bool = False,
         missed: bool = False,
-    ) -> None:
-        identity = identity_of(interest)
-        added = await self._run("add", **_added(interest, now))
+    ) -> int:
+        """Have changes captured; its number. What is known is read if it is empty, and is emptied by a change."""
+        identity, added = identity_of(interest), False
         if identity not in known:
+            added = bool(await self._run("add", **_added(interest, now)))
             known |= await self._known()
         one, replaced = known[identity], others(interest, known) if alone else []
         asked = None if _state(one) == "ok" else one
         if asked is None and not replaced:
-            return
+            return one.id
         try:
             await self._apply(lock, interest, await self._statements(known, asked, replaced, missed=missed))
         except PenstockError:
@@ -194,7 +197,7 @@ class PostgresInterests:
                 await self._run("remove", id=one.id)
             raise
         known.clear()
-        known |= await self._known()
+        return one.id
 
     async def _statements(
         self,
@@ -203,9 +206,10 @@ class PostgresInterests:
         dropped: Sequence[Known] = (),
         *,
         missed: bool = False,
+        session: PostgresSession | None = None,
     ) -> tuple[str, ...]:
         """What makes triggers for an interest, and none for others any more; who may have missed something is told."""
-        ((path,),) = await self._run("path")
+        ((path,),) = await self._look("path", session)
         made = [_ALONE]
         for capture in captures(known, _capturing, asked, dropped, missed=missed):
             number, interests = capture.number, capture.members
@@ -235,7 +239,7 @@ class PostgresInterests:
             await session.execute(_IMPATIENT)
             await session.fetch(add.statement, add.args(_added(interest, now)))
             known = await self._known(session)
-            for statement in await self._statements(known, known[identity_of(interest)]):
+            for statement in await self._statements(known, known[identity_of(interest)], session=session):
                 await session.execute(Statement(statement))
         except DataError as error:
             raise _refused(interest, error) from error
@@ -246,9 +250,11 @@ class PostgresInterests:
 
     async def _known(self, session: PostgresSession | None = None) -> dict[Identity, Known]:
         """All interests, as a transaction sees them, or now."""
-        query = self._queries["list"]
-        rows = await (self._run("list") if session is None else session.fetch(query.statement, query.args({})))
-        return known_by(map(_known, rows))
+        return known_by(map(_known, await self._look("list", session)))
+
+    async def _look(self, query_name: str, session: PostgresSession | None) -> Sequence[Any]:
+        query = self._queries[query_name]
+        return await (self._run(query_name) if session is None else session.fetch(query.statement, query.args({})))
 
     async def _declared(self, interests: Sequence[Interest]) -> set[Identity]:
         """What the tasks of these interests are declared with now."""

@@ -68,8 +68,10 @@ def captured_values(
 
 def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """One captured value: bytes are hex text, points in time text in UTC; on PostgreSQL JSON stands there as it is."""
-    if value is None:
-        return None
+    if value is None or (kind is Kind.TEXT and type(value) is str):
+        return value
+    if kind is Kind.INTEGER and type(value) is int:
+        return normal_value(kind, value)
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return _with_decimals(value)
     try:

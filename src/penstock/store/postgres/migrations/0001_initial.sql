@@ -334,7 +334,7 @@ create table penstock.task_record (
     version integer not null default -1,
     for_version integer not null default -1,
     primary key (task, key)
-) with (fillfactor = 80);
+) with (fillfactor = 50);  -- each run updates its record once, on the same page then
 create index task_record_forget_at on penstock.task_record (forget_at) where forget_at is not null;
 
 -- The arguments of a job of a task, and its rank as jobs/order.py says (in microseconds; 252460800000000 is NO_AGEING).
@@ -433,7 +433,7 @@ select i.id, (select jsonb_build_object(
                 'name', t.tgname, 'table', t.tgrelid::regclass::text, 'enabled', t.tgenabled, 'here', t.tgrelid = c.oid)
                 order by t.tgrelid, t.tgname)
             from pg_trigger t where t.tgparentid = 0 and t.tgfoid = any(own.oids)),
-        'bodies', (select jsonb_object_agg(f.proname, md5(f.prosrc)) from pg_proc f where f.oid = any(own.oids)))
+        'bodies', (select jsonb_object_agg(f.proname, hashtextextended(f.prosrc, 0)) from pg_proc f where f.oid = any(own.oids)))
     from parse_ident(i.source) as p (named) join pg_class c on c.oid = case
         when cardinality(p.named) = 1 then to_regclass(i.source)
         else (select q.oid from pg_class q join pg_namespace s on s.oid = q.relnamespace
