@@ -39,7 +39,6 @@ class CapturedChange:
     changed_at: datetime  # when it was written, by the database's clock; it is committed later
 
     def key_values(self) -> tuple[Any, ...]:
-        """The key, column by column, as `read_values` gives them."""
         return () if self.key is None else tuple(read_values(self.key))
 
     def values(self, when: str) -> dict[str, Any]:

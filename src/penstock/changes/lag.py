@@ -16,8 +16,6 @@ LARGE, FULL = 256 * 2**20, 2**30  # bytes of the feed: twice what it has when it
 
 @dataclass(frozen=True, slots=True)
 class ReaderLag:
-    """How far a reader is behind."""
-
     name: str
     moved_at: datetime  # when it last moved
     rows: int  # how many changes it has still to read, as far as they were counted
@@ -34,8 +32,6 @@ class ReaderLag:
 
 @dataclass(frozen=True, slots=True)
 class LagAlert:
-    """A reader is behind."""
-
     stopped: bool  # whether it does not move at all
     full: bool  # whether the feed takes so much room by now that somebody has to do something
 

@@ -47,8 +47,6 @@ NOTHING = Snapshot(_BEFORE_ALL)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a reader has come."""
-
     # all that this snapshot shows has been handed over. On SQLite commits follow the order of numbers, and `high` says
     # it all
     seen: Snapshot = NOTHING

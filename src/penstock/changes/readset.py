@@ -45,8 +45,6 @@ class RangeRead:
 
 @dataclass(slots=True)
 class ReadSet:
-    """What one transaction looked at."""
-
     ranges: list[RangeRead] = field(default_factory=list)  # every range read, in order
     everything: bool = False  # whether it read by SQL, so that any change may concern it
 
@@ -87,7 +85,7 @@ def _below(bound: Bound | None, value: Any, key: Callable[[Any], Any] | None) ->
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A change of one row: `old` is None for an insert, `new` for a delete. Rows are column values in order."""
+    """`old` is None for an insert, `new` for a delete. Rows are column values in order."""
 
     table: str
     key: Any
@@ -97,8 +95,6 @@ class RowChange:
 
 @dataclass(slots=True)
 class WriteSet:
-    """Every change of one transaction, in order."""
-
     changes: list[RowChange] = field(default_factory=list)
 
     def note(self, change: RowChange) -> None:

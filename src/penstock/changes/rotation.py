@@ -14,8 +14,6 @@ SOONEST, LATEST = 0.05, 10.0  # seconds between looks
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How the slots of the feed stand."""
-
     current: int  # the one into which changes are written
     since: datetime  # since when
     sizes: Mapping[int, int]  # how many bytes each holds

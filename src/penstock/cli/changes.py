@@ -12,7 +12,7 @@ from penstock.app import Backend
 from penstock.changes.lag import ReaderLag
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import snapshot, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
 from penstock.errors import DataError
 from penstock.outbox.outbox import outbox_read
@@ -34,17 +34,12 @@ class _Look:
         return None if row.lease is None else self.workers.get(row.lease)
 
 
-@click.group("changes", invoke_without_command=True)
-@json_option()
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options) -> None:
+@listing("changes")
+def command(options: Options) -> None:
     """Show the readers of the change feed, the captured interests, and the feed's size.
 
     Counts up to 10,000 unread changes per reader.
     """
-    if context.invoked_subcommand is not None:
-        return
     look = with_backend(options, _look)
     if options.json:
         print_json(_as_data(look))

@@ -40,10 +40,7 @@ def confirm_many(count: int, verb: str, noun: str, *, sure: bool) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, as nothing was begun yet.
-
-    An event loop would only note it, for when the answer is there; and Python too, if it comes just before the reading.
-    """
+    """Let Ctrl-C end the process at once: an event loop, or Python before the read, would only note it."""
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield

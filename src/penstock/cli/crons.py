@@ -6,18 +6,13 @@ import click
 
 from penstock.api.crons.crons import CronStatus
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_list, readable_time, say
 
 
-@click.group("crons", invoke_without_command=True)
-@json_option()
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options) -> None:
+@listing("crons")
+def command(options: Options) -> None:
     """Show all crons: when each is due next, and how its last run ended."""
-    if context.invoked_subcommand is not None:
-        return
     crons = with_backend(options, lambda backend: backend.app.crons.list(backend))
     headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
     print_list("crons", crons, headers, _row, as_json=options.json)

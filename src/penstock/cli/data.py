@@ -166,7 +166,6 @@ _PIECE = 1000
 
 
 def find_table(backend: Backend, name: str) -> TableStatements:
-    """A table by its SQL name, or the name of its class."""
     definitions = backend.app.definitions()
     for definition in definitions:
         if name in {definition.name, definition.table.__name__}:
@@ -209,8 +208,6 @@ _TAGGED = {Kind.INTEGER, Kind.REAL, Kind.BYTES}
 
 
 class Documents:
-    """Writes the rows of one table as JSON documents, and reads them back."""
-
     def __init__(self, statements: TableStatements, clock: Clock) -> None:
         self._statements = statements
         self._definition = statements.definition
@@ -221,7 +218,6 @@ class Documents:
     # ----- out
 
     def document(self, row: Row) -> dict[str, Any]:
-        """A row from the store as values that JSON can hold."""
         found = dict(self._said(row))
         if not self._definition.managed:
             return found

@@ -150,7 +150,6 @@ async def _develop(life: Life, watch: Watch | None) -> Path | None:
 
 
 def _folders(options: Options) -> list[Path]:
-    """Where the source is: here, and where the program lies."""
     folders = [Path.cwd()]
     with suppress(UsageError):  # serving will say what is wrong
         folders.append(find_program(options.app, Path.cwd()).sources)
@@ -224,7 +223,6 @@ def _functions(app: App) -> str:
 
 
 def _plausible_arguments(function: AnyFunction) -> dict[str, Any] | None:
-    """Arguments that the function's signature takes, without those that have a default."""
     hints = typing.get_type_hints(function.handler, include_extras=False)
     parameters = list(inspect.signature(function.handler).parameters.values())[1:]
     required = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
@@ -259,8 +257,6 @@ _NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
 
 
 class Watch:
-    """The source files in some folders and the folders inside them, as they were when the watch began."""
-
     def __init__(self, folders: list[Path]) -> None:
         self._folders = [folder for folder in folders if not any(other in folder.parents for other in folders)]
         self._known = self._look()

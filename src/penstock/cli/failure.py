@@ -82,7 +82,6 @@ def program_traceback(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """File and line of the program's last own frame."""
     frames = [frame for frame in TracebackException.from_exception(error).stack if _is_program(frame)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 

@@ -130,7 +130,6 @@ async def _call(app: App, options: Options, function: AnyFunction, arguments: by
 
 
 def find_function(registry: Registry, name: str) -> AnyFunction:
-    """The function of this name, with or without its module."""
     exact = registry.find(name)
     if exact is not None:
         return exact
@@ -148,7 +147,6 @@ def find_function(registry: Registry, name: str) -> AnyFunction:
 
 
 def check_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
-    """The arguments on the command line, checked, as the JSON object that a function takes."""
     arguments = read_arguments(function, given)
     try:
         function.signature.check_json(arguments)

@@ -175,8 +175,6 @@ What = Literal["new", "changed", "mended"]
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Something that the database does not know as the app declares it."""
-
     noun: Noun  # "capture" for triggers on a table
     name: str  # of triggers the task or the outbox for which they capture, such as "outbox:news"
     table: str | None

@@ -46,7 +46,6 @@ def open_app(options: Options, *, log_level: str = "warning") -> App:
 
 @asynccontextmanager
 async def open_backend(app: App, options: Options, *, fitting: bool = False, **settings: Any) -> AsyncIterator[Backend]:
-    """The backend of the app, as `with_backend` describes it."""
     config = app.config(database=options.database, **settings)
     _expect_file(config)
     if fitting:
@@ -79,7 +78,6 @@ def with_backend(
 
 @asynccontextmanager
 async def snapshot(backend: Backend) -> AsyncIterator[Session]:
-    """A read transaction."""
     session = await backend.engine.store.begin_read()
     try:
         yield session

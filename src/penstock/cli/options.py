@@ -5,6 +5,7 @@ Owns what they are called and what they hold once parsed. Leaves their meaning t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -72,6 +73,21 @@ def shared_options(*, hidden: bool) -> list[click.Parameter]:
 def json_option(help_text: str = "Print JSON.") -> Callable[[F], F]:
     """``--json``, for commands whose output programs read; errors are then JSON too."""
     return click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
+
+
+def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
+    """A group of commands that lists what there is, unless one of them is named."""
+
+    def make(show: Callable[..., None]) -> click.Group:
+        @functools.wraps(show)
+        def unless_named(options: Options, context: click.Context, /, **given: Any) -> None:
+            if context.invoked_subcommand is None:
+                show(options, **given)
+
+        passed = click.pass_context(pass_options(unless_named))
+        return click.group(name, invoke_without_command=True)(json_option()(passed))
+
+    return make
 
 
 def _shared(name: str, *, hidden: bool, envvar: str | None = None, **how: Any) -> click.Option:

@@ -18,23 +18,18 @@ from penstock.app import Backend
 from penstock.changes.position import Position
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option, listing, pass_options
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
 from penstock.cli.visible import first_line
 from penstock.errors import DataError, ValueInvalid
 
 
-@click.group("outbox", invoke_without_command=True)
-@json_option()
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options) -> None:
+@listing("outbox")
+def command(options: Options) -> None:
     """Show all outboxes and their backlog.
 
     Counts up to 100,000 messages per outbox.
     """
-    if context.invoked_subcommand is not None:
-        return
     found = with_backend(options, lambda backend: backend.app.outboxes.list(backend))
     headers = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
     print_list("outboxes", found, headers, _row, as_json=options.json, right=headers[2:7])

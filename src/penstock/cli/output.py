@@ -184,7 +184,6 @@ def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right:
 
 
 def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """The widths of all columns if the widest of them are folded; nothing if there is no room for that."""
     widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
     while _total(widths) > room:
         widest = max(range(len(widths)), key=widths.__getitem__)

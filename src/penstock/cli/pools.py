@@ -12,7 +12,7 @@ import click
 from penstock.api.pools.limits import change_pool
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import plain, print_json, print_table, say
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import RateLimit, TokenBucket, capacity
@@ -42,21 +42,16 @@ class _Seen:
         return (row.key_parallelism, row.rate_limit, row.key_rate_limit, row.group) != (None,) * 4
 
 
-@click.group("pools", invoke_without_command=True)
-@json_option()
+@listing("pools")
 @click.option(
     "--keys", type=click.IntRange(1, KEYS_READ), metavar="N", help="Also show the N keys with the most waiting jobs."
 )
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options, keys: int | None) -> None:
+def command(options: Options, keys: int | None) -> None:
     """Show all pools: their limits, and the number of their jobs in each state.
 
     Jobs at the gate are ready, and wait for their concurrency key or a rate limit. --keys reads the first 1,000 keys in
     order, and counts up to 1,000 jobs of each.
     """
-    if context.invoked_subcommand is not None:
-        return
     pools = with_backend(options, lambda backend: _look(backend, keys))
     if options.json:
         print_json({"pools": [_data(pool) for pool in pools]})
@@ -110,7 +105,6 @@ async def _change(
 
 
 async def _look(backend: Backend, number: int | None) -> list[_Seen]:
-    """All pools, with the keys of which the most jobs wait if a number of keys is asked for."""
     rows, store = await backend.pools(), backend.engine.store
     if number is None:
         return [_Seen(row) for row in rows]

@@ -58,7 +58,6 @@ def find_program(named: str | None, folder: Path) -> Program:
 
 
 def load_app(program: Program) -> App:
-    """Import a program; its app."""
     for folder in (Path.cwd(), program.folder):
         if str(folder) not in sys.path[:2]:
             sys.path.insert(0, str(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from shlex import quote
@@ -14,7 +15,7 @@ from penstock.api.tasks.views import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.app import App, Backend
 from penstock.cli.confirm import confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option, listing, pass_options
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
 from penstock.cli.visible import first_line, visible
 from penstock.errors import DataError, ValueInvalid
@@ -25,8 +26,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class States(click.ParamType[tuple[str, ...]]):
-    """States, with commas between them."""
-
     name = "states"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, ...]:
@@ -75,17 +74,12 @@ def _table(app: App, name: str | None) -> type[Table] | None:
     raise click.UsageError(f"This program declares no table {name!r}. See penstock data.")
 
 
-@click.group("tasks", invoke_without_command=True)
-@json_option()
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options) -> None:
+@listing("tasks")
+def command(options: Options) -> None:
     """Show all reactive tasks and their backlogs.
 
     Counts up to 100,000 runs of each kind.
     """
-    if context.invoked_subcommand is not None:
-        return
     tasks = with_backend(options, lambda backend: backend.app.tasks.list(backend))
     headers = ("task", "table", "ready", "scheduled", "running", "failed", "oldest due", "version", "state")
     print_list("tasks", tasks, headers, _row, as_json=options.json, right=headers[2:6])
@@ -201,13 +195,16 @@ _all = click.option("--all", "everything", is_flag=True, help="All rows of all t
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several rows.")
 
 
-@command.command("retry")
-@click.argument("task", required=False)
-@task_filter_options
-@_all
-@_yes
-@json_option()
-@pass_options
+def _changing(verb: str) -> Callable[[F], click.Command]:
+    options = (click.argument("task", required=False), task_filter_options, _all, _yes, json_option(), pass_options)
+
+    def make(change: F) -> click.Command:
+        return command.command(verb)(functools.reduce(lambda made, option: option(made), reversed(options), change))
+
+    return make
+
+
+@_changing("retry")
 def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
     """Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.
 
@@ -216,13 +213,7 @@ def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **
     _change(options, "retry", task, given, everything=everything, sure=yes)
 
 
-@command.command("cancel")
-@click.argument("task", required=False)
-@task_filter_options
-@_all
-@_yes
-@json_option()
-@pass_options
+@_changing("cancel")
 def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
     """Cancel runs of TASK, or of all tasks.
 
@@ -231,25 +222,13 @@ def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, *
     _change(options, "cancel", task, given, "pending", "running", everything=everything, sure=yes)
 
 
-@command.command("skip")
-@click.argument("task", required=False)
-@task_filter_options
-@_all
-@_yes
-@json_option()
-@pass_options
+@_changing("skip")
 def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
     """End pending runs of TASK, or of all tasks, as skipped. A row's next change runs."""
     _change(options, "skip", task, given, "pending", everything=everything, sure=yes)
 
 
-@command.command("delete")
-@click.argument("task", required=False)
-@task_filter_options
-@_all
-@_yes
-@json_option()
-@pass_options
+@_changing("delete")
 def delete(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
     """Delete the records of TASK, or of all tasks. The rows of the table stay.
 

@@ -77,7 +77,6 @@ def _chosen(backend: Backend, names: Sequence[str]) -> list[TableStatements]:
 
 
 def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
-    """The file of a table; None for stdout."""
     if output == "-":
         return None
     path = Path(output)
@@ -164,7 +163,6 @@ class Loading:
         self._done = 0
 
     async def append(self, backend: Backend, statements: TableStatements) -> None:
-        """Store the rows, each piece in a transaction."""
         documents = Documents(statements, backend.engine.clock)
         with self._progress(statements) as progress:
             for piece in self._lines.pieces(documents):
@@ -179,7 +177,6 @@ class Loading:
         await backend.runner.write(partial(advance_numbers, statements=statements))
 
     async def replace(self, backend: Backend, statements: TableStatements) -> None:
-        """Delete all rows and store these, in one transaction."""
         documents = Documents(statements, backend.engine.clock)
         stored = deleted = 0
 
@@ -245,8 +242,6 @@ _MARK = b"\xef\xbb\xbf"  # with which some programs begin a text in UTF-8
 
 @dataclass
 class Piece:
-    """Rows that are stored together, the numbers of their lines, and the bytes of these."""
-
     rows: list[list[Any]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     size: int = 0

@@ -82,8 +82,6 @@ Reason = Literal["missed", "under way"]
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Planned times that are not run."""
-
     first: datetime  # the first of them
     last: datetime  # the last of them
     reason: Reason  # they were missed and are not caught up, or an earlier run is still under way
@@ -91,8 +89,6 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a cron whose time has come."""
-
     run: datetime | None  # the planned time that is run now, or None
     last: datetime  # the last planned time that is decided on
     next: datetime  # the planned time after that; it may have come already

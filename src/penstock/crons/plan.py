@@ -41,8 +41,6 @@ class CronPlan:
 
 @dataclass(frozen=True, slots=True)
 class KeptCron:
-    """A plan, and how far it has come."""
-
     plan: CronPlan
     paused: bool  # whether nothing is run until it is resumed
     last_at: datetime  # all planned times up to here are decided on

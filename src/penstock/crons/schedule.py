@@ -23,7 +23,6 @@ DAY = timedelta(days=1)  # no clock was ever set by more, and none twice within 
 
 @lru_cache
 def zone(name: str) -> tzinfo:
-    """The time zone of an IANA name."""
     if name == "UTC":
         return UTC
     try:

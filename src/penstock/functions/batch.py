@@ -24,8 +24,6 @@ LONGEST_LINGER = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How a function takes its calls."""
-
     handler: Callable[..., Any]  # takes a ctx and a list of calls; gives a list of as many results, or exceptions
     size: int  # how many calls it takes at most
     of: Callable[..., Any]  # what one call is made with, such as a dataclass or a pydantic model
@@ -34,7 +32,6 @@ class Batch:
     with_attempts: bool = False
 
     def item(self, name: str, arguments: dict[str, Any]) -> Any:
-        """One call as the handler takes it."""
         try:
             return self.of(**arguments)
         except (ValidationError, ValueError) as error:

@@ -112,20 +112,14 @@ class Function(Generic[C, P, R, X]):
 
 
 class QueryFunction(Function[C, P, R, X]):
-    """A function that reads one snapshot."""
-
     kind = FunctionKind.QUERY
 
 
 class MutationFunction(Function[C, P, R, X]):
-    """A function that reads and writes in one serializable transaction."""
-
     kind = FunctionKind.MUTATION
 
 
 class ActionFunction(Function[C, P, R, X]):
-    """A function that may call the outside world, and has no transaction of its own."""
-
     kind = FunctionKind.ACTION
 
 

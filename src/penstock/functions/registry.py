@@ -19,8 +19,6 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Registry:
-    """All functions of an app, by name."""
-
     def __init__(self) -> None:
         self._functions: dict[str, AnyFunction] = {}
 

@@ -48,7 +48,6 @@ def job_ids(uuids: Iterable[UUID]) -> list[JobId]:
 
 
 def job_uuid(text: str) -> UUID:
-    """The UUID of a job's public id."""
     return UUID(int=parse_id(JOB_PREFIX, text))
 
 
@@ -126,8 +125,6 @@ class Attempt:
 
 @dataclass(slots=True)  # not frozen: see above
 class NewJob:
-    """A job to be stored."""
-
     id: UUID
     function: str
     kind: Kind

@@ -29,7 +29,6 @@ class Progress:
 
 
 def progress_of(done: Any, total: Any, note: Any) -> Progress:
-    """A progress, checked."""
     for name, value in (("done", done), ("total", total)):
         if not (_is_amount(value) or (name == "total" and value is None)):
             raise ValueInvalid(f"progress: {name} must be a number from 0 to {_LARGEST:,}, not {value!r}.")

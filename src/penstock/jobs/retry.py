@@ -23,7 +23,7 @@ _MOST_IN_SERIES = 100  # each job carries its policy along
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Each wait is longer than the one before by the same factor; in seconds."""
+    """In seconds."""
 
     initial_backoff: float
     base: float

@@ -121,7 +121,6 @@ def settle_anyhow(
 
 
 def of_no_use(error: Exception) -> Outcome:
-    """The outcome of a job whose stored data is broken."""
     text = f"JobBroken: what is stored with this job is of no use: {error_text(error)}"
     return Outcome(JobEvent.RAISED, error=text, retryable=False)
 

@@ -18,8 +18,6 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One meter."""
-
     kind: Literal["counter", "gauge", "histogram"]
     labels: Labels  # what tells its values apart. They are names that a program declares, so there are few of them
     meaning: str  # what it says
@@ -111,8 +109,6 @@ METERS = {
 
 
 class Histogram:
-    """How values are spread."""
-
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...] = _SECONDS) -> None:
@@ -126,8 +122,6 @@ class Histogram:
 
 
 class Meters:
-    """The meters of one process."""
-
     def __init__(self) -> None:
         # for each counter its numbers, by labels
         self.counters: dict[str, Counter[Labels]] = {name: Counter() for name in _names("counter")}

@@ -27,8 +27,6 @@ def find_tracing() -> Tracing | None:
 
 
 class Tracing:
-    """Makes spans, with the module `opentelemetry.trace` and penstock's tracer."""
-
     def __init__(self, trace: Any, tracer: Any) -> None:
         self._trace = trace
         self._tracer = tracer
@@ -38,7 +36,6 @@ class Tracing:
         self._propagator = module.TraceContextTextMapPropagator()
 
     def call(self, kind: str, function: str) -> Any:
-        """The span of a call of a function."""
         return self._tracer.start_as_current_span(
             f"{kind} {function}", attributes={"code.function.name": function, "penstock.kind": kind}
         )

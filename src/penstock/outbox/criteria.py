@@ -23,7 +23,7 @@ class MessageCriteria:
     fields: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """The same as JSON, equal for equal criteria."""
+        """Equal for equal criteria."""
         condition = None if self.condition is None else signature(self.condition)
         return json.dumps({"condition": condition, "kinds": sorted(self.kinds), "fields": list(self.fields)})
 

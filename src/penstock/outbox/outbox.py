@@ -40,8 +40,6 @@ _KINDS: Mapping[Event, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outbox:
-    """What a program declares of an outbox."""
-
     name: str  # by which it is kept; one of another name is another outbox
     definition: TableDefinition | None = None  # the table whose rows it sends; None for a topic
     topic: str | None = None  # the topic whose messages it sends; None for a table

@@ -15,8 +15,6 @@ from penstock.pools.rates import RateLimit, RateState, peek, take
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How the gate of a pool stands."""
-
     key_parallelism: int | None = None  # how many jobs of one concurrency key run at once; None for any number
     rate_limit: RateLimit | None = None  # how many jobs of the pool start in a time; None for any number
     key_rate_limit: RateLimit | None = None  # how many of one concurrency key do

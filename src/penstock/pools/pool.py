@@ -23,8 +23,6 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class PoolDefinition:
-    """A declared pool."""
-
     name: str  # what it is called, in the database, in logs and on the command line
     max_parallelism: int = 10  # how many of its jobs run at once, on all machines together; 0 starts none
     # the policy of actions that are enqueued with ``retry=True``

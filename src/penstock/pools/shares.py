@@ -35,8 +35,6 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pool of a group."""
-
     name: str  # what it is called
     limit: int  # how many slots it has of its own
     granted: int  # how many slots of it workers hold; more than its own while it borrows

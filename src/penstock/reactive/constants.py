@@ -55,7 +55,6 @@ def constant_for(kind: Kind, column: Column | None, value: Any) -> Constant:
 
 
 def plain_constant(value: Any) -> Constant:
-    """A value to compute with."""
     kind = Kind.DATETIME if isinstance(value, datetime) else _COMPUTED.get(type(value))
     if kind is None or (kind is Kind.REAL and value != 0 and not MIN_REAL <= abs(value) <= MAX_REAL):
         raise ConstantInvalid(
@@ -114,7 +113,6 @@ def _of_kind(kind: Kind, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Without what a subclass of a text or an integer adds."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int) and not isinstance(value, bool):

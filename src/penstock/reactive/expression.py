@@ -49,7 +49,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """The characters of a text, the bytes of bytes, the elements of a JSON array; of all else there is none."""
+    """Of a text, of bytes or of a JSON array; nothing else has one."""
 
     of: Term
 

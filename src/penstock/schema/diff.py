@@ -353,29 +353,21 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class RelaxColumn:
-    """A column may hold NULL from now on."""
-
     column: Column
 
 
 @dataclass(frozen=True, slots=True)
 class RequireColumn:
-    """A column may hold NULL no longer."""
-
     column: Column
 
 
 @dataclass(frozen=True, slots=True)
 class AddChoices:
-    """A column is limited to its choices from now on."""
-
     column: Column
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceChoices:
-    """A column has other choices than before."""
-
     column: Column
 
 
@@ -430,8 +422,6 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a table cannot be changed to fit its declaration."""
-
     table: str
     what: str  # what does not fit, as a whole sentence
     fix: str  # the way out
@@ -465,8 +455,6 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What lies between a declaration and the stored table."""
-
     definition: TableDefinition
     declared: StoredTable  # the declaration in the form of a stored table
     stored: StoredTable | None  # the table as it is; None if it does not exist

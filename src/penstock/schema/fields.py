@@ -85,8 +85,6 @@ Decode = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table."""
-
     name: str  # the field's name, and the column's
     kind: Kind  # what it is in SQL
     optional: bool  # whether it may hold None (NULL)
@@ -122,7 +120,6 @@ class Column:
 
 
 def column_of(table: str, name: str, info: FieldInfo) -> Column:
-    """The column of a field."""
     where = f"{table}.{name}"
     annotation, optional = _strip_optional(info.annotation)
     kind, choices, encode, decode = _convert(where, annotation, info)
@@ -143,7 +140,6 @@ def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:
-    """An annotation without None, and whether it allows None."""
     annotation = _strip_annotated(annotation)
     if get_origin(annotation) is Literal:
         return annotation, None in get_args(annotation)

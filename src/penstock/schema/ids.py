@@ -96,7 +96,6 @@ def id_prefix_of(target: Any) -> str | None:
 
 
 def format_id(prefix: str, bits: int) -> str:
-    """Spell 128 bits as an id."""
     return prefix + "_" + "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
 
 
@@ -122,7 +121,6 @@ def is_id(prefix: str, text: str) -> bool:
 
 
 def parse_id(prefix: str, text: str) -> int:
-    """The 128 bits of an id."""
     given: object = text
     if not isinstance(given, str) or not is_id(prefix, text):
         raise IdInvalid(

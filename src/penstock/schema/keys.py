@@ -19,7 +19,6 @@ _HEX = "\\x"
 
 
 def declared_key(table: str, key: object, fields: Collection[str]) -> tuple[str, ...]:
-    """The columns of a key as a table declares it: one, or several."""
     columns = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, (tuple, list)) else ()
     if not columns or not all(isinstance(column, str) for column in columns):
         raise DeclarationError(
@@ -35,7 +34,6 @@ def declared_key(table: str, key: object, fields: Collection[str]) -> tuple[str,
 
 
 def check_key_kinds(table: str, key: Sequence[Column]) -> None:
-    """Refuse key columns that have no order."""
     for column in key:
         if column.kind is Kind.JSON:
             raise DeclarationError(

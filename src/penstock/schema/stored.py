@@ -17,8 +17,6 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column as the database has it."""
-
     name: str
     type: str  # its SQL type with its collation, as the store spells it
     nullable: bool
@@ -30,8 +28,6 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An index as the database has it."""
-
     name: str
     columns: tuple[str, ...]  # its columns as SQL, with what it says of their order
     unique: bool
@@ -41,8 +37,6 @@ class StoredIndex:
 
 @dataclass(frozen=True, slots=True)
 class StoredCheck:
-    """A CHECK as the database has it."""
-
     name: str
     choices: frozenset[str | int] = frozenset()  # the values it allows in a column; empty if it says something else
     valid: bool = True  # False for one that was never checked against the rows that stood there before it
@@ -82,12 +76,10 @@ def index_columns(table: StoredTable) -> Iterator[tuple[tuple[str, ...], bool]]:
 
 
 def index_name(table: str, index: str) -> str:
-    """The SQL name of a declared index; `diff.check_names` has seen that it fits."""
     return f"{table}_{index}"
 
 
 def choices_name(table: str, column: str) -> str:
-    """The name of the CHECK that limits a column to its choices."""
     return _fit(f"{table}_{column}_choices")
 
 

@@ -84,7 +84,6 @@ class _Answered:
         await self._send(message)
 
     async def instead(self, answer: Answer) -> None:
-        """Answer, if nothing has been answered yet."""
         if self.status:
             return
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer.body)).encode())]

@@ -17,15 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.errors import (
-    CallTimeout,
-    InputError,
-    OutboxNotFound,
-    Overloaded,
-    PenstockError,
-    TaskNotFound,
-    TryAgain,
-)
+from penstock import errors
 from penstock.server.access import brings, exchange_of
 from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
@@ -38,7 +30,7 @@ from penstock.wire.outgoing import Format, encode_result
 
 _MOST_AT_ONCE = 8  # so that looking at millions of rows leaves connections for calls
 _ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES)
-_NOT_FOUND = (TaskNotFound, OutboxNotFound)
+_NOT_FOUND = (errors.TaskNotFound, errors.OutboxNotFound)
 
 
 def admin_mount(opening: Opening) -> Mount:
@@ -81,7 +73,7 @@ class Admin:
             with nullcontext() if tracing is None else tracing.incoming(request.headers):
                 try:
                     return await self._answer(request, route)
-                except (Refused, TryAgain, InputError, *_NOT_FOUND) as error:
+                except (Refused, errors.TryAgain, errors.InputError, *_NOT_FOUND) as error:
                     return send_answer(self._refusal(request, error))
 
         return Route(route.path, endpoint, methods=["POST" if route.changes else "GET"])
@@ -99,7 +91,7 @@ class Admin:
     async def _admitted(self, *, limited: bool) -> AsyncIterator[None]:
         """Admit a request. A change ends by itself in time, and is not cut off."""
         if self._under_way >= _MOST_AT_ONCE:
-            raise Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are in progress.")
+            raise errors.Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are in progress.")
         seconds = self._config.call_timeout
         timer = asyncio.timeout(seconds if limited else None)
         self._under_way += 1
@@ -109,13 +101,13 @@ class Admin:
         except TimeoutError as error:
             if not timer.expired():
                 raise
-            raise CallTimeout(f"It took longer than {seconds:g} seconds.") from error
+            raise errors.CallTimeout(f"It took longer than {seconds:g} seconds.") from error
         finally:
             self._under_way -= 1
 
-    def _refusal(self, request: Request, error: Refused | PenstockError) -> Answer:
+    def _refusal(self, request: Request, error: Refused | errors.PenstockError) -> Answer:
         exchange = exchange_of(request)
-        if isinstance(error, Refused | TryAgain):
+        if isinstance(error, Refused | errors.TryAgain):
             return answer_error(error, exchange, Format.CLEAN, dev=self._config.dev)
         exchange.error = error.code
         status = 404 if isinstance(error, _NOT_FOUND) else 400

@@ -119,7 +119,6 @@ OUTBOX_ROUTES = (
 
 
 async def _name(backend: Backend, words: Words) -> str:
-    """The full name of the outbox that is meant."""
     return (await outbox_of(backend.engine.store, words.needed("outbox"))).plan.name
 
 

@@ -64,7 +64,6 @@ class Words:
         raise _refused(f"{name} must be true or false.")
 
     def number(self, name: str, default: int, most: int) -> int:
-        """A whole number from 1."""
         value = self._one(name)
         if self._in_url and value is not None and _DIGITS.fullmatch(value):
             value = int(value)
@@ -105,7 +104,6 @@ class Words:
         return value or choices[0]
 
     def key(self, name: str) -> Any:
-        """The key of a row: a text, a number, or an array of these."""
         value = self._one(name)
         parts = value if isinstance(value, list) and value else [value]
         if value is None or all(isinstance(part, str | int | float) for part in parts):

@@ -36,8 +36,6 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """The endpoints under ``/api``."""
-
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._config = opening.config
@@ -156,7 +154,6 @@ def health_routes(opening: Opening) -> list[Route]:
 
 
 async def not_routed(request: Request, error: Exception) -> Response:
-    """The answer to an unknown path, a wrong method, or a missing token."""
     status, headers = getattr(error, "status_code", 404), getattr(error, "headers", None) or {}
     if status == 405:  # noqa: PLR2004 - HTTP's number
         if request.method == "OPTIONS":

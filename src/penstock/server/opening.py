@@ -21,8 +21,6 @@ from penstock.server.requests import Refused
 
 
 class Opening:
-    """Holds the backend of one server."""
-
     def __init__(
         self, app: App, services: Sequence[ServiceName], config: Config | None, backend: Backend | None
     ) -> None:

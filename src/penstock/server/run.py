@@ -224,5 +224,4 @@ class _Limited(asyncio.Protocol):
             self._transport.close()
 
     def _is_asked(self) -> bool:
-        """Whether a request is under way."""
         return self.cycle is not None and not self.cycle.response_complete

@@ -17,7 +17,6 @@ from penstock.values import text_bytes
 
 
 def read_rows(statements: TableStatements, rows: Sequence[Row]) -> list[Table]:
-    """Rows as users see them, from the values the store holds."""
     try:
         return statements.definition.make_rows(statements.decode_fields(rows))
     except (ValueError, TypeError, ArithmeticError):
@@ -103,7 +102,6 @@ async def advance_numbers(transaction: Transaction, statements: TableStatements)
 
 
 async def clear_table(transaction: Transaction, statements: TableStatements) -> int:
-    """Delete all rows of a table; how many there were."""
     return await transaction.execute(statements.clear(), ())
 
 

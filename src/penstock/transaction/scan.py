@@ -357,7 +357,6 @@ def _natural(count: int, what: str) -> int:
 
 
 def segment_of(statements: TableStatements, index: Index, columns: dict[str, Any]) -> Segment:
-    """The segment that values and a range of an index's columns describe."""
     names = index.columns[: len(columns)]
     for name in names:
         if name not in columns:

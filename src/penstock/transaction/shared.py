@@ -66,7 +66,6 @@ class Shared:
             await self.send(changes)
 
     async def send(self, changes: Sequence[Change]) -> None:
-        """Send changes, as many together as may change places."""
         together: dict[tuple[str, Statement], list[Sequence[Any]]] = {}
         by: dict[Key, Statement] = {}
         if self._ordered:

@@ -22,8 +22,6 @@ _WORDS = {"nested_query": "run_query", "nested_mutation": "run_mutation"}
 
 
 class Calls:
-    """The ctx calls of one run."""
-
     __slots__ = ("__weakref__", "_calls", "dropped", "ended", "function")
 
     def __init__(self, function: str) -> None:

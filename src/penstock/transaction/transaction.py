@@ -15,16 +15,10 @@ from itertools import chain
 from typing import Any, TypeVar
 from uuid import UUID
 
+from penstock import errors
 from penstock.changes.readset import RangeRead, ReadSet, RowChange, WriteSet
 from penstock.clock import Clock, Random, random_of
 from penstock.config import Config
-from penstock.errors import (
-    Conflict,
-    ContextError,
-    DatabaseUnavailable,
-    LimitExceeded,
-    PenstockError,
-)
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
 from penstock.jobs.work import Work
@@ -138,7 +132,7 @@ class Transaction:
         """Remember errors that mean "try again", so that no function can swallow them."""
         try:
             return await work
-        except (Conflict, DatabaseUnavailable) as error:
+        except (errors.Conflict, errors.DatabaseUnavailable) as error:
             self.failure = error
             raise
 
@@ -175,7 +169,7 @@ class Transaction:
         """About how large a row is that is to be written."""
         size = total_bytes(row)
         if size > self._config.max_row_bytes:
-            raise LimitExceeded(
+            raise errors.LimitExceeded(
                 f"Table {table}: a row of {size} bytes exceeds the limit of {self._config.max_row_bytes}.",
                 fix="Keep large values outside, or in several rows.",
                 limit=self._config.max_row_bytes,
@@ -238,9 +232,9 @@ class Transaction:
             raise self._exceeded("asked to cancel", "jobs", self._config.max_jobs_scheduled, fix)
         self.cancels.append(job_id)
 
-    def _exceeded(self, done: str, what: str, limit: int, fix: str) -> LimitExceeded:
+    def _exceeded(self, done: str, what: str, limit: int, fix: str) -> errors.LimitExceeded:
         """The error of a transaction that does too much; it cannot be swallowed, since more would follow."""
-        error = LimitExceeded(f"One transaction has {done} more than {limit} {what}.", fix=fix, limit=limit)
+        error = errors.LimitExceeded(f"One transaction has {done} more than {limit} {what}.", fix=fix, limit=limit)
         self.failure = error
         return error
 
@@ -272,7 +266,7 @@ class Transaction:
             return  # the whole transaction starts again
         try:
             await self.session.rollback_to(savepoint)
-        except PenstockError as error:
+        except errors.PenstockError as error:
             self.failure = error  # what cannot be undone alone is undone with all
 
 
@@ -295,7 +289,7 @@ class Scope(Calls):
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         if self._hold is not None and self._hold in _holds.get():
             call.close()
-            raise ContextError(
+            raise errors.ContextError(
                 f"{self.function} used its own ctx inside a sub-transaction.",
                 fix="Use the ctx that the inner function got.",
             )

@@ -66,7 +66,6 @@ def format_of(name: Any) -> Format:
 
 
 def encode_result(value: Any, form: Format) -> bytes:
-    """A value as JSON text; ResultInvalid if JSON cannot say it."""
     return _written(_WRITERS[form], value)
 
 
@@ -180,8 +179,6 @@ class _Writer:
 
 
 class _EncodedWriter(_Writer):
-    """Tags what JSON cannot say."""
-
     def real(self, value: float) -> Any:
         return float(value) if is_plain_float(value) else tag_float(value)
 
@@ -201,8 +198,6 @@ class _EncodedWriter(_Writer):
 
 
 class _CleanWriter(_Writer):
-    """Writes as text what JSON cannot say."""
-
     def real(self, value: float) -> Any:
         if math.isfinite(value):
             return float(value)
@@ -216,8 +211,6 @@ class _CleanWriter(_Writer):
 
 
 class _KeptWriter(_CleanWriter):
-    """Leaves large integers as they are."""
-
     def large_integer(self, value: int) -> Any:
         return int(value)
 
@@ -243,8 +236,6 @@ _SYSTEM = frozenset({"id", "creation_time"})  # fields of rows that leave as mar
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What leaves of an object."""
-
     keys: Mapping[str, str]  # from its attributes to their names on the wire
     computed: Mapping[str, str] = field(default_factory=dict)  # the same for its computed fields
     # fields that pydantic must write, because they have a serializer of their own
@@ -386,7 +377,6 @@ def _is_special(node: Any, definitions: Mapping[str, Any], seen: frozenset[str] 
 
 
 def _has_serializer(node: Mapping[str, Any]) -> bool:
-    """Whether a schema says how to write a value, other than a text as text."""
     serialization = node.get("serialization")
     return isinstance(serialization, dict) and serialization.get("type") != "to-string"
 

@@ -43,7 +43,6 @@ def is_plain_float(value: float) -> bool:
 
 
 def read_tag(name: str, content: Any) -> int | float | bytes:
-    """The value of a tagged object, from its one key and its content."""
     reader = _READERS.get(name)
     if reader is None:
         raise ValueInvalid(
