@@ -141,7 +141,7 @@ def ticks(policy: str, expression: object, timezone: object, jitter: float | tim
 
 
 def seconds_of(what: str, given: float | timedelta, most: float = LONGEST) -> float:
-    """A length of time, given as a timedelta or in seconds; `what` names it in errors."""
+    """Waits as listed; the last one comes again and again. `max_attempts` does not follow from their number."""
     if isinstance(given, timedelta):
         found = given.total_seconds()
     elif _is_number(given):
@@ -296,15 +296,7 @@ class Retry:
         max_duration: float | timedelta | None = None,
         jitter: float | timedelta = 0.0,
     ) -> Self:
-        """Until a cron expression is due for the next time.
-
-        Args:
-            expression: The cron expression, as `CronExpression` takes it.
-            timezone: IANA name of its time zone.
-            max_attempts: See `Retry`.
-            max_duration: See `Retry`.
-            jitter: How much later than that at most.
-        """
+        """Until a cron expression is due for the next time, and up to `jitter` later."""
         policy = "Retry.cron"
         return cls._of(policy, ticks(policy, expression, timezone, jitter), max_attempts, max_duration)
 

@@ -352,30 +352,28 @@ class AddColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class RelaxColumn:
+class _ColumnStep:
     column: Column
 
 
-@dataclass(frozen=True, slots=True)
-class RequireColumn:
-    column: Column
+class RelaxColumn(_ColumnStep):
+    """A column may hold NULL from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddChoices:
-    column: Column
+class RequireColumn(_ColumnStep):
+    """A column may hold NULL no longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceChoices:
-    column: Column
+class AddChoices(_ColumnStep):
+    """A column is limited to its choices from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValidateChoices:
+class ReplaceChoices(_ColumnStep):
+    """A column has other choices than before."""
+
+
+class ValidateChoices(_ColumnStep):
     """The choices of a column hold for new rows, but were never checked against the old ones."""
-
-    column: Column
 
 
 @dataclass(frozen=True, slots=True)
