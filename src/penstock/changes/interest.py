@@ -107,14 +107,10 @@ class Interest:
         """All that it says as JSON, equal for equal interests."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         said["kinds"] = [kind for kind in KINDS if kind in self.kinds]
-        return json.dumps(said | {name: _plain(said[name]) for name in ("key", "watches", "before", "after", "order")})
+        return json.dumps(said)
 
     @classmethod
     def parse(cls, text: str) -> Interest:
         """An interest from its text. Fields that another version has written are left out."""
         given = json.loads(text)
         return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
-
-
-def _plain(columns: Sequence[str] | None) -> list[str] | None:
-    return None if columns is None else list(columns)

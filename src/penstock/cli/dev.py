@@ -111,7 +111,7 @@ class Life:
 
     def explain(self, error: Exception) -> None:
         """Show an error of the program, which the next change may correct; raises one that no change corrects."""
-        if isinstance(error, ConfigError) and not _is_again():
+        if isinstance(error, ConfigError) and _AGAIN not in os.environ:
             raise error
         show_failure(error, as_json=False, debug=self._options.debug)
         say(style("Waiting for a change of the source.", fg="cyan"))
@@ -154,10 +154,6 @@ def _folders(options: Options) -> list[Path]:
     with suppress(UsageError):  # serving will say what is wrong
         folders.append(find_program(options.app, Path.cwd()).sources)
     return folders
-
-
-def _is_again() -> bool:
-    return _AGAIN in os.environ
 
 
 def _start_again(changed: Path, life: Life) -> None:

@@ -282,7 +282,8 @@ def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) ->
         return
     found = with_backend(options, lambda backend: _cancel_named(backend, jobs))
     if options.json:
-        print_json({"jobs": [_as_request(status) for status in found]})
+        requested = [{"id": one.id, "state": one.state.value, "requested": _may_stop(one)} for one in found]
+        print_json({"jobs": requested})
         return
     for status in found:
         if status.state in FINISHED:
@@ -305,7 +306,8 @@ def wait(options: Options, jobs: Sequence[str], timeout: float | None) -> int:
     """
     found = with_backend(options, lambda backend: _wait(backend, options, jobs, timeout))
     if options.json:
-        print_json({"jobs": [_as_end(status) for status in found]})
+        ends = [{"id": one.id, "state": one.state.value, "result": one.result, "error": one.error} for one in found]
+        print_json({"jobs": ends})
     states = {status.state for status in found}
     if not states <= FINISHED:
         return LATE
@@ -408,11 +410,3 @@ def _tell(options: Options, status: JobStatus) -> None:
     if not options.json:
         error = f": {first_line(status.error)}" if status.error and status.state is JobState.FAILED else ""
         click.echo(f"{status.id} {status.state.value}{visible_line(error)}")
-
-
-def _as_request(status: JobStatus) -> dict[str, Any]:
-    return {"id": status.id, "state": status.state.value, "requested": _may_stop(status)}
-
-
-def _as_end(status: JobStatus) -> dict[str, Any]:
-    return {"id": status.id, "state": status.state.value, "result": status.result, "error": status.error}

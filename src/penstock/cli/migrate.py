@@ -139,14 +139,6 @@ def _told(one: News) -> str:
     return f"{one.what}: {thing} {one.name}"
 
 
-def _as_declared(one: News) -> dict[str, str]:
-    return {"noun": one.noun, "name": one.name, "change": one.what}
-
-
-def _as_captured(one: News) -> dict[str, str | None]:
-    return {"table": one.table, "for": one.name, "change": one.what}
-
-
 def _remarks(plan: Plan) -> list[str]:
     redundant = [
         f"{table}: index {index.name} is superfluous, as {other.name} begins with the same columns"
@@ -160,8 +152,12 @@ def _as_data(plan: Plan, news: Sequence[News] | None, *, applied: bool) -> dict[
         "applied": applied,
         "migrations": [name for name, _sql in plan.migrations],
         "sql": list(plan.sql),
-        "declared": None if news is None else [_as_declared(one) for one in news if one.noun != "capture"],
-        "captured": None if news is None else [_as_captured(one) for one in news if one.noun == "capture"],
+        "declared": None
+        if news is None
+        else [{"noun": one.noun, "name": one.name, "change": one.what} for one in news if one.noun != "capture"],
+        "captured": None
+        if news is None
+        else [{"table": one.table, "for": one.name, "change": one.what} for one in news if one.noun == "capture"],
         "notes": list(plan.notes),
         "redundant": [
             {"table": table, "index": index.name, "covered_by": other.name} for table, index, other in plan.redundant

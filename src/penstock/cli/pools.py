@@ -140,13 +140,10 @@ def _show_keys(pools: Sequence[_Seen]) -> None:
 
 
 def _counts(pool: PoolRow) -> tuple[str, ...]:
-    limit = f"{pool.max_parallelism:,}" if pool.max_parallelism == pool.declared else _changed(pool)
+    declared = "" if pool.max_parallelism == pool.declared else f" (declared {pool.declared:,})"
+    limit = f"{pool.max_parallelism:,}{declared}"
     counts = (pool.running, pool.ready, pool.waiting, pool.scheduled, pool.granted)
     return (pool.name, f"{limit}, paused" if pool.paused else limit, *(f"{count:,}" for count in counts))
-
-
-def _changed(pool: PoolRow) -> str:
-    return f"{pool.max_parallelism:,} (declared {pool.declared:,})"
 
 
 def _limits(pool: PoolRow) -> tuple[str, ...]:

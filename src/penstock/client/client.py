@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.client.answers import ServerUnreachable, read_answer
@@ -108,9 +107,7 @@ class Client(_Caller):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def _call(self, kind: _Kind, path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Any:
@@ -168,9 +165,7 @@ class AsyncClient(_Caller):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self.close()
 
     async def _call(self, kind: _Kind, path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Any:

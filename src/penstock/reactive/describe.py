@@ -42,11 +42,7 @@ def _leaf(leaf: ex.Leaf) -> str:
         return f"{term}.{leaf.test}({leaf.text!r})"
     if isinstance(leaf, ex.Matches):
         return f"{term}.matches({leaf.pattern!r})"
-    return f"{term}.has({_constant(leaf.constant)})" if isinstance(leaf, ex.Has) else _held(leaf)
-
-
-def _held(leaf: ex.Holds) -> str:
-    return _term(leaf.term)
+    return f"{term}.has({_constant(leaf.constant)})" if isinstance(leaf, ex.Has) else term
 
 
 def _term(term: ex.Term) -> str:

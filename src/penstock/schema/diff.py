@@ -16,7 +16,6 @@ from penstock.schema.index import Index
 from penstock.schema.stored import (
     MAX_SQL_NAME,
     StoredColumn,
-    StoredIndex,
     StoredTable,
     choices_name,
     index_name,
@@ -283,7 +282,8 @@ class _Comparison:
         for name, index in names.items():
             found = stored.indexes.get(name)
             if found is not None and found.valid:
-                if _same(found, self.declared.indexes[name]):
+                wanted = self.declared.indexes[name]
+                if (found.columns, found.unique, found.extra) == (wanted.columns, wanted.unique, wanted.extra):
                     continue
                 self.steps.append(ReplaceIndex(index))
             else:
@@ -329,10 +329,6 @@ class _Comparison:
         always: bool = False,
     ) -> None:
         self.guards.append(Guard(rule, self.table, what, fix, (column.name,), choices, always=always))
-
-
-def _same(found: StoredIndex, declared: StoredIndex) -> bool:
-    return (found.columns, found.unique, found.extra) == (declared.columns, declared.unique, declared.extra)
 
 
 Rule = Literal["any", "null", "not null", "other", "duplicate"]

@@ -84,7 +84,7 @@ def _written(writer: _Writer, value: Any) -> bytes:
 
 
 class _Writer:
-    """Turns values into what `to_json` writes; learns once per class how its objects are turned."""
+    """Turns values into what `to_json` writes, clean; learns once per class how its objects are turned."""
 
     def __init__(self) -> None:
         self._ways: dict[type[Any], _Way] = {
@@ -130,13 +130,15 @@ class _Writer:
         return sorted(self.sequence(values), key=to_json)
 
     def real(self, value: float) -> Any:
-        raise NotImplementedError
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
     def large_integer(self, value: int) -> Any:
-        raise NotImplementedError
+        return str(int(value))
 
     def binary(self, value: Any) -> Any:
-        raise NotImplementedError
+        return tag_bytes(value)["$bytes"]
 
     def check_key(self, key: str) -> None:
         """Refuse what cannot be a key."""
@@ -197,20 +199,7 @@ class _EncodedWriter(_Writer):
             )
 
 
-class _CleanWriter(_Writer):
-    def real(self, value: float) -> Any:
-        if math.isfinite(value):
-            return float(value)
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-    def large_integer(self, value: int) -> Any:
-        return str(int(value))
-
-    def binary(self, value: Any) -> Any:
-        return tag_bytes(value)["$bytes"]
-
-
-class _KeptWriter(_CleanWriter):
+class _KeptWriter(_Writer):
     def large_integer(self, value: int) -> Any:
         return int(value)
 
@@ -224,7 +213,7 @@ def _key(value: Any) -> str:
     return str(next(iter(to_jsonable_python({value: None}, bytes_mode="base64"))))
 
 
-_WRITERS: dict[Format, _Writer] = {Format.ENCODED: _EncodedWriter(), Format.CLEAN: _CleanWriter()}
+_WRITERS: dict[Format, _Writer] = {Format.ENCODED: _EncodedWriter(), Format.CLEAN: _Writer()}
 _KEPT = _KeptWriter()
 
 
