@@ -651,7 +651,7 @@ async def test_a_run_that_is_put_off_while_its_task_is_resumed_does_not_wait_for
         gates["b"], gates["b begun"] = asyncio.Event(), asyncio.Event()
         (a,) = await it.orders("a")
         await it.plan()
-        holds, store = it.backend.engine.holds, it.backend.engine.store
+        holds, store = it.backend.engine.pauses, it.backend.engine.store
         holds.learn(await store.tasks.held(it.backend.clock.now()))
         learn, holds.learn = holds.learn, lambda known: None  # type: ignore[method-assign]  # it has in hand what was so
         assert await app.tasks.resume(it.backend, "ship") == 0

@@ -13,7 +13,7 @@ from penstock.store.contract.changes import Changes
 _AT_ONCE = 2000
 
 
-class FeedRoom:
+class FeedTruncation:
     """Looks after the room of the feed.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.calls.run.runner import Runner
 from penstock.observe.logs import event as log_event
-from penstock.services.feed_truncation import FeedRoom
+from penstock.services.feed_truncation import FeedTruncation
 from penstock.services.feed_watch import FeedWatch
 from penstock.services.service import Service
 
@@ -30,7 +30,7 @@ class Pruner(Service):
         meters = runner.engine.journal.meters
         if meters is not None:
             meters.gauges["penstock_interests_broken"] = lambda: watch.broken
-        parts = (self._prune, FeedRoom(self._store.changes, self.clock).look, watch.look)
+        parts = (self._prune, FeedTruncation(self._store.changes, self.clock).look, watch.look)
         self._due: dict[Callable[[], Awaitable[float]], float] = dict.fromkeys(parts, self.clock.monotonic())
 
     async def tick(self) -> float:

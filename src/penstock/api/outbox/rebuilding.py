@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
+from penstock.calls.lease import Lease
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
@@ -24,8 +24,6 @@ from penstock.outbox.older import first
 from penstock.outbox.outbox import reader_name
 from penstock.store.contract.outboxes import OutboxRow
 from penstock.store.contract.session import Session
-
-_RENEW_PART = 0.25  # of a lease
 
 
 def reset_of(declared: DeclaredOutbox | None, name: str) -> AnyFunction:
@@ -67,15 +65,18 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
         OutboxNotFound: It was dropped meanwhile.
     """
     store = engine.store
-    lease = await store.leases.take(f"rebuild {name}", timedelta(seconds=engine.config.lease), engine.clock.now())
-    log_event("outbox.rebuilding", outbox=name, lease=lease)
+    lease = Lease(engine, f"rebuild {name}", _lost, fenced=True)
+    await lease.keep()
+    log_event("outbox.rebuilding", outbox=name, lease=lease.number)
     row: OutboxRow | None = None
     left = first()
 
     async def hold() -> dict[str, Any]:
         """Before each attempt: a relay may have it, and it may be declared otherwise."""
         nonlocal row, left
-        await store.outboxes.hold(name, lease)
+        while lease.number is None:  # it was lost, and another is about to be taken
+            await engine.clock.sleep(lease.due)
+        await store.outboxes.hold(name, lease.number)
         row = next((one for one in await store.outboxes.list() if one.plan.name == name), None)
         left = await _all_rows(engine, row)
         return {}
@@ -93,21 +94,22 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
         async with _kept(engine, lease):
             await Runner(engine).mutation(reset, hold, execution=Execution(seal=begin_anew))
     finally:
-        await store.changes.leave(reader_name(name), lease)  # a relay that takes it sees that nobody died
-        await store.leases.give_back(lease)
+        if lease.number is not None:
+            await store.changes.leave(reader_name(name), lease.number)  # a relay that takes it sees that nobody died
+        await lease.give_back()
         store.signals.notify()
     log_event("outbox.rebuilt", logging.WARNING, outbox=name)
 
 
 @contextlib.asynccontextmanager
-async def _kept(engine: Engine, lease: int) -> AsyncIterator[None]:
+async def _kept(engine: Engine, lease: Lease) -> AsyncIterator[None]:
     """Renew a lease for the time of a block."""
 
     async def renew() -> None:
         while True:
-            await engine.clock.sleep(engine.config.lease * _RENEW_PART)
-            with contextlib.suppress(TryAgain):  # if it is lost, the next attempt takes the outbox again
-                await engine.store.leases.renew(lease, timedelta(seconds=engine.config.lease), engine.clock.now())
+            await engine.clock.sleep(lease.due)
+            with contextlib.suppress(TryAgain):
+                await lease.keep(busy=False)
 
     keeper = asyncio.create_task(renew())
     try:
@@ -115,6 +117,10 @@ async def _kept(engine: Engine, lease: int) -> AsyncIterator[None]:
     finally:
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)
+
+
+async def _lost(_lease: int, _reason: str) -> None:
+    """The next attempt holds the outbox again, under another lease."""
 
 
 async def _all_rows(engine: Engine, row: OutboxRow | None) -> str:

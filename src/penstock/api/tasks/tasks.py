@@ -363,7 +363,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:
-            engine.holds.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
+            engine.pauses.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
     await store.interests.keep_declared(interests, now)
 
 

@@ -54,7 +54,7 @@ class _Watch:
         return None
 
 
-class Holds:
+class TaskPauses:
     """The tasks that are held."""
 
     def __init__(self) -> None:

@@ -159,9 +159,9 @@ class TaskRun:
         if self.version > self.task.version:
             why = f"Version {self.version} of its handler is to run it, and this worker has {self.task.version}"
             return Outcome(JobEvent.SNOOZED, delay=_LEFT_FOR, error=why)
-        if not self.engine.holds.concerns(self.number):
+        if not self.engine.pauses.concerns(self.number):
             return None
-        wait = self.engine.holds.begin(self.number, self.key, self.engine.clock.now())
+        wait = self.engine.pauses.begin(self.number, self.key, self.engine.clock.now())
         return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD, keeps_turn=True)
 
     def defer(self, delay: timedelta | None, until: datetime | None, now: datetime) -> None:
@@ -170,7 +170,7 @@ class TaskRun:
 
     def throttle(self, delay: timedelta | None, until: datetime | None, now: datetime, *, local: bool) -> None:
         """Start none of the task's runs for a while."""
-        self.engine.holds.hold(self.number, _moment("throttle_all", delay, until, now), local=local)
+        self.engine.pauses.hold(self.number, _moment("throttle_all", delay, until, now), local=local)
 
     def ended(self) -> Outcome | None:
         """What becomes of a run whose handler has returned; None if it is done."""

@@ -1,4 +1,4 @@
-"""Turns of mutations: how many runs of one function go on at once in this process.
+"""Admission of mutations: how many runs of one function go on at once in this process.
 
 Databases find conflicts by pages, not by rows, so writers of different rows can conflict too. Each conflict halves the
 limit of its function, and each success raises it a little. A function whose limit is low queues: its runs go one after
@@ -21,7 +21,7 @@ _LEAST = 0.25
 _LONGEST_WAIT = 0.25
 
 
-class Turns:
+class Admission:
     """Gives turns to the functions of one process.
 
     Args:
@@ -30,13 +30,13 @@ class Turns:
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
-        self._turns: dict[str, _Turns] = {}
+        self._functions: dict[str, _FunctionAdmission] = {}
 
     async def begin(self, function: str, *, again: bool) -> int | None:
         """Wait for a turn; the queue of the database that the run joins, or None."""
-        turns = self._turns.get(function)
+        turns = self._functions.get(function)
         if turns is None:
-            turns = self._turns[function] = _Turns(self._most)
+            turns = self._functions[function] = _FunctionAdmission(self._most)
         await turns.begin(again=again)
         if not turns.queued:
             return None
@@ -44,15 +44,15 @@ class Turns:
 
     def end(self, function: str, *, conflict: bool) -> None:
         """End a turn, and tell whether it was in conflict with another."""
-        self._turns[function].end(conflict=conflict)
+        self._functions[function].end(conflict=conflict)
 
     def queues(self, function: str) -> bool:
         """Whether the next run of a function joins a queue."""
-        turns = self._turns.get(function)
+        turns = self._functions.get(function)
         return turns is not None and turns.queued
 
 
-class _Turns:
+class _FunctionAdmission:
     """The turns of one function: first come, first served, but whoever starts again goes first."""
 
     def __init__(self, most: float) -> None:

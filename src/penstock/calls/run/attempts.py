@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from penstock.calls.run.admission import Turns
+from penstock.calls.run.admission import Admission
 from penstock.calls.run.engine import Engine
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
 from penstock.jobs.waits import Exponential, backoff
@@ -26,7 +26,7 @@ class Attempts:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._turns = Turns(engine.store.writers)
+        self._admission = Admission(engine.store.writers)
 
     async def write(self, once: Once[R], what: str, *, for_ever: bool = False) -> R:
         """Do something with which others may conflict; see `run` and `in_turn`."""
@@ -62,7 +62,7 @@ class Attempts:
                         fix="Try again. Read less, or spread contended writes over several rows.",
                     ) from error
                 self._engine.journal.conflicted(what)
-                queues = self._turns.queues(what)  # where it waits its turn instead
+                queues = self._admission.queues(what)  # where it waits its turn instead
             except DatabaseUnavailable as error:
                 uncertain = error.facts.get("uncertain", False)
                 if not for_ever and (last or uncertain or machine.monotonic() > until):
@@ -94,7 +94,7 @@ class Attempts:
             what: Who does it: its kind.
             again: Whether it has conflicted before.
         """
-        queue = await self._turns.begin(what, again=again)
+        queue = await self._admission.begin(what, again=again)
         conflict = False
         try:
             return await once(queue)
@@ -102,7 +102,7 @@ class Attempts:
             conflict = True
             raise
         finally:
-            self._turns.end(what, conflict=conflict)
+            self._admission.end(what, conflict=conflict)
 
     async def _pause(self, attempt: int) -> None:
         machine = self._engine.machine
