@@ -42,8 +42,8 @@ class _Decision:
         if self.error is not None:
             log_event("cron.unreadable", logging.ERROR, cron=self.name, error=self.error)
         for skip in self.turn.skips if self.turn is not None else ():
-            facts = {"first": skip.first, "last": skip.last, "reason": skip.reason}
-            log_event("cron.skipped", logging.WARNING, cron=self.name, **facts)
+            first, last, reason = skip.first, skip.last, skip.reason
+            log_event("cron.skipped", logging.WARNING, cron=self.name, first=first, last=last, reason=reason)
         if self.move is not None and self.move.job is not None:
             job, planned_at = job_id(self.move.job.id), self.move.kept.planned_at
             log_event("cron.enqueued", cron=self.name, job=job, planned_at=planned_at)
