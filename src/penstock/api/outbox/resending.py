@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.calls.handlers.deliveries import Judged
+from penstock.calls.handlers.deliveries import ChangeRules
 from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
 from penstock.changes.change import CapturedChange
@@ -74,7 +74,7 @@ async def resend(engine: Engine, row: OutboxRow, chosen: Chosen) -> int:
     source = await store.interests.source(number, only)
     if source is None:
         raise ContextError(f"The table of outbox {row.plan.name} is not there, or not captured.")
-    judged = Judged(store.dialect, Meaning(condition=None if only.exact else chosen.condition, kinds=("enter",)))
+    judged = ChangeRules(store.dialect, Meaning(condition=None if only.exact else chosen.condition, kinds=("enter",)))
     count, place, more = 0, None, True
 
     def is_meant(key: str, columns: str) -> bool:
