@@ -185,7 +185,7 @@ class GuestCalls(JobCalls):
         """Do something in the transaction."""
         return await verb(self._transaction)
 
-    async def read(self, verb: Callable[[OpenTransaction], Awaitable[T]]) -> T:
+    async def read(self, verb: Callable[[Any], Awaitable[T]]) -> T:
         """Look at something in the transaction."""
         return await verb(self._transaction)
 
