@@ -7,8 +7,7 @@ from datetime import datetime
 import click
 
 from penstock.api.outbox.overview import outbox_of
-from penstock.api.outbox.rebuilding import reset_of
-from penstock.api.outbox.resending import chosen_rows
+from penstock.api.outbox.rebuilding import chosen_rows, reset_of
 from penstock.api.outbox.views import OutboxStatus, read_place
 from penstock.app import App, Backend
 from penstock.changes.position import Position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from penstock.api.pools.limits import change_pool
+from penstock.api.pools.admin import change_pool
 from penstock.app import App, Backend
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options

@@ -32,7 +32,7 @@ async def mark_completed(runner: Runs, attempt: Running | None, connection: Any)
     store, session = runner.engine.store, guest_session(connection)
     session.check_dialect(store.dialect.name)
     attempt.doubtful = True  # penstock does not learn whether the transaction commits
-    await _mark(runner, attempt, session.transaction)
+    await _mark(runner, attempt, session)
 
 
 async def end_of_marked(runner: Runs, running: Running, outcome: Outcome | None) -> Outcome | None:
