@@ -1,7 +1,8 @@
-"""Interests as rows: what both stores share in telling whether the triggers of one are as they were made."""
+"""Interests as rows, with their tables as the catalog shows them: pure rules that both stores share."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,16 +13,69 @@ from penstock.errors import DeclarationError
 from penstock.store.contract.changes import State
 
 Interests = Mapping[int, Interest]  # by number
+Identity = tuple[str, str]  # name and digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTrigger:
+    """A trigger of a capture.
+
+    Attributes:
+        table: Its table as SQL (PostgreSQL only: a partition may have it).
+        enabled: For which sessions it fires, as the catalog says it.
+        here: Whether it is on the interest's table itself.
+    """
+
+    name: str
+    table: str = ""
+    enabled: str = ""
+    here: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTable:
+    """An interest's table with the triggers of its capture, as the catalog shows it.
+
+    The attributes from `each` on are PostgreSQL's: the view `interest_found` describes them.
+
+    Attributes:
+        kind: The catalog's word for its kind.
+        columns: The SQL types of its columns.
+        text: The statement that made it, on SQLite.
+    """
+
+    kind: str
+    columns: Mapping[str, str]
+    triggers: Sequence[FoundTrigger] = ()
+    text: str = ""
+    each: str = ""
+    plain: bool = True
+    ordered: bool = True
+    heirs: bool = False
+    partitions: Sequence[str] = ()
+    bodies: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> FoundTable:
+        """A table from the JSON of its store's query, in which NULL stands for nothing of a kind."""
+        given = {name: value for name, value in json.loads(text).items() if value is not None}
+        triggers = [FoundTrigger(**one) for one in given.get("triggers", ())]
+        return cls(**given | {"triggers": triggers})
+
+    @property
+    def trigger_names(self) -> set[tuple[str, str]]:
+        """Table and name of each trigger."""
+        return {(one.table, one.name) for one in self.triggers}
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """An interest, and what is there of it.
+class StoredInterest:
+    """An interest with its number, its triggers and its table.
 
     Attributes:
         capture: The number of the triggers that capture it; None if none do.
-        installed: How these and the table were when they were made; None if they were not.
-        found: What is there of its table; None if there is no such table.
+        installed: The table when they were made; None if they were not.
+        found: The table now; None if there is none of that name.
         together: All interests that these triggers capture, by number.
     """
 
@@ -29,122 +83,171 @@ class Known:
     interest: Interest
     declared_at: datetime
     capture: int | None
-    installed: Mapping[str, Any] | None
-    found: Mapping[str, Any] | None
+    installed: FoundTable | None
+    found: FoundTable | None
     together: dict[int, Interest] = field(default_factory=dict)
 
 
-def known_by(known: Iterable[Known]) -> dict[Identity, Known]:
-    """Interests by what tells them apart, each with those that share its triggers."""
+Stored = Mapping[Identity, StoredInterest]
+
+
+def stored_interest(row: Sequence[Any], declared_at: datetime) -> StoredInterest:
+    """An interest from a row of the query ``list``."""
+    number, spec, _declared_at, capture, *tables = row
+    installed, found = (None if text is None else FoundTable.parse(text) for text in tables)
+    return StoredInterest(number, Interest.parse(spec), declared_at, capture, installed, found)
+
+
+def by_identity(interests: Iterable[StoredInterest]) -> dict[Identity, StoredInterest]:
+    """Interests by name and digest, each with those that share its triggers."""
     shared: dict[int | None, dict[int, Interest]] = {}
-    found = [replace(one, together=shared.setdefault(one.capture, {})) for one in known]
-    for one in found:
+    all_ = [replace(one, together=shared.setdefault(one.capture, {})) for one in interests]
+    for one in all_:
         one.together[one.id] = one.interest
-    return {identity_of(one.interest): one for one in found}
+    return {identity_of(one.interest): one for one in all_}
+
+
+def identity_of(interest: Interest) -> Identity:
+    """The name and the digest of an interest."""
+    return interest.name, interest.digest
+
+
+def by_capture(interests: Iterable[Interest]) -> list[list[Interest]]:
+    """Interests in groups that share triggers: those in one table that tell its rows apart by one key."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Interest]] = {}
+    for one in interests:
+        groups.setdefault(_rows_of(one), []).append(one)
+    return list(groups.values())
+
+
+def _rows_of(interest: Interest) -> tuple[str, tuple[str, ...]]:
+    return interest.table, tuple(interest.key)
 
 
 class Capture(NamedTuple):
-    """The interests that are to share triggers.
+    """Triggers that are to be made anew.
 
     Attributes:
-        number: The number of the triggers.
-        members: The interests.
-        lost: Those that were captured before, and may have missed something.
+        number: Their number.
+        members: The interests that share them, by number.
+        asked: Those of them that were not captured, or not in order.
+        found: Their table; None if there is none.
+        lost: Those that were captured before and may have missed something.
     """
 
     number: int
     members: dict[int, Interest]
+    asked: Sequence[StoredInterest]
+    found: FoundTable | None
     lost: list[int]
 
 
 def captures(
-    known: Mapping[Identity, Known],
-    state: Callable[[Known], State],
-    asked: Known | None,
-    dropped: Sequence[Known] = (),
-    *,
-    missed: bool = False,
+    stored: Stored,
+    state: Callable[[StoredInterest], State],
+    asked: Sequence[StoredInterest],
+    dropped: Sequence[StoredInterest],
+    missed: Collection[Identity],
 ) -> list[Capture]:
-    """Which triggers are to be made anew where an interest is declared, or others are dropped.
+    """Which triggers are to be made anew where some interests are declared and others are dropped.
 
-    An interest that does not fit its table any more does not keep others from being captured: it is left out.
+    An interest that does not fit its table any more is left out, so that it keeps no other from being captured.
+
+    Args:
+        stored: All interests.
+        state: Whether the changes of one are captured.
+        asked: Interests to capture, which share triggers.
+        dropped: Interests to drop.
+        missed: Interests that should have been captured before.
     """
-    own = None if asked is None else _number(asked, known)
-    apart = {one.id for one in (*dropped, asked) if one is not None}
-    found = []
-    for number in sorted(number for number in {*(one.capture for one in dropped), own} if number is not None):
-        members = [one for one in known.values() if one.capture == number and one.id not in apart and _fits(one)]
-        members += [asked] if asked is not None and number == own else []
-        lost = [one.id for one in members if (missed and one is asked) or (one.installed and state(one) != "ok")]
-        found.append(Capture(number, {one.id: one.interest for one in sorted(members, key=lambda one: one.id)}, lost))
-    return found
+    own = _number(asked, stored) if asked else None
+    apart = {one.id for one in (*dropped, *asked)}
+    rebuilt = []
+    for number in sorted(number for number in {own, *(one.capture for one in dropped)} if number is not None):
+        members = [one for one in stored.values() if one.capture == number and one.id not in apart and _fits(one)]
+        mine = asked if number == own else ()
+        members = sorted([*members, *mine], key=lambda one: one.id)
+        lost = [
+            one.id
+            for one in members
+            if (one in mine and identity_of(one.interest) in missed) or (one.installed and state(one) != "ok")
+        ]
+        found = next((one.found for one in (*mine, *members) if one.found), None)
+        rebuilt.append(Capture(number, {one.id: one.interest for one in members}, mine, found, lost))
+    return rebuilt
 
 
-def columns_read(one: Known, seen: Mapping[str, Any]) -> dict[str, str | None]:
-    """The columns that an interest's triggers read, or that bear a name which is part of its SQL, with their types."""
-    said = " ".join((one.interest.matches or "", *(one.interest.watches or ())))
-    named = [column for column in (one.installed or seen)["columns"] if column in said]
-    return {column: seen["columns"].get(column) for column in (*one.interest.columns, *named)}
+def _number(asked: Sequence[StoredInterest], stored: Stored) -> int:
+    """The number of the triggers that some interests share: that of others in the same rows, or one of their own."""
+    rows = _rows_of(asked[0].interest)
+    shared = (one.capture for one in stored.values() if one.capture is not None and _rows_of(one.interest) == rows)
+    return next(shared, asked[0].id)
 
 
-def _fits(one: Known) -> bool:
+def _fits(one: StoredInterest) -> bool:
     """Whether an interest can be captured as it was."""
     if one.installed is None or one.found is None:
         return False
     return columns_read(one, one.installed) == columns_read(one, one.found)
 
 
-def _number(asked: Known, known: Mapping[Identity, Known]) -> int:
-    """The number of the triggers for an interest: those of others in the same table that tell rows apart as it does."""
-    same = asked.interest.table, [*asked.interest.key]
-    shared = [one.capture for one in known.values() if (one.interest.table, [*one.interest.key]) == same]
-    return next((number for number in shared if number is not None), asked.id)
+def columns_read(one: StoredInterest, table: FoundTable) -> dict[str, str | None]:
+    """The columns that an interest's triggers read, with their types; also those whose name is part of its SQL."""
+    sql = " ".join((one.interest.matches or "", *(one.interest.watches or ())))
+    named = [column for column in (one.installed or table).columns if column in sql]
+    return {column: table.columns.get(column) for column in (*one.interest.columns, *named)}
 
 
-Form = tuple[tuple[str, ...], tuple[str, ...]]  # columns that are captured before and after
+def capture_state(one: StoredInterest | None, read: Callable[[StoredInterest, FoundTable], Any]) -> State:
+    """Whether the triggers of an interest are there, and it reads the same of its table as when they were made.
 
-
-def forms_of(interests: Interests) -> list[Form]:
-    """Which columns are captured for some interests, each choice once."""
-    return list(dict.fromkeys(map(form_of, interests.values())))
-
-
-def form_of(interest: Interest) -> Form:
-    """Which columns are captured for an interest."""
-    return tuple(interest.before), tuple(interest.after)
-
-
-def known_state(installed: Mapping[str, Any], now: Mapping[str, Any]) -> State:
-    """Whether triggers, and what they read, are as they were made."""
-    if not {*installed["triggers"]} <= {*now["triggers"]}:
+    Args:
+        one: The interest.
+        read: What its triggers read of its table, as a value to compare.
+    """
+    if one is not None and one.found is None:
+        return "gone"
+    if one is None or one.found is None or one.installed is None or one.capture is None:
         return "missing"
-    return "ok" if installed == now else "altered"
+    then, now = one.installed.trigger_names, one.found.trigger_names
+    if not then <= now:
+        return "missing"
+    return "ok" if then == now and read(one, one.installed) == read(one, one.found) else "altered"
 
 
-Identity = tuple[str, str]  # name and digest
+def namesakes(interest: Interest, stored: Stored) -> list[StoredInterest]:
+    """The other interests of the same name."""
+    return [one for (name, digest), one in stored.items() if name == interest.name and digest != interest.digest]
 
 
-def identity_of(interest: Interest) -> Identity:
-    """What tells an interest from all others."""
-    return interest.name, interest.digest
-
-
-def others(interest: Interest, known: Mapping[Identity, Known]) -> list[Known]:
-    """All of an interest's name but itself."""
-    return [one for (name, digest), one in known.items() if name == interest.name and digest != interest.digest]
-
-
-def gone(interests: Sequence[Interest], numbers: Sequence[int], known: Mapping[Identity, Known]) -> frozenset[int]:
-    """Of the numbers of interests those that are gone."""
-    found = {number: known.get(identity_of(one)) for one, number in zip(interests, numbers, strict=True)}
+def replaced(interests: Sequence[Interest], numbers: Sequence[int], stored: Stored) -> frozenset[int]:
+    """The numbers of interests that do not have them any more."""
+    found = {number: stored.get(identity_of(one)) for one, number in zip(interests, numbers, strict=True)}
     return frozenset(number for number, one in found.items() if one is None or one.id != number)
 
 
-def check_columns(interest: Interest, columns: Collection[str]) -> None:
-    """Raise `DeclarationError` for columns that a table has not."""
-    missing = [column for column in interest.columns if column not in columns]
+def check_table(one: StoredInterest, refused: Mapping[str, str]) -> FoundTable:
+    """The table of an interest, if it has all columns.
+
+    Args:
+        one: The interest.
+        refused: The kinds of tables whose changes cannot be captured, with a name for each.
+
+    Raises:
+        DeclarationError: Its changes cannot be captured.
+    """
+    interest, table = one.interest, one.found
+    if table is None:
+        raise DeclarationError(f"Interest {interest.name}: there is no table {interest.table}.")
+    if table.kind in refused:
+        raise DeclarationError(
+            f"Interest {interest.name}: {interest.table} is {refused[table.kind]}, whose changes cannot be captured.",
+            fix="Name the tables it is made of.",
+        )
+    missing = [column for column in interest.columns if column not in table.columns]
     if missing:
         raise DeclarationError(
             f"Interest {interest.name}: table {interest.table} has no column {', '.join(missing)}.",
-            fix=f"Its columns are {', '.join(columns)}.",
+            fix=f"Its columns are {', '.join(table.columns)}.",
         )
+    return table
