@@ -55,7 +55,7 @@ _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table",
 
 
 class PostgresInterests(StoredInterests[SchemaLock]):
-    """See `store.changes.Interests`."""
+    """See `store.contract.changes.Interests`."""
 
     def __init__(self, connections: Connections, catalog: PostgresCatalog) -> None:
         self._connections = connections
@@ -63,7 +63,6 @@ class PostgresInterests(StoredInterests[SchemaLock]):
         self._queries = load_queries("penstock.store.postgres", "interests", "$")
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Give interests their numbers, without capturing anything yet."""
         stored, numbers = await self._stored(), list[int]()
         for one in interests:
             while (found := stored.get(identity_of(one))) is None:  # another release may have replaced it already
@@ -73,7 +72,6 @@ class PostgresInterests(StoredInterests[SchemaLock]):
         return numbers
 
     async def mend(self, id_: int) -> bool:
-        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             await session.execute(_IMPATIENT)
@@ -92,7 +90,6 @@ class PostgresInterests(StoredInterests[SchemaLock]):
         return True
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        """Those of some tables of which each change counts."""
         names, query = {POSTGRES.table(name): name for name in tables}, self._queries["each_of"]
         values = {"tables": [*names]}
         asked = session.fetch(query.statement, query.args(values)) if session else self._run("each_of", **values)
@@ -100,7 +97,6 @@ class PostgresInterests(StoredInterests[SchemaLock]):
         return frozenset(names[row[0]] for row in rows)
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        """How the rows are read that an interest is about."""
         one = next((one for one in (await self._stored()).values() if one.id == number), None)
         if one is None or one.found is None:
             return None

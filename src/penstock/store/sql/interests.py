@@ -29,16 +29,14 @@ Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite,
 
 
 class StoredInterests(ABC, Generic[Right]):
-    """See `store.changes.Interests`."""
+    """See `store.contract.changes.Interests`."""
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Refuse what `declare` would refuse, without changing anything."""
         stored = await self._stored()
         if wanted := [one for one in interests if self._state(stored.get(identity_of(one))) != "ok"]:
             await self._try_out(wanted, now)
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Have changes captured from now on; the numbers of the interests."""
         stored = await self._stored()
         if any(self._state(stored.get(identity_of(one))) != "ok" for one in interests):
             async with self._changing() as right:
@@ -46,7 +44,6 @@ class StoredInterests(ABC, Generic[Right]):
         return [stored[identity_of(one)].id for one in interests]
 
     async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
-        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more."""
         stored = await self._stored()
         if not replaced(interests, numbers, stored) and all(self._is_current(one, stored) for one in interests):
             return frozenset()
@@ -57,7 +54,6 @@ class StoredInterests(ABC, Generic[Right]):
         return missing
 
     async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Have captured for tasks what they are declared with now, and nothing else."""
         stored, declared = await self._stored(), await self._declared(interests)
         if all(identity_of(one) in declared and self._is_current(one, stored) for one in interests):
             return
@@ -69,14 +65,12 @@ class StoredInterests(ABC, Generic[Right]):
             await self._drop(right, [one for one in stale if one is not None])
 
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        """Have them captured no more."""
         if ids:
             async with self._changing() as right:
                 stored = (await self._stored(right)).values()
                 await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
 
     async def list(self) -> builtins.list[InterestRow]:
-        """All interests by number, and whether each still captures."""
         stored = (await self._stored()).values()
         return [InterestRow(one.id, one.interest, self._state(one), one.declared_at) for one in stored]
 

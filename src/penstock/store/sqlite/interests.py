@@ -47,7 +47,7 @@ _TRIAL = "create table penstock_change (changed_at, interests, kinds, key, befor
 
 
 class SqliteInterests(StoredInterests[Session]):
-    """See `store.changes.Interests`."""
+    """See `store.contract.changes.Interests`."""
 
     def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
         self._begin_read = begin_read
@@ -55,7 +55,6 @@ class SqliteInterests(StoredInterests[Session]):
         self._queries = load_queries("penstock.store.sqlite", "interests", "?")
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Give interests their numbers, without capturing anything yet."""
         stored = await self._stored()
         if any(identity_of(one) not in stored for one in interests):
             async with writing(self._begin_write) as session:
@@ -65,7 +64,6 @@ class SqliteInterests(StoredInterests[Session]):
         return [stored[identity_of(one)].id for one in interests]
 
     async def mend(self, id_: int) -> bool:
-        """Make the triggers of an interest anew; False if it is in order, or not there any more."""
         async with writing(self._begin_write) as session:
             stored = await self._stored(session)
             one = next((one for one in stored.values() if one.id == id_), None)
@@ -75,13 +73,11 @@ class SqliteInterests(StoredInterests[Session]):
         return True
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        """Those of some tables of which each change counts."""
         async with reading(self._begin_read) if session is None else nullcontext(session) as seen:
             rows = await self._fetch(seen, "each_of", tables=json.dumps(tables))
         return frozenset(row[0] for row in rows)
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        """How the rows are read that an interest is about."""
         async with reading(self._begin_read) as session:
             one = next((one for one in (await self._stored(session)).values() if one.id == number), None)
         if one is None or one.found is None:
