@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from penstock.changes.interest import Interest
@@ -25,19 +26,19 @@ from penstock.store.postgres.triggerbodies import append_plain
 from penstock.store.rows.interests import (
     FoundTable,
     Identity,
+    Rebuild,
     Stored,
     StoredInterest,
     by_capture,
     by_identity,
     capture_state,
-    captures,
     check_table,
     columns_read,
     identity_of,
     stored_interest,
 )
 from penstock.store.sql.conditions import ConditionSql
-from penstock.store.sql.interests import StoredInterests
+from penstock.store.sql.interests import StoredInterests, by_one_if_refused
 from penstock.store.sql.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
@@ -50,6 +51,7 @@ where capture = {number} or id = any('{ids}')"""
 _INSTALLED = """
 update penstock.interest i set installed = f.found from penstock.interest_found f
 where f.id = i.id and i.capture = {number}"""
+_LAST_ID = 2**31 - 1  # trials use the numbers that no interest reaches
 _VIRTUAL = " virtual"  # what the view adds to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
@@ -80,7 +82,7 @@ class PostgresInterests(StoredInterests[SchemaLock]):
             one = next((one for one in stored.values() if one.id == id_), None)
             if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
                 return False
-            for statement in await self._statements(stored, [one], session=session):
+            for statement in await self._statements(Rebuild(stored, [one]), session):
                 await session.execute(Statement(statement))
             await session.commit()
         except DataError as error:
@@ -123,32 +125,18 @@ class PostgresInterests(StoredInterests[SchemaLock]):
         for id_ in added:
             await self._run("remove", id=id_)
 
-    async def _rebuild(
-        self,
-        right: SchemaLock,
-        stored: Stored,
-        asked: Sequence[StoredInterest],
-        dropped: Sequence[StoredInterest],
-        missed: Collection[Identity],
-    ) -> None:
-        interest = (*asked, *dropped)[0].interest
+    async def _rebuild(self, right: SchemaLock, rebuild: Rebuild) -> None:
+        interest = (*rebuild.asked, *rebuild.dropped)[0].interest
         try:
-            await right.apply(Change(interest.table, await self._statements(stored, asked, dropped, missed)))
+            await right.apply(Change(interest.table, await self._statements(rebuild)))
         except DataError as error:
             raise _refused(interest, error) from error
 
-    async def _statements(
-        self,
-        stored: Stored,
-        asked: Sequence[StoredInterest],
-        dropped: Sequence[StoredInterest] = (),
-        missed: Collection[Identity] = (),
-        session: PostgresSession | None = None,
-    ) -> tuple[str, ...]:
-        """The statements of `_rebuild`."""
+    async def _statements(self, rebuild: Rebuild, session: PostgresSession | None = None) -> tuple[str, ...]:
+        """The statements that make triggers anew."""
         ((path,),) = await self._look("path", session)
         made = [_ALONE]
-        for capture in captures(stored, _captured, asked, dropped, missed):
+        for capture in rebuild.captures(_captured):
             number, members = capture.number, capture.members
             for one in capture.asked:
                 _checked(one)
@@ -159,38 +147,32 @@ class PostgresInterests(StoredInterests[SchemaLock]):
                 ids = f"{{{','.join(map(str, members))}}}"
                 made += (text.format(number=number, ids=ids) for text in (_CAPTURED, _INSTALLED))
                 made += (append_plain(capture.lost, "lost"),) if capture.lost else ()
-        made += (_FORGOTTEN.format(one.id) for one in dropped)
-        return (*made, *_each_dropped(dropped, stored))
+        made += (_FORGOTTEN.format(one.id) for one in rebuild.dropped)
+        return (*made, *_each_dropped(rebuild.dropped, rebuild.stored))
 
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
         async with self._changing():  # whoever makes the same functions has them first
             for group in by_capture(interests):
-                await self._try_out_group(group, now)
+                await by_one_if_refused(group, partial(self._try_out_group, now))
 
-    async def _try_out_group(self, group: Sequence[Interest], now: datetime) -> None:
+    async def _try_out_group(self, now: datetime, group: Sequence[Interest]) -> None:
         """Make triggers, and undo that."""
         add = self._queries["add_for_trial"]
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             await session.execute(_IMPATIENT)
             for place, one in enumerate(group):
-                await session.fetch(add.statement, add.args(_added(one, now) | {"id": -place}))
+                await session.fetch(add.statement, add.args(_added(one, now) | {"id": _LAST_ID - place}))
             stored = await self._stored_in(session)
-            for statement in await self._statements(
-                stored, [stored[identity_of(one)] for one in group], session=session
-            ):
+            rebuild = Rebuild(stored, [stored[identity_of(one)] for one in group])
+            for statement in await self._statements(rebuild, session):
                 await session.execute(Statement(statement))
+        except DataError as error:
+            raise _refused(group[0], error) from error
         except (DatabaseBusy, Conflict):  # whoever declares it waits for these locks
-            return
-        except (DataError, DeclarationError) as error:
-            if len(group) == 1:
-                raise (_refused(group[0], error) if isinstance(error, DataError) else error) from error
-        else:
             return
         finally:
             await session.rollback()
-        for one in group:  # so that the error names the one that is refused
-            await self._try_out_group([one], now)
 
     async def _stored(self, right: SchemaLock | None = None) -> Stored:  # noqa: ARG002 - a lock is no transaction
         return await self._stored_in(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -142,39 +142,37 @@ class Capture(NamedTuple):
     lost: list[int]
 
 
-def captures(
-    stored: Stored,
-    state: Callable[[StoredInterest], State],
-    asked: Sequence[StoredInterest],
-    dropped: Sequence[StoredInterest],
-    missed: Collection[Identity],
-) -> list[Capture]:
-    """Which triggers are to be made anew where some interests are declared and others are dropped.
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Interests to capture and interests to drop.
 
-    An interest that does not fit its table any more is left out, so that it keeps no other from being captured.
-
-    Args:
+    Attributes:
         stored: All interests.
-        state: Whether the changes of one are captured.
         asked: Interests to capture, which share triggers.
         dropped: Interests to drop.
         missed: Interests that should have been captured before.
     """
-    own = _number(asked, stored) if asked else None
-    apart = {one.id for one in (*dropped, *asked)}
-    rebuilt = []
-    for number in sorted(number for number in {own, *(one.capture for one in dropped)} if number is not None):
-        members = [one for one in stored.values() if one.capture == number and one.id not in apart and _fits(one)]
-        mine = asked if number == own else ()
-        members = sorted([*members, *mine], key=lambda one: one.id)
-        lost = [
-            one.id
-            for one in members
-            if (one in mine and identity_of(one.interest) in missed) or (one.installed and state(one) != "ok")
-        ]
-        found = next((one.found for one in (*mine, *members) if one.found), None)
-        rebuilt.append(Capture(number, {one.id: one.interest for one in members}, mine, found, lost))
-    return rebuilt
+
+    stored: Stored
+    asked: Sequence[StoredInterest] = ()
+    dropped: Sequence[StoredInterest] = ()
+    missed: Collection[Identity] = ()
+
+    def captures(self, state: Callable[[StoredInterest], State]) -> Iterator[Capture]:
+        """The triggers to be made anew, given whether the changes of an interest are captured.
+
+        An interest that does not fit its table any more is left out, so that it keeps no other from being captured.
+        """
+        own = _number(self.asked, self.stored) if self.asked else None
+        apart = {one.id for one in (*self.dropped, *self.asked)}
+        for number in sorted(one for one in {own, *(each.capture for each in self.dropped)} if one is not None):
+            sharing = [one for one in self.stored.values() if one.capture == number and one.id not in apart]
+            asked = self.asked if number == own else ()
+            members = sorted([*filter(_fits, sharing), *asked], key=lambda one: one.id)
+            missed = [one.id for one in asked if identity_of(one.interest) in self.missed]
+            lost = [one.id for one in members if one.id in missed or (one.installed and state(one) != "ok")]
+            found = next((one.found for one in (*asked, *members) if one.found), None)
+            yield Capture(number, {one.id: one.interest for one in members}, asked, found, lost)
 
 
 def _number(asked: Sequence[StoredInterest], stored: Stored) -> int:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from typing import Generic, TypeVar
 
 from penstock.changes.interest import Interest
@@ -17,6 +18,7 @@ from penstock.errors import DeclarationError, PenstockError
 from penstock.store.contract.changes import InterestRow, State
 from penstock.store.rows.interests import (
     Identity,
+    Rebuild,
     Stored,
     StoredInterest,
     by_capture,
@@ -82,11 +84,12 @@ class StoredInterests(ABC, Generic[Right]):
         """Have interests captured, a group that shares triggers at a time; all interests as they are stored then."""
         declared = await self._declared(interests, right)
         for group in by_capture(interests):
-            await self._declare_group(right, group, now, declared, drop_namesakes=drop_namesakes)
+            declare = partial(self._declare_group, right, now, declared, drop_namesakes)
+            await by_one_if_refused(group, declare)
         return await self._stored(right)
 
     async def _declare_group(
-        self, right: Right, group: Sequence[Interest], now: datetime, declared: set[Identity], *, drop_namesakes: bool
+        self, right: Right, now: datetime, declared: set[Identity], drop_namesakes: bool, group: Sequence[Interest]
     ) -> None:
         stored, added = await self._stored(right), builtins.list[int]()
         for one in group:
@@ -95,20 +98,16 @@ class StoredInterests(ABC, Generic[Right]):
         stored = await self._stored(right) if added else stored
         asked = [one for one in (stored[identity_of(each)] for each in group) if self._state(one) != "ok"]
         dropped = [other for one in group for other in namesakes(one, stored)] if drop_namesakes else []
-        if not asked and not dropped:
-            return
         try:
-            await self._rebuild(right, stored, asked, dropped, declared)
-        except PenstockError as error:
+            if asked or dropped:
+                await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
+        except PenstockError:
             await self._take_back(right, added)
-            if len(group) == 1 or not isinstance(error, DeclarationError):
-                raise
-            for one in group:  # so that the error names the one that is refused, and the others are captured
-                await self._declare_group(right, [one], now, declared, drop_namesakes=drop_namesakes)
+            raise
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:
         for one in dropped:
-            await self._rebuild(right, await self._stored(right), (), [one], ())
+            await self._rebuild(right, Rebuild(await self._stored(right), dropped=[one]))
 
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
         """Whether an interest is in order, and no other of its name is captured."""
@@ -140,16 +139,24 @@ class StoredInterests(ABC, Generic[Right]):
         """Remove interests that could not be captured, if no transaction does."""
 
     @abstractmethod
-    async def _rebuild(
-        self,
-        right: Right,
-        stored: Stored,
-        asked: Sequence[StoredInterest],
-        dropped: Sequence[StoredInterest],
-        missed: Collection[Identity],
-    ) -> None:
-        """Make triggers for some interests, and none for others any more; see `rows.interests.captures`."""
+    async def _rebuild(self, right: Right, rebuild: Rebuild) -> None:
+        """Make triggers anew."""
 
     @abstractmethod
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
         """Declare interests, and undo that."""
+
+
+async def by_one_if_refused(
+    interests: Sequence[Interest], work: Callable[[Sequence[Interest]], Awaitable[None]]
+) -> None:
+    """Do something for interests together; if one is refused, for each, so that the error names the right one."""
+    try:
+        await work(interests)
+    except DeclarationError:
+        if len(interests) == 1:
+            raise
+    else:
+        return
+    for one in interests:
+        await work([one])

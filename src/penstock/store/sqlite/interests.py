@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, nullcontext
 from datetime import datetime
 from typing import Any
@@ -22,11 +22,11 @@ from penstock.store.rows.interests import (
     Capture,
     FoundTable,
     Identity,
+    Rebuild,
     Stored,
     StoredInterest,
     by_identity,
     capture_state,
-    captures,
     check_table,
     columns_read,
     identity_of,
@@ -69,17 +69,16 @@ class SqliteInterests(StoredInterests[Session]):
             one = next((one for one in stored.values() if one.id == id_), None)
             if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
                 return False
-            await self._rebuild(session, stored, [one], (), ())
+            await self._rebuild(session, Rebuild(stored, [one]))
         return True
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        async with reading(self._begin_read) if session is None else nullcontext(session) as seen:
+        async with self._reading(session) as seen:
             rows = await self._fetch(seen, "each_of", tables=json.dumps(tables))
         return frozenset(row[0] for row in rows)
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        async with reading(self._begin_read) as session:
-            one = next((one for one in (await self._stored(session)).values() if one.id == number), None)
+        one = next((one for one in (await self._stored()).values() if one.id == number), None)
         if one is None or one.found is None:
             return None
         interest = one.interest if only is None else one.interest.narrowed(only.sql, only.columns)
@@ -104,15 +103,8 @@ class SqliteInterests(StoredInterests[Session]):
         finally:
             await session.rollback()
 
-    async def _rebuild(
-        self,
-        right: Session,
-        stored: Stored,
-        asked: Sequence[StoredInterest],
-        dropped: Sequence[StoredInterest],
-        missed: Collection[Identity],
-    ) -> None:
-        for capture in captures(stored, self._state, asked, dropped, missed):
+    async def _rebuild(self, right: Session, rebuild: Rebuild) -> None:
+        for capture in rebuild.captures(self._state):
             made = _checked_triggers(capture)
             for event in ("insert", "update", "delete"):
                 await right.execute(Statement(f"drop trigger if exists _penstock_change_{capture.number}_{event}"))
@@ -127,7 +119,7 @@ class SqliteInterests(StoredInterests[Session]):
             installed = json.dumps({"kind": capture.found.kind, "columns": capture.found.columns, "triggers": named})
             for id_ in capture.members:
                 await self._fetch(right, "captured", id=id_, capture=capture.number, installed=installed)
-        for one in dropped:
+        for one in rebuild.dropped:
             await self._fetch(right, "remove", id=one.id)
 
     async def _declared(self, interests: Sequence[Interest], right: OpenTransaction | None = None) -> set[Identity]:
