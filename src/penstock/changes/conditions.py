@@ -50,19 +50,12 @@ def all_of(*conditions: When) -> When:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of one interest.
-
-    Args:
-        interest: The interest.
-        differs: The operator that compares two values, with NULL as a value.
-        unlike: Whether one of some columns differs, as SQL, whatever their types and collations.
-        any_unlike: Whether any column of the table differs, as SQL; empty for a table without columns.
-    """
+    """The conditions of one interest."""
 
     interest: Interest
-    differs: str
-    unlike: Callable[[Sequence[str]], str]
-    any_unlike: str
+    differs: str  # the operator that compares two values, with NULL as a value
+    unlike: Callable[[Sequence[str]], str]  # whether one of some columns differs, whatever their types and collations
+    any_unlike: str  # whether any column of the table differs
 
     @property
     def moved(self) -> When:

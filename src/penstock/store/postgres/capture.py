@@ -97,12 +97,7 @@ def install(
 
     Those that are left on a table which had the name before, or on one that is no partition any more, are dropped.
 
-    Args:
-        capture: The number in their names.
-        interests: The interests.
-        found: Their table.
-        path: The schemas in which names are looked for, as SQL.
-        asked: The interests whose conditions are tried out.
+    The conditions of `asked` are tried out. `path` holds the schemas in which names are looked for, as SQL.
     """
     made = triggers(capture, interests, found)
     table = POSTGRES.table(next(iter(interests.values())).table)

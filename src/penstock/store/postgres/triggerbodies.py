@@ -40,9 +40,7 @@ _XID, _NOW = "pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8"
 def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) -> Conditions:
     """The conditions of an interest. Columns are compared byte by byte: some types have no equality.
 
-    Args:
-        interest: The interest.
-        types: The SQL types of the table's columns, where the search path is known with which they are compared.
+    With types, columns of plain types are compared quicker. That needs a known search path.
     """
     return Conditions(
         interest, "is distinct from", lambda columns: unlike(columns, types or {}), f"{UNLIKE}(old.*, new.*)"
@@ -61,7 +59,7 @@ class FunctionBody:
     Args:
         interests: The interests that want the event.
         types: The SQL types of the table's columns.
-        path_is_set: Whether the function has the search path with which the conditions were read.
+        path_is_set: Whether the function has the search path of the conditions.
         trigger_asks: Whether the trigger has asked the condition of the only interest.
     """
 

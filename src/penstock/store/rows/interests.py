@@ -18,36 +18,23 @@ Identity = tuple[str, str]  # name and digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTrigger:
-    """A trigger of a capture.
-
-    Attributes:
-        table: Its table as SQL (PostgreSQL only: a partition may have it).
-        enabled: For which sessions it fires, as the catalog says it.
-        here: Whether it is on the interest's table itself.
-    """
+    """A trigger of a capture. SQLite tells its name only."""
 
     name: str
-    table: str = ""
-    enabled: str = ""
-    here: bool = True
+    table: str = ""  # as SQL: that of the interest or a partition
+    enabled: str = ""  # for which sessions it fires, as the catalog says it
+    here: bool = True  # whether it is on the interest's table itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTable:
-    """An interest's table with the triggers of its capture, as the catalog shows it.
+    """An interest's table with the triggers of its capture, as the catalog shows it."""
 
-    The attributes from `each` on are PostgreSQL's: the view `interest_found` describes them.
-
-    Attributes:
-        kind: The catalog's word for its kind.
-        columns: The SQL types of its columns.
-        text: The statement that made it, on SQLite.
-    """
-
-    kind: str
-    columns: Mapping[str, str]
+    kind: str  # as the catalog calls it
+    columns: Mapping[str, str]  # their SQL types
     triggers: Sequence[FoundTrigger] = ()
-    text: str = ""
+    text: str = ""  # SQLite only: the statement that made the table
+    # PostgreSQL only: see the view `interest_found`.
     each: str = ""
     plain: bool = True
     ordered: bool = True
@@ -70,22 +57,15 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class StoredInterest:
-    """An interest with its number, its triggers and its table.
-
-    Attributes:
-        capture: The number of the triggers that capture it; None if none do.
-        installed: The table when they were made; None if they were not.
-        found: The table now; None if there is none of that name.
-        together: All interests that these triggers capture, by number.
-    """
+    """An interest with its number, its triggers and its table."""
 
     id: int
     interest: Interest
     declared_at: datetime
-    capture: int | None
-    installed: FoundTable | None
-    found: FoundTable | None
-    together: dict[int, Interest] = field(default_factory=dict)
+    capture: int | None  # the number of its triggers, if it has any
+    installed: FoundTable | None  # the table when its triggers were made, if they were
+    found: FoundTable | None  # the table now, if there is one
+    together: dict[int, Interest] = field(default_factory=dict)  # all interests that share its triggers
 
 
 Stored = Mapping[Identity, StoredInterest]
@@ -125,38 +105,23 @@ def _rows_of(interest: Interest) -> tuple[str, tuple[str, ...]]:
 
 
 class Capture(NamedTuple):
-    """Triggers that are to be made anew.
-
-    Attributes:
-        number: Their number.
-        members: The interests that share them, by number.
-        asked: Those of them that were not captured, or not in order.
-        found: Their table; None if there is none.
-        lost: Those that were captured before and may have missed something.
-    """
+    """Triggers that are to be made anew, by number."""
 
     number: int
-    members: dict[int, Interest]
-    asked: Sequence[StoredInterest]
-    found: FoundTable | None
-    lost: list[int]
+    members: dict[int, Interest]  # the interests that share them
+    asked: Sequence[StoredInterest]  # those of them that were not captured, or not in order
+    found: FoundTable | None  # their table
+    lost: list[int]  # those that were captured before and may have missed something
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Interests to capture and interests to drop.
-
-    Attributes:
-        stored: All interests.
-        asked: Interests to capture, which share triggers.
-        dropped: Interests to drop.
-        missed: Interests that should have been captured before.
-    """
+    """Interests to capture, which share triggers, and interests to drop."""
 
     stored: Stored
     asked: Sequence[StoredInterest] = ()
     dropped: Sequence[StoredInterest] = ()
-    missed: Collection[Identity] = ()
+    missed: Collection[Identity] = ()  # interests that should have been captured before
 
     def captures(self, state: Callable[[StoredInterest], State]) -> Iterator[Capture]:
         """The triggers to be made anew, given whether the changes of an interest are captured.
@@ -197,12 +162,7 @@ def columns_read(one: StoredInterest, table: FoundTable) -> dict[str, str | None
 
 
 def capture_state(one: StoredInterest | None, read: Callable[[StoredInterest, FoundTable], Any]) -> State:
-    """Whether the triggers of an interest are there, and it reads the same of its table as when they were made.
-
-    Args:
-        one: The interest.
-        read: What its triggers read of its table, as a value to compare.
-    """
+    """Whether an interest has its triggers, and these read the same as when they were made (`read`)."""
     if one is not None and one.found is None:
         return "gone"
     if one is None or one.found is None or one.installed is None or one.capture is None:
@@ -225,15 +185,7 @@ def replaced(interests: Sequence[Interest], numbers: Sequence[int], stored: Stor
 
 
 def check_table(one: StoredInterest, refused: Mapping[str, str]) -> FoundTable:
-    """The table of an interest, if it has all columns.
-
-    Args:
-        one: The interest.
-        refused: The kinds of tables whose changes cannot be captured, with a name for each.
-
-    Raises:
-        DeclarationError: Its changes cannot be captured.
-    """
+    """The table of an interest; `DeclarationError` if it lacks a column, or is of a kind that is refused."""
     interest, table = one.interest, one.found
     if table is None:
         raise DeclarationError(f"Interest {interest.name}: there is no table {interest.table}.")

@@ -46,20 +46,13 @@ class FeedSpelling(ABC):
 
 @dataclass(frozen=True, slots=True)
 class FeedRow:
-    """What one row of the feed tells.
+    """What one row of the feed tells."""
 
-    Args:
-        interests: The interests that share the row, by number.
-        told: Those that the row may tell, and when it tells them.
-        kind: The kind of change; by default the SQL variable of each interest holds its own (`kind_variable`).
-        guarded: Whether the row is only written where one of `told` holds. A single one is then not asked again.
-    """
-
-    interests: Mapping[int, Interest]
-    told: Mapping[int, When]
+    interests: Mapping[int, Interest]  # all that have their own pieces in it, by number
+    told: Mapping[int, When]  # the interests that it may tell, and when
     spelling: FeedSpelling
-    kind: str = ""
-    guarded: bool = True
+    kind: str = ""  # the kind of change; if empty, an SQL variable for each interest holds it
+    guarded: bool = True  # written only where one of `told` holds, so that a single one is not asked again
 
     @property
     def guard(self) -> When:

@@ -60,13 +60,7 @@ _SPELLING = _Spelling()
 
 
 def triggers(capture: int, interests: Interests, columns: Collection[str]) -> dict[str, str]:
-    """The statements that make the triggers of all interests in a table, by the names of the triggers.
-
-    Args:
-        capture: The number in their names.
-        interests: The interests.
-        columns: All columns of their table.
-    """
+    """The statements that make the triggers of all interests in a table with these columns, by name."""
     asked = {number: Conditions(one, "is not", _unlike, _unlike(columns)) for number, one in interests.items()}
     inserts = _feed_row("enter", {n: one for n, one in asked.items() if one.interest.wants("enter")}, "new")
     deletes = _feed_row("delete", {n: one for n, one in asked.items() if one.interest.wants("delete")}, "old")
@@ -126,12 +120,7 @@ def _came(conditions: Conditions) -> str:
 
 
 def source(interest: Interest, collations: Mapping[str, str]) -> Source:
-    """How the rows of an interest are read.
-
-    Args:
-        interest: The interest.
-        collations: The collations of the table's columns that have one, by names in lower case.
-    """
+    """How the rows of an interest are read; `collations` by the names of columns in lower case."""
     match = Conditions(interest, "is not", _unlike, "").exact_match("r")
     table, key = SQLITE.quote(interest.table), key_text("r", interest.key)
     columns = [f"r.{SQLITE.quote(name)}" for name in interest.place]
