@@ -295,7 +295,7 @@ async def test_a_failure_that_comes_first_is_retried_beside_the_function_that_st
         await backend.run_until_idle()
         assert await backend.run_query(all_heard) == [("success", "second")]
         assert (await slots(backend))[1] == 0
-        assert backend.worker._under_way.busy["press"] == 0
+        assert backend.worker._executor.busy["press"] == 0
 
 
 @pytest.mark.parametrize("error", [OSError("away"), Snooze(timedelta(minutes=1))])

@@ -83,7 +83,7 @@ BODIES = {
 if connection is None:
     self._wait(self._twin.mark_completed())
     return
-guest_session(connection).sync()  # which refuses one that nobody can await here
+guest_session(connection).check_sync()
 finish(self._twin.mark_completed(connection))""",
     "TaskBatchCtx.get_documents": """
 faces = dict(zip(self._twin.runs, self.runs, strict=True))

@@ -288,8 +288,8 @@ def test_connections_that_users_hold_do_not_keep_a_worker_from_its_lease(postgre
                 await held.arrived(2)
                 with pytest.raises(Overloaded):
                     await backend.run_query(ledger.entries, what="x")
-                lease, renewed_at = worker.lease, worker._renewed_at
-                await until(lambda: answer(worker._renewed_at > renewed_at))
+                lease, renewed_at = worker.lease, worker._lease.renewed_at
+                await until(lambda: answer(worker._lease.renewed_at > renewed_at))
                 assert worker.lease == lease
                 held.open()
                 await asyncio.gather(*calls)

@@ -15,7 +15,7 @@ from conformance.bench import NOW, new_job
 from pydantic import Field
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
-from stage.guests import library_url, sqlite_file
+from stage.guests import SyncGuestSession, library_url, sqlite_file
 
 from penstock import Index, Table
 from penstock.clock import SystemClock
@@ -26,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.schema.table import definition_of
 from penstock.store.contract.session import Statement
-from penstock.store.guest.session import SyncGuestSession, guest_session
+from penstock.store.guest.session import guest_session
 from penstock.store.open import make_store
 from penstock.store.push import migrate
 
@@ -35,7 +35,7 @@ INSERT = Statement("insert into entry values (1)")
 
 
 def sync(connection: Any) -> SyncGuestSession:
-    return guest_session(connection).sync()
+    return SyncGuestSession(guest_session(connection))
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import click
 
 from penstock.api.outbox.admin import STATES
 from penstock.api.outbox.overview import MOST_COUNTED, look_at_one, outbox_of
-from penstock.api.outbox.rebuilding import reset_of
-from penstock.api.outbox.resending import chosen_rows
+from penstock.api.outbox.rebuilding import chosen_rows, reset_of
 from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus, read_place
 from penstock.app import Backend
 from penstock.changes.position import Position

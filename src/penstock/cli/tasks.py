@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.api.rowfilters import read_rows
+from penstock.api.tasks.selection import rows_by_text
 from penstock.api.tasks.views import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.app import App, Backend
 from penstock.cli.confirm import confirm_many
@@ -58,7 +58,7 @@ def read_task_filter(app: App, task: str | None, given: dict[str, Any]) -> TaskF
     if given["rows"] is not None:
         try:
             own = [declared.task for declared in app.tasks]
-            table, rows = read_rows(own, None if task is None else (task,), table, given["rows"])
+            table, rows = rows_by_text(own, None if task is None else (task,), table, given["rows"])
         except ValueInvalid as error:
             raise click.UsageError(str(error)) from error
     known = {name: given[name] for name in ("state", "error", "has_error", "key")}

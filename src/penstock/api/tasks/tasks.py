@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Unpack
 
 from penstock.api.decorators import TaskDecorator
 from penstock.api.pools.workpool import Workpool
-from penstock.api.tasks.admin import TaskCare
+from penstock.api.tasks.admin import TaskAdmin
 from penstock.api.tasks.options import TaskOptions, given_of, job_options
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskCtx
 from penstock.calls.handlers.taskbatch import TaskCall, batch_handler
@@ -117,7 +117,7 @@ class DeclaredTask:
         )
 
 
-class ReactiveTasks(TaskCare):
+class ReactiveTasks(TaskAdmin):
     """The reactive tasks of an app; and how those are looked after that its database knows."""
 
     def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
@@ -363,7 +363,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:
-            engine.holds.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
+            engine.pauses.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
     await store.interests.keep_declared(interests, now)
 
 

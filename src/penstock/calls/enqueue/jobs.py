@@ -34,7 +34,6 @@ from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
 from penstock.pools.results import Completion
 from penstock.store.contract.jobs import ABOVE_ALL
-from penstock.store.contract.session import OpenTransaction
 from penstock.store.contract.store import Store
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
@@ -214,7 +213,7 @@ class JobCalls:
         async with self._scope.lock:
             return await verb(self._scope.transaction)
 
-    async def read(self, verb: Callable[[OpenTransaction], Awaitable[T]]) -> T:
+    async def read(self, verb: Callable[[Any], Awaitable[T]]) -> T:
         """Look at something in the transaction, or in a snapshot of its own."""
         if self._scope is not None:
             async with self._scope.lock:
@@ -394,7 +393,7 @@ def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCa
         )
     if writes and not calls.is_writable:
         raise ContextError(
-            "A query only reads; it cannot enqueue, cancel, send or take tokens.",
+            "A query only reads; it cannot enqueue, cancel, send, take tokens or change crons.",
             fix="Do it in a mutation.",
         )
     return calls

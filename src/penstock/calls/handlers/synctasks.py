@@ -41,7 +41,7 @@ class SyncTaskCtx(OfTask[T], SyncActionCtx):
         if connection is None:
             self._wait(self._twin.mark_completed())
             return
-        guest_session(connection).sync()  # which refuses one that nobody can await here
+        guest_session(connection).check_sync()
         finish(self._twin.mark_completed(connection))
 
 

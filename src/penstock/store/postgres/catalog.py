@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,10 +60,27 @@ _LOST_RACE = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 _CHOICES = re.compile(r'\((?:\w+|"(?:[^"]|"")+") = (?:ANY \(ARRAY\[(?P<many>.*)\]\)|(?P<one>.*))\)', re.DOTALL)
 _CHOICE = re.compile(r"'((?:[^']|'')*)'::(\w+)|(-?\d+)")
 
-Fetch = Callable[[Query, dict[str, Any]], Awaitable[Sequence[Row]]]
+
+class _Description(ABC):
+    """See `store.contract.Description`."""
+
+    _queries: Mapping[str, Query]
+
+    @abstractmethod
+    async def _fetch(self, query: Query, values: dict[str, Any]) -> Sequence[Row]:
+        """The rows of a query."""
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        quoted = {POSTGRES.table(name): name for name in names}
+        rows: Sequence[Any] = await self._fetch(self._queries["tables"], {"names": list(quoted)})
+        return {quoted[row["asked"]]: _table(row) for row in rows}
+
+    async def applied_migrations(self) -> set[str]:
+        rows = await self._fetch(self._queries["has_migrations"], {})
+        return {row[0] for row in await self._fetch(self._queries["migrations"], {})} if rows[0][0] else set()
 
 
-class PostgresCatalog:
+class PostgresCatalog(_Description):
     """See `store.contract.Catalog`.
 
     Args:
@@ -78,22 +96,12 @@ class PostgresCatalog:
         self._queries = load_queries("penstock.store.postgres", "catalog", "$")
         self._kept: Connection | None = None
 
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
-        """Those of the named tables and views that exist."""
-        return await _stored_tables(self._fetch, self._queries, names)
-
-    async def applied_migrations(self) -> set[str]:
-        """Names of penstock's own migrations that are applied."""
-        return await _applied_migrations(self._fetch, self._queries)
-
     async def count(self, sql: str) -> int:
-        """The number that a query gives."""
         async with self._connection() as connection:
             return await _count(connection, sql)
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[PostgresSchemaLock]:
-        """Keep all other processes from changing the schema, at most `LOCK_WAIT` seconds after they have begun to."""
         if self._direct.route.pooled:
             async with self._connection() as connection, self._connection() as holder:
                 await self._take_lock(lambda: _hold(holder))
@@ -157,7 +165,7 @@ class PostgresCatalog:
         return await run(self._connections, query, values)
 
 
-class PostgresSchemaLock:
+class PostgresSchemaLock(_Description):
     """See `store.contract.SchemaLock`.
 
     Args:
@@ -175,20 +183,10 @@ class PostgresSchemaLock:
         self._clock = clock
         self._queries = queries
 
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
-        """Those of the named tables and views that exist."""
-        return await _stored_tables(self._fetch, self._queries, names)
-
-    async def applied_migrations(self) -> set[str]:
-        """Names of penstock's own migrations that are applied."""
-        return await _applied_migrations(self._fetch, self._queries)
-
     async def count(self, sql: str) -> int:
-        """The number that a query gives."""
         return await _count(self._connection, sql)
 
     async def migrate(self, name: str, sql: str) -> None:
-        """Apply one of penstock's own migrations in a transaction of its own."""
         record = self._queries["record_migration"]
 
         async def work() -> None:
@@ -198,8 +196,6 @@ class PostgresSchemaLock:
         await self._together(f"migration {name}", work)
 
     async def apply(self, change: Change) -> None:
-        """Make one change: in one transaction, or alone, and cleaned up after if it fails."""
-
         async def work() -> None:
             await self._connection.execute(";\n".join(change.statements), timeout=_UNHURRIED)
 
@@ -283,18 +279,7 @@ async def _count(connection: Connection, sql: str) -> int:
     return int(await _value(connection, sql))
 
 
-async def _applied_migrations(fetch: Fetch, queries: Mapping[str, Query]) -> set[str]:
-    rows = await fetch(queries["has_migrations"], {})
-    return {row[0] for row in await fetch(queries["migrations"], {})} if rows[0][0] else set()
-
-
 # ----- what is stored
-
-
-async def _stored_tables(fetch: Fetch, queries: Mapping[str, Query], names: Sequence[str]) -> dict[str, StoredTable]:
-    quoted = {POSTGRES.table(name): name for name in names}
-    rows = await fetch(queries["tables"], {"names": list(quoted)})
-    return {quoted[row["asked"]]: _table(row) for row in rows}  # type: ignore[call-overload]  # asyncpg's rows have names
 
 
 def _table(row: Any) -> StoredTable:

@@ -42,7 +42,7 @@ _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
 
 class PostgresChanges:
-    """See `store.changes.Changes`."""
+    """See `store.contract.changes.Changes`."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -51,15 +51,12 @@ class PostgresChanges:
     # ----- readers
 
     async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
         return await self._put("register", name, now, at)
 
     async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
         return await self._put("place", name, now, at)
 
     async def take(self, name: str, lease: int) -> Position | None:
-        """Read under a lease from now on; where the reader is, or None."""
         ((origin, here),) = await self._run("origin")
         if origin != here:
             await self._settle_in()
@@ -67,7 +64,6 @@ class PostgresChanges:
         return Position.parse(rows[0][0]) if rows else None
 
     async def leave(self, name: str, lease: int) -> None:
-        """Read no more under a lease."""
         await self._run("leave", name=name, lease=lease)
 
     async def read(
@@ -77,7 +73,6 @@ class PostgresChanges:
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        """What comes after a position: up to `limit` changes of these interests, or of all."""
         asked, before = {"interests": None if interests is None else list(interests)}, position
         changes: builtins.list[CapturedChange] = []
         room = limit
@@ -100,41 +95,34 @@ class PostgresChanges:
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
     ) -> bool:
-        """Move a reader on in a transaction; False if it was lost."""
         values = {"name": name, "lease": lease, "before": str(before), "after": str(after), "now": now}
         return bool(await self._fetch(session, "move", **values))
 
     async def readers(self) -> list[ReaderRow]:
-        """All readers by name."""
         rows = await self._run("readers")
         return [ReaderRow(name, Position.parse(position), *others) for name, position, *others in rows]
 
     async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        """How far behind a position is; no more than `most` changes are counted."""
         wanted = None if interests is None else list(interests)
         rows = await self._run("lag", **position.bounds(), interests=wanted, most=most)
         return Lag(*rows[0])
 
     async def forget(self, name: str) -> bool:
-        """Drop a reader, so that nothing is kept for it; False if there is none."""
         return bool(await self._run("forget", name=name))
 
     async def before(self, moment: datetime) -> Position:
-        """A position before all that was written at a time or later and is kept still."""
         ((first, high),) = await self._run("first_since", moment=moment)
         return Position(Snapshot(first), high=high)
 
     # ----- room
 
     async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
-        """The keys of rows with changes after a position, as a session sees them; None if there are more."""
         query = self._queries["unread"]
         values = position.bounds() | {"interest": interest, "limit": limit + 1}
         rows = await session.fetch(query.statement, query.args(values))
         return None if len(rows) > limit or any(row[0] is None for row in rows) else {row[0] for row in rows}
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
-        """Truncate up to `limit` slots that all readers have passed, and go on to the next one when it is time."""
         slots = await self._slots()
         emptied = kept = 0
         for slot in slots.to_empty()[:limit]:
@@ -147,11 +135,9 @@ class PostgresChanges:
         return Rotation(emptied, kept, moved)
 
     async def size(self) -> int:
-        """How many bytes the feed takes."""
         return int((await self._run("size"))[0][0])
 
     async def oldest_transaction(self) -> timedelta | None:
-        """For how long the oldest transaction has been open; None if nobody can say."""
         seconds = (await self._run("oldest"))[0][0]
         return None if seconds is None else timedelta(seconds=seconds)
 

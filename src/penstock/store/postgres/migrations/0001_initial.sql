@@ -409,14 +409,14 @@ create table penstock.interest (
 );
 
 -- What is there of each interest's table, as JSON: its triggers, columns and partitions. Of a table that is
--- `alone`, inserted rows come through no other one; where it is `ordered`, no trigger of others changes them before the
+-- `plain`, inserted rows come through no other one; where it is `ordered`, no trigger of others changes them before the
 -- statement ends.
 -- A name with a schema is looked up in the catalog, as `to_regclass` raises where a role may not use the schema.
 create view penstock.interest_found as
 select i.id, (select jsonb_build_object(
         'kind', c.relkind,
         'each', 'each_' || md5((pg_identify_object('pg_class'::regclass, c.oid, 0)).identity),
-        'alone', c.relkind = 'r' and not c.relispartition,
+        'plain', c.relkind = 'r' and not c.relispartition,
         'ordered', not exists (select from pg_trigger t join pg_proc f on f.oid = t.tgfoid
             where t.tgrelid = c.oid and not t.tgisinternal and t.tgtype & 71 = 5 -- after insert, for each row
                 and f.pronamespace <> 'penstock'::regnamespace),

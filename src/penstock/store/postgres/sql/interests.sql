@@ -5,7 +5,7 @@ on conflict (name, digest) do nothing returning id;
 
 -- add_for_trial: the same in a transaction that is undone, without using up a number (PostgreSQL only: SQLite gives it back).
 insert into penstock.interest (id, name, digest, source, spec, declared_at) overriding system value
-values (0, :name, :digest, :source, :spec, :now)
+values (:id, :name, :digest, :source, :spec, :now)
 on conflict (name, digest) do nothing returning id;
 
 -- remove: forget an interest.

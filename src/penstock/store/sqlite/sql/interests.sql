@@ -28,10 +28,10 @@ where i.installed is not null and i.spec ->> 'each';
 -- Unbounded: it reads them all.
 select i.id, i.spec, i.declared_at, i.capture, i.installed,
     (select json_object(
-        'kind', s.type,
+        'kind', case when s.sql like 'create virtual%' then 'virtual' else s.type end,
         'text', s.sql,
         'columns', (select json_group_object(c.name, c.type) from pragma_table_xinfo(s.name) c where c.hidden <> 1),
-        'triggers', (select json_group_array(json_object('name', t.name, 'sql', t.sql)) from sqlite_schema t
+        'triggers', (select json_group_array(json_object('name', t.name)) from sqlite_schema t
             where t.type = 'trigger' and t.tbl_name = s.name collate nocase
                 and t.name in (
                     '_penstock_change_' || i.capture || '_insert', '_penstock_change_' || i.capture || '_update',
