@@ -37,7 +37,7 @@ from penstock.errors import (
 )
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Ending, Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import completed, of_no_use, settle, settle_anyhow
+from penstock.jobs.settle import completed, of_no_use, settle
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
@@ -126,7 +126,7 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     """Run a job's on_complete if its attempt was the last; the outcome that is still to be settled."""
     engine, job, settled = runner.engine, running.job, None
     if outcome is not None:
-        settled = settle_anyhow(job, outcome, runner.now(), engine.clock.random(), engine.keep, tell_of_broken)
+        (settled,) = engine.decide([(job, outcome)])
         if settled.ending is None:
             return outcome
         job = running.job = replace(job, ending=settled.ending, failed=settled.failed)

@@ -13,13 +13,15 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 
 from penstock.calls.handlers.task_pauses import TaskPauses
-from penstock.calls.journal import Journal
+from penstock.calls.journal import Journal, tell_of_broken
 from penstock.calls.run.processes import Processes
 from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
+from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.jobs.settle import settle_anyhow
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
 from penstock.pools.rates import RateLimit
@@ -105,6 +107,11 @@ class Engine:
     async def learn_order(self, session: OpenTransaction | None = None) -> None:
         """Learn of which tables each change counts, so that changes are written in their order."""
         self.statements.ordered = await self.store.interests.each_of(self.statements.tables, session)
+
+    def decide(self, outcomes: Iterable[tuple[Job, Outcome]]) -> list[Settlement]:
+        """The settlements of jobs with these outcomes; a job that cannot be read is logged and ends as failed."""
+        now, chance, keep = self.clock.now(), self.clock.random, self.keep
+        return [settle_anyhow(job, outcome, now, chance(), keep, tell_of_broken) for job, outcome in outcomes]
 
     @property
     def keep(self) -> timedelta:
