@@ -31,7 +31,7 @@ _MOST = 200
 _MOST_SAVEPOINTS = 48  # PostgreSQL keeps 64 of a transaction in its cache
 _LONGEST = 0.01  # seconds after which a transaction takes on no more jobs
 _SLOW = 0.1  # seconds that a job may delay the others; then it runs alone
-_APART = 60.0  # seconds for which the jobs of its function run alone, too
+_ALONE_FOR = 60.0  # seconds for which the jobs of its function run alone, too
 _LANE_JOBS = 16
 _MOST_LANES = 4
 _LARGEST_STEP, _LEAST_STEP = 0.1, 0.002
@@ -242,9 +242,7 @@ class Groups:
                     if place and (machine.monotonic() > until or shared.savepoints >= _MOST_SAVEPOINTS):
                         self._waiting.extendleft(one.running for one in reversed(group[place:]))
                         del group[place:]
-                        self._size = max(
-                            place, self._size / 2
-                        )  # the rows of waiting jobs are read again
+                        self._size = max(place, self._size / 2)  # the rows of waiting jobs are read again
                         break
                     await self._run_one(shared, call, now)
         except BaseException as error:
@@ -255,7 +253,7 @@ class Groups:
             if not timer.expired():
                 return
         if call is not None:
-            self._slow[call.function.name] = machine.monotonic() + _APART
+            self._slow[call.function.name] = machine.monotonic() + _ALONE_FOR
             group.remove(call)
             self._alone(call.running)
         raise _Gone

@@ -23,7 +23,7 @@ from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Cancellation, Running
-from penstock.calls.run.threads import apart
+from penstock.calls.run.threads import offload
 from penstock.errors import (
     CallTimeout,
     ContextError,
@@ -114,7 +114,7 @@ async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outc
     if function.kind is FunctionKind.MUTATION:
         await _run_mutation(runner, function, running)
         return None
-    arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
+    arguments = await offload(len(job.args), lambda: function.signature.check_json(job.args))
     if function.kind is FunctionKind.QUERY:
         result = await runner.query(function, arguments, work=running.work)
     else:
@@ -264,7 +264,7 @@ async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, exec
     """Run a mutation that settles its job in its own commit."""
 
     async def check() -> dict[str, Any]:
-        return await apart(len(args), lambda: function.signature.check_json(args))
+        return await offload(len(args), lambda: function.signature.check_json(args))
 
     await runner.mutation(function, check, execution=execution)
 

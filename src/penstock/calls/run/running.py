@@ -69,7 +69,7 @@ class Running:
         issued: Whether a token was asked for.
         held: Whether there is one, so that an outside system may complete the job.
         doubtful: Whether its handler may have marked it as done, in a transaction of which nobody tells the end.
-        going_on: What goes on of it in threads when it has ended, as nothing ends these from outside.
+        lingering: The threads in which it goes on after it has ended, as nothing ends these from outside.
         task: In which it runs, from when it is started.
     """
 
@@ -88,7 +88,7 @@ class Running:
     issued: bool = False
     held: bool = False
     doubtful: bool = False
-    going_on: Sequence[Future[Any]] = ()
+    lingering: Sequence[Future[Any]] = ()
     task: asyncio.Task[None] = field(init=False)
 
     @property

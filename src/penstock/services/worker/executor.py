@@ -20,7 +20,7 @@ from penstock.calls.jobs.job import failure, interrupted, run_job
 from penstock.calls.jobs.permit import Permit
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
-from penstock.calls.run.threads import going_on
+from penstock.calls.run.threads import lingering
 from penstock.functions.function import FunctionKind
 from penstock.jobs.job import Job, Outcome
 from penstock.jobs.progress import Progress
@@ -239,7 +239,7 @@ class Executor:
         begun = clock.monotonic()
         outcome: Outcome | None
         try:
-            with going_on() as running.going_on:
+            with lingering() as running.lingering:
                 outcome = await run_job(self._runner, running)
         except BaseException as error:
             if running.stopped and isinstance(error, asyncio.CancelledError):
@@ -284,7 +284,7 @@ class Executor:
         self._lingering.discard(running)
         if running.stopped:
             return
-        thread = next((thread for thread in running.going_on if not thread.done()), None)
+        thread = next((thread for thread in running.lingering if not thread.done()), None)
         if thread is None:
             self.busy[running.job.pool] -= running.needs_slot
             self._wake()
