@@ -154,9 +154,9 @@ class Batches:
         if isinstance(result, Outcome):  # of a reactive task
             return result
         if isinstance(result, Exception):
-            return raised(self._runner, running.job, result, running.cancelled)
+            return raised(self._runner, running, result)
         try:
             text = result_text(self._runner, function, function.signature.check_result(result))
         except Exception as error:  # noqa: BLE001 - it is the job's outcome
-            return raised(self._runner, running.job, error, running.cancelled)
+            return raised(self._runner, running, error)
         return Outcome(JobEvent.RETURNED, result=text)

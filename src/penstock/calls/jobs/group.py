@@ -274,7 +274,7 @@ class Groups:
             raise
         except Exception as error:  # noqa: BLE001 - it is the job's outcome
             await part.undo()
-            call.outcome = raised(runner, running.job, error, running.cancelled)
+            call.outcome = raised(runner, running, error)
         else:
             part.keep(transaction.rows)
             call.done = transaction, settlement

@@ -22,7 +22,7 @@ from penstock.calls.jobs.permit import Withdrawn
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Cancellation, Running
+from penstock.calls.run.running import Running
 from penstock.calls.run.threads import offload
 from penstock.errors import (
     CallTimeout,
@@ -105,7 +105,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
         void = runner.engine.store.tokens.void
         if running.issued and not await runner.patiently(lambda: void(job.id, job.attempt), for_ever=True):
             return None  # an external system has completed it already
-        return raised(runner, job, error, running.cancelled)
+        return raised(runner, running, error)
 
 
 async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
@@ -184,13 +184,14 @@ async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
         ) from error
 
 
-def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) -> Outcome:
+def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
     """The outcome of an attempt that raised."""
+    job = running.job
     if isinstance(error, Withdrawn):
         return Outcome(JobEvent.HANDED_BACK)
     if isinstance(error, Overloaded) and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0):
         return replace(_parked(job, f"Overloaded: {error}"), keeps_turn=True)  # so another worker need not take it
-    if cancelled.is_set():
+    if running.cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
     if isinstance(error, TaskConditionFailed) and job.options.task is not None:
         return Outcome(JobEvent.SKIPPED, error=failure(error).error)

@@ -84,7 +84,7 @@ class Engine:
     def thread(self, function: AnyFunction | None, depth: int, *, nested: bool = False) -> Turn:
         """A place in a thread for a function written with def, to be held with ``async with``; None for any other.
 
-        What takes a lock of the database takes its place first, so that nobody who holds a lock waits for a thread.
+        A function takes its place before it locks anything, so that no holder of a lock waits for a thread.
         Each kind of function, and each depth of nested calls, has threads of its own, so that slow queries do not hold
         up mutations, and a function that waits for another one never holds the thread which that one needs.
 

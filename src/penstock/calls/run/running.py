@@ -21,7 +21,7 @@ Moment = tuple[datetime, int]  # the time and the seed of an execution, which it
 
 
 class Cancellation:
-    """Whether someone asked for something to stop. Of the many that nobody waits for, none makes an event."""
+    """A request to stop. It makes an event only once somebody waits for it, since most jobs never do."""
 
     __slots__ = ("_event", "_is_set")
 
@@ -93,7 +93,7 @@ class Running:
 
     @property
     def work(self) -> Work:
-        """What functions see of the attempt."""
+        """The attempt as functions see it."""
         return Work(job_id(self.job.id), self.job.attempt, self.deadline, self.begin)
 
     async def begin(self, session: Session | None = None) -> None:
@@ -109,7 +109,7 @@ class Running:
 
 
 def no_work() -> ContextError:
-    """What ``ctx.work`` raises where no job runs."""
+    """The error of ``ctx.work`` where no job runs."""
     return ContextError(
         "ctx.work was used in a call that is not a job.", fix="Look at ctx.is_job first, or enqueue the function."
     )
