@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
-from penstock.calls.run.threads import apart
+from penstock.calls.run.threads import offload
 from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
 from penstock.wire.incoming import Message
@@ -60,26 +60,26 @@ class Ending:
 async def read_call(request: Request, config: Config) -> Call:
     """The call in a request's body: ``{path, args, format}``."""
     body = await _read_body(request, config)
-    return await apart(len(body), lambda: _call_in(body))
+    return await offload(len(body), lambda: _call_in(body))
 
 
 async def read_named_call(request: Request, config: Config) -> Call:
     """A call whose function is named by the URL: ``a/b/fn`` is the function ``fn`` of the module ``a.b``."""
     body = await _read_body(request, config)
     module, _, name = request.path_params["function"].rpartition("/")
-    return await apart(len(body), lambda: _call_in(body, f"{module}:{name}"))
+    return await offload(len(body), lambda: _call_in(body, f"{module}:{name}"))
 
 
 async def read_queries(request: Request, config: Config) -> list[Call]:
     """The calls of a batch: ``{queries: [{path, args, format}]}``."""
     body = await _read_body(request, config)
-    return await apart(len(body), lambda: _queries_in(body))
+    return await offload(len(body), lambda: _queries_in(body))
 
 
 async def read_ending(request: Request, config: Config) -> Ending:
     """How work has ended: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
     body = await _read_body(request, config)
-    return await apart(len(body), lambda: _ending_in(body))
+    return await offload(len(body), lambda: _ending_in(body))
 
 
 async def read_object(request: Request, config: Config, limit: int) -> dict[str, Any]:

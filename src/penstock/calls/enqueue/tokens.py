@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock.calls.journal import tell_of_broken
 from penstock.calls.runs import Runs
 from penstock.errors import LimitExceeded, TokenExpired, ValueInvalid
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import settle_anyhow
 from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Told, not_known, token_of
 from penstock.observe.logs import event as log_event
@@ -102,5 +100,4 @@ def _told(runner: Runs, jobs: list[Job], told: Told, outcome: Outcome) -> list[S
 
 
 def _settled(runner: Runs, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
-    now, clock, keep = runner.now(), runner.engine.clock, runner.engine.keep
-    return [settle_anyhow(job, outcome, now, clock.random(), keep, tell_of_broken) for job in jobs]
+    return runner.engine.decide((job, outcome) for job in jobs)

@@ -173,7 +173,7 @@ class Messages:
 
 
 class ChangeRules:
-    """Which changes are messages by a declaration, and of which kind."""
+    """Decides which changes are messages by a declaration, and of which kind."""
 
     def __init__(self, dialect: Dialect, meaning: MessageCriteria) -> None:
         self._dialect = dialect
@@ -238,7 +238,7 @@ def _plain(key: str | None) -> str | None:
 
 
 class HandlerInput:
-    """What a handler takes, by the annotation of its second parameter; DeclarationError if it takes anything else.
+    """The input of a handler, by the annotation of its second parameter; DeclarationError if that does not fit.
 
     Attributes:
         message: Whether it takes whole messages; otherwise the row, or the payload.
