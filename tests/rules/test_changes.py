@@ -31,7 +31,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING, ERA, NOTHING, Position, Snapshot
 from penstock.changes.rotation import LATEST, SLOT_AGE, SLOT_BYTES, SOONEST, Slots, pause_after
 from penstock.errors import CursorInvalid, DeclarationError
-from penstock.store.postgres.spelling import literal
+from penstock.store.postgres.conditions import literal
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -101,7 +101,7 @@ def test_an_update_of_no_interest_needs_no_trigger() -> None:
 
 def test_names_are_written_as_literals() -> None:
     assert literal("it's") == "'it''s'"
-    assert literal("back\\slash'") == "E'back\\\\slash'''"
+    assert literal("back\\slash'") == "E'back\\x5cslash'''"
 
 
 # ----- positions

@@ -8,8 +8,9 @@ from penstock.changes.conditions import When, all_of
 from penstock.changes.interest import Interest
 from penstock.store.contract.changes import Source
 from penstock.store.contract.session import Statement
+from penstock.store.postgres.conditions import literal
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.spelling import PostgresFeedSpelling, literal
+from penstock.store.postgres.spelling import PostgresFeedSpelling
 from penstock.store.postgres.triggerbodies import conditions_of
 from penstock.store.sql.dialect import row_of
 
