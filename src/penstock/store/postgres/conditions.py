@@ -55,7 +55,6 @@ class PostgresSpelling(Spelling):
     true = "true"
 
     def leaf(self, leaf: Leaf) -> Part:
-        """A leaf; false or NULL where a value is missing."""
         return Part(self._leaf(leaf), self._guards(leaf))
 
     def watched(self, term: Term) -> Part:
@@ -66,7 +65,6 @@ class PostgresSpelling(Spelling):
         return Part(f"to_jsonb({sql})", guards, wide=f"jsonb_build_array({self.raw(tuple(fields(term)))}, 'raw')")
 
     def raw(self, columns: Sequence[str]) -> str:
-        """The columns as they are."""
         told = ", ".join(f"{self.column(name)}::text" for name in columns)
         return f"array[{told}]::text" if len(columns) > 1 else told
 
@@ -139,7 +137,6 @@ class PostgresSpelling(Spelling):
         return f"nullif({found}, 'null'::jsonb)" if term.kind is Kind.JSON else found
 
     def value(self, term: Term, kind: Kind) -> str:
-        """A term as a value of a kind."""
         if isinstance(term, Constant):
             return self._constant(term, kind)
         if isinstance(term, Arithmetic):
@@ -174,7 +171,6 @@ class PostgresSpelling(Spelling):
         return found
 
     def _text(self, term: Term) -> str:
-        """A term as a text; NULL if it is none."""
         found = self.value(term, term.kind)
         if term.kind is Kind.TEXT:
             return found

@@ -35,7 +35,6 @@ class PostgresFeedSpelling(FeedSpelling):
         return _joined(values, "pg_catalog.chr(30), ''")
 
     def array(self, row: str, columns: Sequence[str]) -> str:
-        """Columns as a JSON array."""
         values = ", ".join(self._value(row, column) for column in columns)
         return f"pg_catalog.json_build_array({values})::pg_catalog.text"
 

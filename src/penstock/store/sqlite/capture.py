@@ -151,7 +151,6 @@ def source(interest: Interest, collations: Mapping[str, str]) -> Source:
 
 
 def _member(column: str) -> str:
-    """The path of a column in a captured row."""
     return quoted(f"$.{json.dumps(column, ensure_ascii=False)}")
 
 

@@ -79,7 +79,6 @@ class LiteSpelling(Spelling):
     true = "1"
 
     def leaf(self, leaf: Leaf) -> Part:
-        """A leaf; false or NULL where a value is missing."""
         guards: list[str] = []
         try:
             if isinstance(leaf, Compare):
@@ -102,7 +101,6 @@ class LiteSpelling(Spelling):
         return Part(sql, tuple(guards), wide=f"cast({told} as {'text' if term.kind is Kind.BYTES else 'blob'})")
 
     def raw(self, columns: Sequence[str]) -> str:
-        """The columns as they are."""
         if len(columns) == 1:
             return self.bare(columns[0])
         return "(" + " || ',' || ".join(map(self._told, columns)) + ")"
@@ -283,7 +281,6 @@ class LiteSpelling(Spelling):
         return f"(+{self.column(column)} collate binary)"
 
     def _text(self, term: Term, guards: list[str]) -> str:
-        """A term as a text; NULL if it is none."""
         if term.kind is Kind.TEXT:
             return self.value(term, Kind.TEXT, guards)
         kind, found = self._json(term, guards)
