@@ -31,7 +31,8 @@ from penstock.changes.lag import (
 from penstock.changes.position import BEGINNING, ERA, NOTHING, Position, Snapshot
 from penstock.changes.rotation import LATEST, SLOT_AGE, SLOT_BYTES, SOONEST, Slots, pause_after
 from penstock.errors import CursorInvalid, DeclarationError
-from penstock.store.postgres.spelling import literal
+from penstock.store.postgres.conditions import literal
+from penstock.store.rows.interests import FoundTable
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -99,9 +100,15 @@ def test_an_update_of_no_interest_needs_no_trigger() -> None:
     assert update(kinds=["enter", "change"]) == "((any))", "a key is a column as others"
 
 
+def test_a_table_that_another_release_has_described_is_read() -> None:
+    said = {"kind": "r", "columns": {"id": "integer"}, "partitions": None, "later": 1}
+    found = FoundTable.parse(json.dumps(said | {"triggers": [{"name": "a", "later": 1}]}))
+    assert (found.columns, found.partitions, found.trigger_names) == ({"id": "integer"}, (), {("", "a")})
+
+
 def test_names_are_written_as_literals() -> None:
     assert literal("it's") == "'it''s'"
-    assert literal("back\\slash'") == "E'back\\\\slash'''"
+    assert literal("back\\slash'") == "E'back\\x5cslash'''"
 
 
 # ----- positions

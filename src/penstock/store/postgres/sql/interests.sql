@@ -11,17 +11,17 @@ on conflict (name, digest) do nothing returning id;
 -- remove: forget an interest.
 delete from penstock.interest where id = :id;
 
--- list: all interests, with what is there of each, as JSON: its table, triggers, columns and partitions.
+-- list: all interests, each with its table as JSON: columns, triggers and partitions.
 -- Differs: SQLite has no partitions, and its triggers cannot be switched off.
 -- Unbounded: it reads them all.
 select i.id, i.spec, i.declared_at, i.capture, i.installed, f.found
 from penstock.interest i join penstock.interest_found f on f.id = i.id order by i.id;
 
--- declared: what tasks are declared with now: the names and the digests of their interests.
+-- declared: the names and digests of the interests with which tasks are declared now.
 -- Unbounded: it reads all tasks.
 select 'task:' || t.name, t.spec::jsonb ->> 'interest' from penstock.task t where 'task:' || t.name = any(:names::text[]);
 
--- each_of: those of some tables of which each change counts: there is a function that says so.
+-- each_of: those of some tables of which each change counts: a function marks each.
 -- Differs: it is named by the table as the catalog knows it, so that one table is one, however programs spell it.
 select t.name from unnest(:tables::text[]) as t (name)
 where to_regprocedure('penstock.each_' || md5((pg_identify_object('pg_class'::regclass, to_regclass(t.name), 0)).identity) || '()') is not null;
