@@ -59,11 +59,7 @@ class OutboxOptions(TypedDict, total=False):
 
 
 class Outboxes(OutboxAdmin):
-    """The outboxes of an app.
-
-    Args:
-        guests: Its work in transactions of the user's own.
-    """
+    """The outboxes of an app."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
