@@ -13,7 +13,7 @@ from penstock.calls.run.ctxkinds import check_ctx
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.errors import DeclarationError
 from penstock.functions.batch import Batch
-from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime
+from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
 from penstock.schema.table import Table
 
@@ -22,9 +22,17 @@ R = TypeVar("R")
 T = TypeVar("T")
 TaskRow = TypeVar("TaskRow", bound=Table)
 
+# The kind of function by its ctx, for handlers that no decorator names.
+KINDS: dict[str, type[AnyFunction]] = {
+    "ActionCtx": ActionFunction,
+    "SyncActionCtx": ActionFunction,
+    "MutationCtx": MutationFunction,
+    "SyncMutationCtx": MutationFunction,
+}
+
 
 class Declaring:
-    """What declares functions."""
+    """Declares functions, into a registry."""
 
     def __init__(self) -> None:
         self.registry = Registry()

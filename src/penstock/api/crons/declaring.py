@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypedDict
 
+from penstock.api.declaring import KINDS
 from penstock.api.pools.workpool import Workpool
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ctxkinds import annotation_of, named, word_of
@@ -18,7 +19,7 @@ from penstock.crons.plan import CronPlan, plan_of
 from penstock.crons.schedule import Interval, Schedule
 from penstock.crons.wall import EPOCH
 from penstock.errors import DeclarationError, UsageError
-from penstock.functions.function import ActionFunction, AnyFunction, Function, FunctionKind, MutationFunction
+from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.jobs.job import NewJob, Options
 from penstock.jobs.retry import Retry
 from penstock.store.rows.crons import job_text
@@ -27,12 +28,6 @@ from penstock.values import decode_json, encode_json
 AnySchedule = str | timedelta | Schedule
 
 _PLANNED_AT = "planned_at"
-_KINDS = {
-    "MutationCtx": MutationFunction,
-    "SyncMutationCtx": MutationFunction,
-    "ActionCtx": ActionFunction,
-    "SyncActionCtx": ActionFunction,
-}
 
 
 class CronOptions(TypedDict, total=False):
@@ -152,7 +147,7 @@ def _job(calls: JobCalls, declared: DeclaredCron, arguments: Mapping[str, Any]) 
 def kind_of(handler: Any) -> Any:
     """The kind of function that a handler is, by the type of its ctx."""
     parameters = list(inspect.signature(handler).parameters.values()) if callable(handler) else []
-    kind = _KINDS.get(word_of(annotation_of(handler, parameters[0])) if parameters else "")
+    kind = KINDS.get(word_of(annotation_of(handler, parameters[0])) if parameters else "")
     if kind is None:
         raise DeclarationError(
             f"@app.cron: {named(handler)} does not say whether it is a mutation or an action.",

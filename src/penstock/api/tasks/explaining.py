@@ -97,7 +97,7 @@ async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: 
 
 
 async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
-    store, keys = calls.store, await _spellings(calls, task, known, key)
+    store, keys = calls.store, await spellings(calls, task, None if known is None else known.definition, key)
 
     async def look(session: Session) -> _Found:
         found = await store.records.among(session, _ANY, [task.id], keys)
@@ -129,10 +129,6 @@ async def _row(
         return (read_row(statements, rows[0]) if rows else None), None
     except RowInvalid as error:
         return None, error
-
-
-async def _spellings(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> list[str]:
-    return await spellings(calls, task, None if known is None else known.definition, key)
 
 
 def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:

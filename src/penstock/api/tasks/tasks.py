@@ -44,14 +44,6 @@ T = TypeVar("T", bound=Table)
 
 _ROW = "{row}"
 READER = "tasks"
-_KINDS: dict[str, type[AnyFunction]] = {
-    "TaskCtx": ActionFunction,
-    "SyncTaskCtx": ActionFunction,
-    "MutationTaskCtx": MutationFunction,
-    "SyncMutationTaskCtx": MutationFunction,
-    "TaskBatchCtx": ActionFunction,
-    "SyncTaskBatchCtx": ActionFunction,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +222,8 @@ class ReactiveTasks(TaskAdmin):
             batch = Batch(run, size, TaskCall, options.get("linger", timedelta(0)), with_attempts=True)
         elif "linger" in options:
             raise DeclarationError(f"Reactive task {task.name!r}: linger needs batch=.")
-        function = _KINDS[word](run, public=False, name=name, batch=batch)
+        kind: type[AnyFunction] = MutationFunction if "Mutation" in word else ActionFunction
+        function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
         self._declared[task.name] = DeclaredTask(task, function, job_options(options), options.get("breaker"))
