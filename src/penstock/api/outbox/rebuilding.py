@@ -66,9 +66,6 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
     Meanwhile the outbox is held under a lease: a relay would write to the same rows as the reset. If this process dies,
     relays have it again when the lease expires.
-
-    Raises:
-        OutboxNotFound: It was dropped meanwhile.
     """
     store = engine.store
     lease = Lease(engine, f"rebuild {name}", _lost, fenced=True)
@@ -149,12 +146,7 @@ class Chosen:
 
 
 def chosen_rows(declared: DeclaredOutbox | None, name: str, where: str | RowFilter[Any]) -> Chosen:
-    """The rows of an outbox that are to be sent again.
-
-    Raises:
-        ContextError: This program does not declare it, or it does not send the rows that are inserted into a table.
-        DeclarationError: The condition cannot be translated; if it is a text, `ValueInvalid`.
-    """
+    """The rows of an outbox that are to be sent again."""
     if declared is None:
         raise ContextError(
             f"Outbox {name} has no declaration in this program, so its table is unknown here.",
