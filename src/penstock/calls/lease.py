@@ -33,10 +33,6 @@ class Lease:
         on_lost: Called with its number and the reason once it is lost.
         fenced: Whether each write names the lease. Otherwise it counts as lost before its end, so that work stops.
         before: Awaited before each renewal.
-
-    Attributes:
-        number: Its number, while it is held.
-        renewed_at: When it was taken or renewed last, by the monotonic clock.
     """
 
     def __init__(
@@ -48,8 +44,8 @@ class Lease:
         fenced: bool = False,
         before: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.number: int | None = None
-        self.renewed_at = -1e9
+        self.number: int | None = None  # while it is held
+        self.renewed_at = -1e9  # by the monotonic clock
         self._store, self._clock, self._bound = engine.store, engine.clock, engine.config.lease
         self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
         self._label, self._on_lost, self._fenced, self._before = label, on_lost, fenced, before

@@ -9,7 +9,7 @@ import inspect
 import json
 import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.calls.jobs.job import time_limit
@@ -37,17 +37,11 @@ Seal = Callable[[Session], Awaitable[bool]]
 
 @dataclass(slots=True)
 class Delivery:
-    """The messages of one run of a handler.
+    """The messages of one run of a handler."""
 
-    Attributes:
-        given: The handler's argument for each message.
-        size: How many one call takes as a list; None for one message a call.
-        done: How many are handled in this run.
-    """
-
-    given: Sequence[Any]
-    size: int | None = None
-    done: int = field(default=0)
+    given: Sequence[Any]  # the handler's argument for each
+    size: int | None = None  # how many one call takes as a list; None for one message a call
+    done: int = 0  # how many are handled in this run
 
     def calls(self) -> Iterator[Any]:
         """The argument of each call; asking for the next one counts the last as handled."""

@@ -42,18 +42,7 @@ _AT_LEAST = 3.0  # for services, however short the grace time is: most databases
 
 
 class Engine:
-    """The parts of a running app that calls use.
-
-    Attributes:
-        clock: The app's time; a test may move it.
-        machine: The machine's own time, for waits inside one call.
-        journal: Tells what happens to jobs and calls.
-        tasks: The reactive tasks of this program by name, as they were kept when it started.
-        reactive: The same as they are declared, by the functions of their jobs.
-        readers: Functions of these whose handlers ask for the row.
-        pauses: Which of them start no runs now.
-        look: Set once somebody here has asked for all rows of a task to be looked at, until the planner knows.
-    """
+    """The parts of a running app that calls use."""
 
     def __init__(
         self,
@@ -67,14 +56,14 @@ class Engine:
         self.store = store
         self.registry = registry
         self.config = config
-        self.clock = clock
+        self.clock = clock  # the app's time; a test may move it
+        self.machine = SystemClock()  # for waits inside one call
         self.rate_limits = rate_limits
-        self.tasks: Mapping[str, TaskRow] = {}
-        self.reactive: Mapping[str, ReactiveTask] = {}
-        self.readers = set[str]()
+        self.tasks: Mapping[str, TaskRow] = {}  # by name, as they were stored when the program started
+        self.reactive: Mapping[str, ReactiveTask] = {}  # as declared, by the functions of their jobs
+        self.readers = set[str]()  # tasks whose handlers ask for the row
         self.pauses = TaskPauses()
-        self.look = asyncio.Event()
-        self.machine = SystemClock()
+        self.look = asyncio.Event()  # set after a request to look at all rows of a task, until the planner knows
         self.statements = Statements(store.dialect, reactive)
         self.processes = Processes(config)
         self.journal = Journal(Meters() if config.dev or config.metrics_token or config.metrics_port else None)
@@ -87,11 +76,6 @@ class Engine:
         A function takes its place before it locks anything, so that no holder of a lock waits for a thread.
         Each kind of function, and each depth of nested calls, has threads of its own, so that slow queries do not hold
         up mutations, and a function that waits for another one never holds the thread which that one needs.
-
-        Args:
-            function: The function.
-            depth: How many calls it is nested in.
-            nested: Whether it runs in the transaction of another function.
 
         Raises:
             Overloaded: On entering: all threads run functions whose callers have given up.

@@ -51,45 +51,25 @@ class Cancellation:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A job under way: one attempt at it, or the call of its on_complete.
+    """A job under way: one attempt at it, or the call of its on_complete."""
 
-    Attributes:
-        job: The job; with its ending, once that is known and only its on_complete is left.
-        function: Its function; None if the program declares none of this name.
-        lease: The lease it runs under.
-        noticed: Is told of it, and how far it has come.
-        cancelled: Set when someone asked for it to stop.
-        permit: Lets it start, if its pool has a limit.
-        begun: Whether its function has begun to run.
-        stopped: Whether the worker has stopped it.
-        outcome: If it was stopped: what became of it, as far as is known.
-        needs_slot: Whether it holds a slot of its pool; what only waits for its on_complete does not.
-        moment: Time and chance of its function, if that has been run and is to be run again.
-        deadline: When its attempt is stopped; None if it may take as long as it takes.
-        issued: Whether a token was asked for.
-        held: Whether there is one, so that an outside system may complete the job.
-        doubtful: Whether its handler may have marked it as done, in a transaction of which nobody tells the end.
-        lingering: The threads in which it goes on after it has ended, as nothing ends these from outside.
-        task: In which it runs, from when it is started.
-    """
-
-    job: Job
-    function: AnyFunction | None
+    job: Job  # has its ending once only the on_complete is left
+    function: AnyFunction | None  # None if the program declares none of this name
     lease: int
-    noticed: Callable[[Running, Progress], None]
-    needs_slot: bool
-    permit: Permit | None = None
+    noticed: Callable[[Running, Progress], None]  # gets the progress that the job reports
+    needs_slot: bool  # a job that only waits for its on_complete needs none
+    permit: Permit | None = None  # of a pool with a limit
     cancelled: Cancellation = field(default_factory=Cancellation)
-    begun: bool = False
-    stopped: bool = False
-    outcome: Outcome | None = None
-    moment: Moment | None = None
-    deadline: datetime | None = None
-    issued: bool = False
-    held: bool = False
-    doubtful: bool = False
-    lingering: Sequence[Future[Any]] = ()
-    task: asyncio.Task[None] = field(init=False)
+    begun: bool = False  # whether its function has begun
+    stopped: bool = False  # whether the worker has stopped it
+    outcome: Outcome | None = None  # of a stopped job, as far as it is known
+    moment: Moment | None = None  # time and chance of its function, to run it again
+    deadline: datetime | None = None  # when its attempt is stopped
+    issued: bool = False  # whether a token was asked for
+    held: bool = False  # whether there is one, so that an external system may complete the job
+    doubtful: bool = False  # whether an open transaction may have marked it as completed
+    lingering: Sequence[Future[Any]] = ()  # threads in which it goes on after it has ended
+    task: asyncio.Task[None] = field(init=False)  # runs it, from when it is started
 
     @property
     def work(self) -> Work:
