@@ -1,7 +1,8 @@
 """Who may call a public method, and how it answers: as a coroutine for callers who await, at once for the others.
 
-A method is written once, as a coroutine that takes the jobs of its caller. The decorators here make of it what users
-call with a ctx, a backend or a connection. Drivers are not imported: a connection is known by what it can do.
+A method is written once: it takes the jobs of its caller and returns a coroutine. The decorators here turn it into the
+method that users call with a ctx, a backend or a connection. Type checkers know a connection by what it can do, so no
+driver is imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Outboxes as programs declare them: a table or a topic, and a handler that gets each message in order.
 
-Owns the words and their checks. `declaring` makes an outbox known to the database; `services/relay` delivers messages.
+`declaring` makes an outbox known to the database, and `services/relay` delivers its messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_TABLES = frozenset({"on", "fields", "partition_by", "order_by"})
 
 
 class OutboxOptions(TypedDict, total=False):
-    """What an outbox may be asked for; see `Outboxes.outbox`."""
+    """The options of an outbox; see `Outboxes.outbox`."""
 
     name: str | None
     fields: Sequence[str] | None
@@ -71,7 +71,7 @@ class Outboxes(OutboxAdmin):
         return [one.outbox.definition.table for one in self._declared.values() if one.outbox.definition is not None]
 
     def functions(self) -> list[AnyFunction]:
-        """What runs their handlers."""
+        """The functions that run their handlers."""
         return [one.function for one in self._declared.values()]
 
     def find(self, name: str) -> DeclaredOutbox | None:
@@ -199,7 +199,7 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
 
 
 def _several(word: str, given: Any) -> Any:
-    """What takes several words, as a tuple; what cannot be is left to be refused."""
+    """An option of several words as a tuple; `Outbox` refuses a wrong value."""
     if word == "order_by":
         given = (given,) if isinstance(given, str) else given
     elif isinstance(given, (set, frozenset)):

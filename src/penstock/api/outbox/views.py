@@ -131,7 +131,7 @@ class OutboxPage:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the store has of an outbox: its row, its reader, its unread and its set-aside messages."""
+    """An outbox in the store: its row, its reader, its unread and its set-aside messages."""
 
     row: OutboxRow
     position: str | None
@@ -222,9 +222,7 @@ def _message(
         kind=None if change is None else KIND_OF.get(change.kind, change.kind),
         key=_plain(key) if change is None or change.kind != TOPIC else key,
         content=None if change is None else _content(change),
-        written_at=None
-        if change is None or number < 0
-        else change.changed_at,  # nobody knows when an older row was written
+        written_at=None if change is None or number < 0 else change.changed_at,  # unknown for older rows
         attempts=0 if trouble is None else trouble.attempts,
         failed_at=None if trouble is None or not trouble.attempts else trouble.since,
         retry_at=None if trouble is None or state == "parked" else trouble.retry_at,

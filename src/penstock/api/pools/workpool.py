@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from penstock.api.callers import for_programs, for_readers
 from penstock.api.guests import Guests
 from penstock.api.pools.admin import PoolAdmin
-from penstock.calls.enqueue.bulk_enqueue import gone_through
+from penstock.calls.enqueue.bulk_enqueue import exhausted
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.clock import SystemClock
 from penstock.config import FOR_EVER
@@ -150,7 +150,7 @@ class Workpool(PoolAdmin):
             ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
         """
         calls = self._calls(ctx, writes=True)
-        given = gone_through(arguments) if calls.in_thread else arguments
+        given = exhausted(arguments) if calls.in_thread else arguments
         return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, given)))
 
     # ----- look
@@ -173,7 +173,7 @@ class Workpool(PoolAdmin):
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
         """Where each of them stands, in order; see `status`."""
         calls = self._calls(ctx)
-        return calls.answer(self._status_batch(calls, gone_through(work_ids) if calls.in_thread else work_ids))
+        return calls.answer(self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids))
 
     @for_programs(connections=True)
     async def result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field

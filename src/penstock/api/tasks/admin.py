@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,7 +78,7 @@ class TaskAdmin:
         return found
 
     @for_programs(_ADMIN)
-    async def records(
+    def records(
         self,
         calls: JobCalls,
         where: _Where = ANYTHING,
@@ -86,7 +86,7 @@ class TaskAdmin:
         limit: int = 50,
         after: str | None = None,
         order: Order = "key",
-    ) -> TaskPage:
+    ) -> Coroutine[Any, Any, TaskPage]:
         """Rows of tasks that a filter picks, with the state of their runs; a page of them.
 
         Args:
@@ -101,34 +101,16 @@ class TaskAdmin:
             DeclarationError: The filter has a function of rows that cannot be translated.
         """
         _check_filter(where)
-        if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
-            raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
-        if order not in {"key", "due"}:
-            raise ValueInvalid(f"order is 'key' or 'due', not {order!r}.")
-        selection = await _select(calls, self._own_tasks(), where)
-        return await selection.page(limit, after, by_due=order == "due")
+        return self._records(calls, where, limit, after, order)
 
     @for_programs(_ADMIN)
-    async def count(self, calls: JobCalls, where: _Where = ANYTHING) -> Mapping[str, int]:
+    def count(self, calls: JobCalls, where: _Where = ANYTHING) -> Coroutine[Any, Any, Mapping[str, int]]:
         """How many rows of tasks a filter picks, by state; under ``"gone"`` how many of these are gone.
 
         It reads all records of the tasks. `list` tells how much is to be done, without that.
         """
         _check_filter(where)
-        selection, found = await _select(calls, self._own_tasks(), where), Counter[str]()
-
-        async def count(session: Session) -> None:
-            for one in await calls.store.records.count(session, selection.query):
-                found.update({one.state: one.number, GONE: one.gone})
-
-        if selection.is_plain:
-            await calls.read(count)
-        else:
-            async for piece in selection.each():
-                found.update(one.state or "lost" for one in piece)
-                found[GONE] += sum(one.gone is not None for one in piece)
-        states = (*STATES, *sorted(found.keys() - {*STATES}))
-        return {state: found[state] for state in states if found[state]}
+        return self._count(calls, where)
 
     @for_programs(_ADMIN)
     async def find(self, calls: JobCalls, task: str, key: Any) -> TaskRecord | None:
@@ -153,17 +135,17 @@ class TaskAdmin:
         return await explain(calls, self._own_tasks(), task, key)
 
     @for_programs(_ADMIN)
-    async def retry(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
+    def retry(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
         """Run rows of tasks again, whatever the outcome of their last runs.
 
         They are due now, and their attempts are counted anew. Their ctx says ``change == "manual"``, unless they were
         to be run as rows that had left or were deleted. Waiting runs start at once; running rows are run once more
         afterwards.
         """
-        return await self._change(calls, "retry", where, everything=everything)
+        return self._change(calls, "retry", where, everything=everything)
 
     @for_programs(_ADMIN)
-    async def cancel(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
+    def cancel(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
         """Ask for the runs of rows to be canceled that have not ended.
 
         Pending ones never start, and running ones are asked to stop. A later change of the row is run, and so is one
@@ -172,26 +154,26 @@ class TaskAdmin:
         Raises:
             ValueInvalid: The filter is one of runs that have ended.
         """
-        return await self._change(calls, "cancel", where, everything=everything)
+        return self._change(calls, "cancel", where, everything=everything)
 
     @for_programs(_ADMIN)
-    async def skip(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
+    def skip(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
         """End pending runs of rows as skipped, at once. The next change of a row is run.
 
         Raises:
             ValueInvalid: The filter is one of runs that are not pending.
         """
-        return await self._change(calls, "skip", where, everything=everything)
+        return self._change(calls, "skip", where, everything=everything)
 
     @for_programs(_ADMIN)
-    async def delete(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
+    def delete(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
         """Delete the records of rows with their runs. The rows themselves are left alone.
 
         Pending runs are canceled first. Running ones are asked to stop, and their records stay: delete again when they
         have ended. A row without a record is new for its task. It is run at its next change, or when all rows are
         looked at.
         """
-        return await self._change(calls, "delete", where, everything=everything)
+        return self._change(calls, "delete", where, everything=everything)
 
     @for_programs(_ADMIN)
     async def pause(self, calls: JobCalls, task: str) -> None:
@@ -215,10 +197,41 @@ class TaskAdmin:
         """
         await reconcile(calls, task)
 
-    async def _change(self, calls: JobCalls, verb: Verb, where: _Where, *, everything: bool) -> int:
+    # ----- steps; a filter is checked before anybody awaits
+
+    async def _records(self, calls: JobCalls, where: _Where, limit: int, after: str | None, order: Order) -> TaskPage:
+        if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
+            raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
+        if order not in {"key", "due"}:
+            raise ValueInvalid(f"order is 'key' or 'due', not {order!r}.")
+        selection = await _select(calls, self._own_tasks(), where)
+        return await selection.page(limit, after, by_due=order == "due")
+
+    async def _count(self, calls: JobCalls, where: _Where) -> Mapping[str, int]:
+        selection, found = await _select(calls, self._own_tasks(), where), Counter[str]()
+
+        async def count(session: Session) -> None:
+            for one in await calls.store.records.count(session, selection.query):
+                found.update({one.state: one.number, GONE: one.gone})
+
+        if selection.is_plain:
+            await calls.read(count)
+        else:
+            async for piece in selection.each():
+                found.update(one.state or "lost" for one in piece)
+                found[GONE] += sum(one.gone is not None for one in piece)
+        states = (*STATES, *sorted(found.keys() - {*STATES}))
+        return {state: found[state] for state in states if found[state]}
+
+    def _change(self, calls: JobCalls, verb: Verb, where: _Where, *, everything: bool) -> Coroutine[Any, Any, int]:
         _check_filter(where)
         where.check_meant(verb, everything=everything)
-        return (await change_rows(calls, self._own_tasks(), verb, where)).changed
+        where = _changeable(verb, where)
+
+        async def change() -> int:
+            return (await change_rows(calls, self._own_tasks(), verb, where)).changed
+
+        return change()
 
 
 # ----- what the admin interface calls as well
@@ -226,7 +239,7 @@ class TaskAdmin:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What became of a task that runs again."""
+    """A resumed task: its whole name, how many postponed runs are due now, and whether there may be more."""
 
     task: str
     runs: int
@@ -311,9 +324,9 @@ def _changeable(verb: Verb, where: _Where) -> _Where:
 
 
 def _act(calls: JobCalls, verb: Verb, where: _Where) -> Act:
-    """What a verb does to a piece of rows; to how many of them it did."""
+    """The change of a verb to a piece of rows."""
     records = calls.store.records
-    states = None if where.states is None or GONE in where.states else where.states  # which must still be so
+    states = None if where.states is None or GONE in where.states else where.states  # they must still be in
 
     async def write(once: Callable[[], Awaitable[Sequence[RowKey]]]) -> int:
         return len(await Attempts(calls.engine).run(once, "Looking after reactive tasks"))

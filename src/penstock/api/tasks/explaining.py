@@ -40,7 +40,7 @@ _STANDS = {"first": "comes first", "again": "comes first, and waits for its next
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the database has of a row, at one moment."""
+    """A row, its record and its job in the database, at one moment."""
 
     row: Table | None
     unread: RowInvalid | None
@@ -54,7 +54,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """All that decides: the task as stored and as declared here, the row, and how far the planners are."""
+    """Everything that decides: the task as stored and as declared here, the row, and how far the planners are."""
 
     now: datetime
     task: TaskRow
@@ -195,7 +195,7 @@ def _reasons(seen: _Seen) -> Iterator[str]:
 
 
 def _of_run(seen: _Seen) -> Iterator[str]:
-    """What became of the last run, or becomes of this one."""
+    """Tell the state of the run, or how the last one ended."""
     kept = seen.found.kept
     if kept is None:
         yield from _of_no_run(seen)
@@ -239,7 +239,7 @@ def _of_no_run(seen: _Seen) -> Iterator[str]:
 
 
 def _in_the_way(seen: _Seen) -> Iterator[str]:
-    """What keeps a run from starting."""
+    """Tell what keeps a run from starting."""
     task, pool = seen.task, seen.found.pool
     if seen.found.asked:
         yield "Somebody has asked for the run to be canceled, which workers carry out."
@@ -260,7 +260,7 @@ def _in_the_way(seen: _Seen) -> Iterator[str]:
 
 
 def _first(seen: _Seen, ahead: Ahead) -> str:
-    """What comes first: a row of the task, or of another one, or work that was enqueued with the same key."""
+    """Name the job that comes first: that of a row of some task, or one enqueued with the same key."""
     if ahead.task is None or ahead.key is None:
         return f"job {job_id(ahead.job)} of the same concurrency key"
     other = "" if ahead.task == seen.task.id else f" of {seen.names.get(ahead.task, 'another task')}"
@@ -268,7 +268,7 @@ def _first(seen: _Seen, ahead: Ahead) -> str:
 
 
 def _of_changes(seen: _Seen) -> Iterator[str]:
-    """Whether changes are heard of."""
+    """Tell whether planners hear of changes."""
     if seen.changed:
         yield f"{', '.join(seen.changed)} changed since that run was planned."
     for state in seen.amiss:

@@ -219,7 +219,7 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
 
 
 async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition | None, key: Any) -> list[str]:
-    """How the change feed spells the key of a row of a task; if its table is not known here, how it may."""
+    """The key of a row as the change feed spells it, or may spell it if the table is not known here."""
     if definition is not None:
         value = encoded_key(calls, definition, key)
         return [await calls.read(lambda one: calls.store.records.spelled(one, definition, value))]

@@ -56,7 +56,7 @@ class DeclaredTask:
     breaker: CircuitBreaker | None = None
 
     def interest(self, dialect: Dialect) -> Interest:
-        """What the change feed is to capture for it."""
+        """The capture of its table."""
         task, definition = self.task, self.task.definition
         assert task.watch is not None  # noqa: S101 - a declared task has one
         asked = None if task.condition is None else condition_sql(task.condition, definition, dialect, _ROW)
@@ -66,7 +66,7 @@ class DeclaredTask:
         own = tuple(column for column in (task.run_at, task.key) if column is not None)
         after = tuple(dict.fromkeys((*told.columns, *again, *own)))
         before = () if exact else after
-        if task.wants_row:  # after a change too: of a row that is gone unnoticed, that is what is known
+        if task.wants_row:  # after a change, too: a row may vanish unnoticed, and then this is its last known state
             before = after = tuple(column.name for column in definition.columns)
         watches = told.expressions if "change" in task.on else ()
         if task.run_at is not None:
@@ -83,7 +83,7 @@ class DeclaredTask:
         )
 
     def plan(self, dialect: Dialect) -> TaskPlan:
-        """What is kept of it."""
+        """The plan that is stored of it."""
         task, interest = self.task, self.interest(dialect)
         return TaskPlan(
             name=task.name,

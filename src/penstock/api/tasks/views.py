@@ -1,4 +1,4 @@
-"""What programs see of reactive tasks and of their rows, as values."""
+"""Reactive tasks and their rows as programs see them: values."""
 
 from __future__ import annotations
 

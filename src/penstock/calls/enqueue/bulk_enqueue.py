@@ -98,10 +98,9 @@ class BulkEnqueue:
             yield replace(alike, id=job_uuid(text), args=args)
 
 
-def gone_through(given: Iterable[Any]) -> Iterable[Any]:
+def exhausted(given: Iterable[Any]) -> Iterable[Any]:
     """Exhaust an iterable here, in the thread of its caller, where it may wait."""
     if isinstance(given, list | tuple) or not isinstance(given, Iterable):
         return given
-    return [
-        dict(one) if isinstance(one, Mapping) else one for one in given
-    ]  # copies, as some generators give the same mapping again
+    # Copies, as some generators give the same mapping again.
+    return [dict(one) if isinstance(one, Mapping) else one for one in given]

@@ -30,11 +30,8 @@ _AGAIN_PART = 0.05
 _TRUST_PART = 0.8
 
 _FIRST_LOOK, _LAST_LOOK, _LESS_OFTEN = 0.05, 1.0, 1.6  # seconds between looks of a waiter who hears nothing
-_FIRST_REST, _LAST_REST = (
-    0.005,
-    0.1,
-)  # seconds of rest at least for a waiter who hears much: most signals are not about locks
-_TURN, _COURTESY = 0.1, 0.05  # seconds for which a process keeps a lock that others want, and then leaves it to them
+_FIRST_REST, _LAST_REST = 0.005, 0.1  # seconds of rest after a signal, as most signals are not about locks
+_TURN, _COURTESY = 0.1, 0.05  # seconds that a process keeps a lock that others want, and then leaves it to them
 _MOST_TURNS = 1_000
 _RELEASE_AGAIN = 0.1
 _LATE = "it could not be renewed in time"
@@ -164,7 +161,7 @@ class Locks:
         turn, line = asyncio.Event(), self._lines.setdefault(ask.key, deque())
         line.append(turn)
         try:
-            # Of those who wait in this process only the first one asks the database.
+            # Only the first waiter of this process asks the database.
             if line[0] is turn or await self._clock.wait(turn, ask.wait):
                 return await self._look_until(ask, until)
             return await self._try_once(ask)

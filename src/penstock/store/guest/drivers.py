@@ -1,4 +1,4 @@
-"""How each driver of the user's, and each library above one, runs a statement in the transaction that is open there.
+"""Runs statements in the transaction that is open on the user's connection, for each driver and library above one.
 
 Owns cursors, styles of parameters, and the state of a connection. It imports no driver: whoever has a connection has
 imported it. All methods are coroutines. Those of a sync driver never wait, so `guest.session` can finish them without
@@ -21,7 +21,7 @@ from penstock.store.guest.parameters import AS_IT_IS, NAMED, NAMED_WITHOUT_UUID,
 from penstock.store.guest.refusals import aborted, lost, not_open, unknown, unknown_driver
 
 _FAILED = 3  # the state of a transaction after an error, in psycopg and psycopg2 alike
-_BROKEN = 2  # what psycopg2 says of a connection that broke
+_BROKEN = 2  # psycopg2's mark of a connection that broke
 _UUID_OIDS = (2950,)
 _UUID_ARRAY_OIDS = (2951,)
 
@@ -65,7 +65,7 @@ class Driver(Protocol):
 
 
 async def answer(given: Any) -> Any:
-    """What a call of a driver gives: at once, or when it is awaited."""
+    """The result of a driver's call, awaited if it must be."""
     return await given if inspect.isawaitable(given) else given
 
 
@@ -320,7 +320,7 @@ def check_psycopg2(connection: Any) -> None:
 def check_sqlite(connection: Any, *, is_async: bool) -> None:
     """Raise if a connection of sqlite3 or aiosqlite is closed, or is one of another thread."""
     if not is_async:
-        connection.cursor().close()  # sqlite3 tells of both when it makes a cursor
+        connection.cursor().close()  # sqlite3 raises for both when it makes a cursor
         return
     try:
         connection.total_changes  # noqa: B018 - a property that a closed connection does not have

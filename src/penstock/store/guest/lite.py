@@ -1,4 +1,4 @@
-"""What the errors of sqlite3 mean in a transaction of the user's own. Loaded when a guest is one of SQLite."""
+"""Translates errors of sqlite3 in the user's own transaction. Loaded when a guest is one of SQLite."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def guest_session(connection: Any) -> GuestSession:
 
 
 def is_connection(given: object) -> bool:
-    """Whether it is a connection of a kind that penstock can work in, whatever its state."""
+    """Whether penstock can work in a connection of this kind, in whatever state it is."""
     return _name_of(given) is not None
 
 
