@@ -12,7 +12,7 @@ from stage.composite import ORDERS, RATES, Order, Rate, Side, prepare
 from stage.crews import run_sql
 
 from penstock import App, Id, MutationCtx, QueryCtx, asgi_app
-from penstock.cli import tables
+from penstock.cli import data as tables
 from penstock.testing import TestApp
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_rows_of_tasks_are_called_by_arrays(orders: Console) -> None:
         assert refused.code != 0, wrong
         assert "key" in refused.err
     gone = orders("tasks", "show", "ship", '[8, "z"]')
-    assert 'has not heard of a row [8, "z"]' in gone.err
+    assert 'has no record of a row [8, "z"]' in gone.err
 
 
 async def test_ids_travel_as_arrays_over_http(database_url: str) -> None:

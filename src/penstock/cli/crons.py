@@ -5,21 +5,15 @@ from __future__ import annotations
 import click
 
 from penstock.api.crons.crons import CronStatus
-from penstock.cli.opening import open_app, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.opening import with_backend
+from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_list, readable_time, say
 
 
-@click.group("crons", invoke_without_command=True)
-@json_option()
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options) -> None:
-    """Show the crons that the database knows: when each is due next, and what became of its last run."""
-    if context.invoked_subcommand is not None:
-        return
-    app = open_app(options)
-    crons = with_backend(app, options, app.crons.list)
+@listing("crons")
+def command(options: Options) -> None:
+    """Show all crons: when each is due next, and how its last run ended."""
+    crons = with_backend(options, lambda backend: backend.app.crons.list(backend))
     headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
     print_list("crons", crons, headers, _row, as_json=options.json)
 
@@ -28,28 +22,25 @@ def command(context: click.Context, options: Options) -> None:
 @click.argument("cron")
 @pass_options
 def run(options: Options, cron: str) -> None:
-    """Run a cron now, beside its schedule; print the id of the job. Refused while a run of it is under way."""
-    app = open_app(options)
-    click.echo(with_backend(app, options, lambda backend: app.crons.run(backend, cron)))
+    """Run a cron now and print the job's id. Refused while a run is in progress."""
+    click.echo(with_backend(options, lambda backend: backend.app.crons.run(backend, cron)))
 
 
 @command.command("pause")
 @click.argument("cron")
 @pass_options
 def pause(options: Options, cron: str) -> None:
-    """Run a cron no more, on all machines, until it is resumed."""
-    app = open_app(options)
-    with_backend(app, options, lambda backend: app.crons.pause(backend, cron))
-    say(f"{cron} is paused: a run under way goes on, and no other one is started.")
+    """Pause a cron on all machines."""
+    with_backend(options, lambda backend: backend.app.crons.pause(backend, cron))
+    say(f"{cron} is paused. A current run continues; no other one starts.")
 
 
 @command.command("resume")
 @click.argument("cron")
 @pass_options
 def resume(options: Options, cron: str) -> None:
-    """Run a paused cron again, from its next planned time on."""
-    app = open_app(options)
-    with_backend(app, options, lambda backend: app.crons.resume(backend, cron))
+    """Resume a paused cron, from its next planned time."""
+    with_backend(options, lambda backend: backend.app.crons.resume(backend, cron))
     say(f"{cron} runs again.")
 
 
@@ -57,9 +48,8 @@ def resume(options: Options, cron: str) -> None:
 @click.argument("cron")
 @pass_options
 def remove(options: Options, cron: str) -> None:
-    """Remove a cron that was created at run time, or that no program declares any more."""
-    app = open_app(options)
-    found = with_backend(app, options, lambda backend: app.crons.remove(backend, cron))
+    """Remove a cron that was created at run time, or that no program declares."""
+    found = with_backend(options, lambda backend: backend.app.crons.remove(backend, cron))
     say(f"{cron} is removed." if found else f"The database knows no cron {cron!r}.")
 
 

@@ -9,7 +9,7 @@ import enum
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
@@ -20,14 +20,13 @@ from penstock.functions.signature import Signature, check_declaration
 C = TypeVar("C", contravariant=True)
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+T = TypeVar("T")
 X = TypeVar("X", covariant=True)
 
 Runtime = Literal["thread", "process"]
 
 
 class FunctionKind(enum.Enum):
-    """What a function may do."""
-
     QUERY = "query"
     MUTATION = "mutation"
     ACTION = "action"
@@ -93,11 +92,7 @@ class Function(Generic[C, P, R, X]):
             self.handler = batch.single(self.name, is_async=self.is_async)
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
-        """Run the handler as a plain helper.
-
-        Raises:
-            ContextError: It would need a ctx of another kind.
-        """
+        """Run the handler as a plain helper; ContextError if it needs a ctx of another kind."""
         caller = getattr(type(ctx), "of_kind", self.kind)
         if caller is not self.kind and (caller, self.kind) in _NO_HELPERS:
             raise ContextError(
@@ -118,20 +113,14 @@ class Function(Generic[C, P, R, X]):
 
 
 class QueryFunction(Function[C, P, R, X]):
-    """A function that reads one snapshot."""
-
     kind = FunctionKind.QUERY
 
 
 class MutationFunction(Function[C, P, R, X]):
-    """A function that reads and writes in one serializable transaction."""
-
     kind = FunctionKind.MUTATION
 
 
 class ActionFunction(Function[C, P, R, X]):
-    """A function that may call the outside world, and has no transaction of its own."""
-
     kind = FunctionKind.ACTION
 
 
@@ -140,16 +129,23 @@ DEEPEST = 64
 
 
 def name_of(handler: Callable[..., Any]) -> str:
-    """The public name of a handler, ``module:function``.
-
-    Raises:
-        DeclarationError: It is no function, or a method, which no other process could find.
-    """
+    """The public name of a handler, ``module:function``. Methods are refused, as no other process could find them."""
     if not hasattr(handler, "__globals__"):
         raise DeclarationError(f"{handler!r} is not a function.", fix="Decorate a function: def or async def.")
     if "." in handler.__qualname__ and "<locals>" not in handler.__qualname__:
         raise DeclarationError(f"{handler.__qualname__} is a method; declare functions at the top of a module.")
     return f"{_module_name(handler.__module__)}:{handler.__name__}"
+
+
+def find_named(known: Iterable[T], name: object, name_of_one: Callable[[T], str]) -> T | None:
+    """The one with a name, or else the only one that has it after its module; None if there is none."""
+    if not isinstance(name, str):
+        return None
+    names = {name_of_one(one): one for one in known}
+    if name in names:
+        return names[name]
+    found = [one for whole, one in names.items() if whole.endswith(f":{name}")]
+    return found[0] if len(found) == 1 else None
 
 
 def _module_name(module: str) -> str:
@@ -163,11 +159,6 @@ def _module_name(module: str) -> str:
 
 
 def check_depth(function: AnyFunction, depth: int) -> None:
-    """Refuse a call that is nested too deep.
-
-    Raises:
-        LimitExceeded: It is.
-    """
     if depth >= DEEPEST:
         raise LimitExceeded(
             f"{function.name}: calls are nested deeper than {DEEPEST} levels.",
@@ -177,11 +168,6 @@ def check_depth(function: AnyFunction, depth: int) -> None:
 
 
 def expect(function: AnyFunction, kind: FunctionKind) -> None:
-    """Refuse what is no function of a kind.
-
-    Raises:
-        ContextError: It is none.
-    """
     if not isinstance(function, Function):
         raise ContextError(f"{function!r} is not a function of an app.", fix=f"Decorate it with @app.{kind.value}.")
     if function.kind is not kind:

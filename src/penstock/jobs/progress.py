@@ -29,28 +29,21 @@ class Progress:
 
 
 def progress_of(done: Any, total: Any, note: Any) -> Progress:
-    """A progress, checked.
-
-    Raises:
-        ValueInvalid: A number is none, or negative, or more is done than there is; or the note is no text, or too long.
-    """
     for name, value in (("done", done), ("total", total)):
         if not (_is_amount(value) or (name == "total" and value is None)):
             raise ValueInvalid(f"progress: {name} must be a number from 0 to {_LARGEST:,}, not {value!r}.")
     if total is not None and done > total:
-        raise ValueInvalid(f"progress: {done} are done, of only {total}.", fix="Leave total away if it is not known.")
+        raise ValueInvalid(f"progress: {done} are done, of only {total}.", fix="Leave out total if it is not known.")
     if note is not None and not _is_note(note):
         raise ValueInvalid(f"progress: a note is a text of up to {_LONGEST_NOTE:,} characters that can be stored.")
     return Progress(done, total, note)
 
 
 def progress_text(progress: Progress) -> str:
-    """A progress as stored."""
     return json.dumps({name: value for name, value in asdict(progress).items() if value is not None})
 
 
 def progress_from(text: str | None) -> Progress | None:
-    """A progress, from what was stored."""
     return None if text is None else Progress(**json.loads(text))
 
 

@@ -10,12 +10,10 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, cast
 
-from penstock.api.rowfilters import read_rows
-from penstock.api.tasks.admin import Order
-from penstock.api.tasks.changes import Verb, change_rows, pause, reconcile, resume
-from penstock.api.tasks.selection import Part, task_of
+from penstock.api.tasks.admin import Order, Verb, change_rows, pause, reconcile, resume
+from penstock.api.tasks.selection import Part, rows_by_text, task_of
 from penstock.app import Backend
-from penstock.jobs.job import JobStatus, job_uuid
+from penstock.jobs.job import job_uuid
 from penstock.reactive.filter import TaskFilter
 from penstock.schema.table import Table
 from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
@@ -47,7 +45,8 @@ async def _show(backend: Backend, words: Words) -> Any:
     if record is None:
         raise Refused(404, "RecordNotFound", f"{task} has not heard of this row. Ask /admin/tasks/explain why.")
     job = await backend.job_calls.find(job_uuid(record.job))
-    return {"record": record, "job": None if job is None else _told(job)}
+    told = None if job is None else {one.name: getattr(job, one.name) for one in fields(job) if one.name not in _UNTOLD}
+    return {"record": record, "job": told}
 
 
 async def _explain(backend: Backend, words: Words) -> Any:
@@ -111,7 +110,7 @@ async def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
         known = await backend.engine.store.tasks.list()
         for name in tasks or ():
             task_of(known, name)  # a task that nobody knows is not found, whatever is asked of its rows
-        table, rows = read_rows([declared.task for declared in backend.app.tasks], tasks, table, text)
+        table, rows = rows_by_text([declared.task for declared in backend.app.tasks], tasks, table, text)
     return TaskFilter(
         task=tasks,
         state=words.texts("state", commas=True),
@@ -124,18 +123,9 @@ async def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
 
 
 def _table(backend: Backend, name: str | None) -> type[Table] | None:
-    """A table by its name.
-
-    Raises:
-        Refused: The program declares none of this name.
-    """
     if name is None:
         return None
     for definition in backend.app.definitions():
         if definition.name == name:
             return definition.table
     raise Refused(404, "TableNotFound", f"This program declares no table {name[:100]!r}.")
-
-
-def _told(job: JobStatus) -> dict[str, Any]:
-    return {field.name: getattr(job, field.name) for field in fields(job) if field.name not in _UNTOLD}

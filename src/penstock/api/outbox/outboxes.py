@@ -1,6 +1,6 @@
 """Outboxes as programs declare them: a table or a topic, and a handler that gets each message in order.
 
-Owns the words and their checks. `declaring` makes an outbox known to the database; `services/relay` delivers messages.
+`declaring` makes an outbox known to the database, and `services/relay` delivers its messages.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from penstock.api.callers import for_writers
+from penstock.api.declaring import KINDS
 from penstock.api.guests import Guests
-from penstock.api.outbox.admin import OutboxCare
+from penstock.api.outbox.admin import OutboxAdmin
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.api.sending import Sending
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.enqueue.messages import send_message
 from penstock.calls.handlers.deliveries import run_of
 from penstock.calls.run.ctxkinds import annotation_of, named, refuse_bare, word_of
 from penstock.errors import DeclarationError
-from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
+from penstock.functions.function import AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
 from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
@@ -28,16 +31,10 @@ T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
 _OF_TABLES = frozenset({"on", "fields", "partition_by", "order_by"})
-_KINDS: dict[str, type[AnyFunction]] = {
-    "ActionCtx": ActionFunction,
-    "SyncActionCtx": ActionFunction,
-    "MutationCtx": MutationFunction,
-    "SyncMutationCtx": MutationFunction,
-}
 
 
 class OutboxOptions(TypedDict, total=False):
-    """What an outbox may be asked for; see `Outboxes.outbox`."""
+    """The options of an outbox; see `Outboxes.outbox`."""
 
     name: str | None
     fields: Sequence[str] | None
@@ -56,15 +53,11 @@ class OutboxOptions(TypedDict, total=False):
     version: int
 
 
-class Outboxes(OutboxCare, Sending):
-    """The outboxes of an app.
-
-    Args:
-        guests: Its work in transactions of the user's own.
-    """
+class Outboxes(OutboxAdmin):
+    """The outboxes of an app."""
 
     def __init__(self, guests: Guests) -> None:
-        super().__init__(guests)
+        self._guests = guests
         self._declared: dict[str, DeclaredOutbox] = {}
 
     def __iter__(self) -> Any:
@@ -78,7 +71,7 @@ class Outboxes(OutboxCare, Sending):
         return [one.outbox.definition.table for one in self._declared.values() if one.outbox.definition is not None]
 
     def functions(self) -> list[AnyFunction]:
-        """What runs their handlers."""
+        """The functions that run their handlers."""
         return [one.function for one in self._declared.values()]
 
     def find(self, name: str) -> DeclaredOutbox | None:
@@ -158,6 +151,26 @@ class Outboxes(OutboxCare, Sending):
 
         return decorate
 
+    @for_writers
+    async def send(self, calls: JobCalls, topic: str, payload: Any, *, key: str | None = None) -> None:
+        """Send a message to a topic; see `Sender.send`, which ``ctx.outbox`` is, for what else it may raise.
+
+        The ctx is one of a mutation or an action, the backend of a program, or a connection of psycopg, psycopg2,
+        asyncpg, SQLAlchemy, Django, sqlite3 or aiosqlite. With a connection the message is part of your own
+        transaction. On a sync connection there is nothing to await.
+
+        Args:
+            topic: For which an outbox is declared.
+            payload: What its handler takes.
+            key: By which messages are in order.
+
+        Raises:
+            ContextError: The connection is closed, its transaction has failed, or it leads to another kind of database
+                than the app's; or the ctx is one of a query.
+            ConfigError: The database of the connection has no tables of penstock.
+        """
+        await send_message(calls, topic, payload, key)
+
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
     left_out = {"name", "reset", *(word for word in _OF_TABLES - {"on"} if options.get(word) is None)}
@@ -186,7 +199,7 @@ def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> O
 
 
 def _several(word: str, given: Any) -> Any:
-    """What takes several words, as a tuple; what cannot be is left to be refused."""
+    """An option of several words as a tuple; `Outbox` refuses a wrong value."""
     if word == "order_by":
         given = (given,) if isinstance(given, str) else given
     elif isinstance(given, (set, frozenset)):
@@ -218,7 +231,7 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     parameters = list(inspect.signature(handler).parameters.values())
     takes_two = len(parameters) == 2  # noqa: PLR2004 - a ctx and a message
     word = word_of(annotation_of(handler, parameters[0])) if takes_two else ""
-    if word not in _KINDS:
+    if word not in KINDS:
         raise DeclarationError(
             f"Outbox {name!r}: {named(handler)} does not say what kind of function it is.",
             fix="Write (ctx: ActionCtx, row: Booking) if it calls the outside world, (ctx: MutationCtx, row: Booking) "
@@ -230,4 +243,4 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
             f"Outbox {name!r}: {named(handler)} takes a {word}.",
             fix="async def takes ActionCtx or MutationCtx of penstock, and def those of penstock.sync.",
         )
-    return _KINDS[word]
+    return KINDS[word]

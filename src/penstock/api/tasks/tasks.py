@@ -1,7 +1,7 @@
 """Reactive tasks as programs declare them: a table, which of its rows and changes, and a handler.
 
-Owns the words and their checks, and the function that a task's jobs run. What a change calls for is decided by
-`reactive/planning`, and planned by `services/planner/planner`.
+Owns the options and their checks, and the function that a task's jobs run. `reactive/planning` decides what a change
+calls for, and `services/planner/planner` writes it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
-from penstock.api.decorators import TaskDecorator
+from penstock.api.declaring import TaskDecorator
 from penstock.api.pools.workpool import Workpool
-from penstock.api.tasks.admin import TaskCare
+from penstock.api.tasks.admin import TaskAdmin
 from penstock.api.tasks.options import TaskOptions, given_of, job_options
+from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskCtx
 from penstock.calls.handlers.taskbatch import TaskCall, batch_handler
-from penstock.calls.handlers.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
+from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskCtx
 from penstock.calls.handlers.taskrun import TaskRun
 from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
@@ -43,26 +44,11 @@ T = TypeVar("T", bound=Table)
 
 _ROW = "{row}"
 READER = "tasks"
-_KINDS: dict[str, type[AnyFunction]] = {
-    "TaskCtx": ActionFunction,
-    "SyncTaskCtx": ActionFunction,
-    "MutationTaskCtx": MutationFunction,
-    "SyncMutationTaskCtx": MutationFunction,
-    "TaskBatchCtx": ActionFunction,
-    "SyncTaskBatchCtx": ActionFunction,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTask:
-    """A task with what its jobs run.
-
-    Attributes:
-        task: The task.
-        function: The function of its jobs.
-        options: What they are asked for.
-        breaker: When it is held because its runs fail; None for never.
-    """
+    """A task with the function that its jobs run, and the options of these jobs."""
 
     task: ReactiveTask
     function: AnyFunction
@@ -70,7 +56,7 @@ class DeclaredTask:
     breaker: CircuitBreaker | None = None
 
     def interest(self, dialect: Dialect) -> Interest:
-        """What the change feed is to capture for it."""
+        """The capture of its table."""
         task, definition = self.task, self.task.definition
         assert task.watch is not None  # noqa: S101 - a declared task has one
         asked = None if task.condition is None else condition_sql(task.condition, definition, dialect, _ROW)
@@ -80,7 +66,7 @@ class DeclaredTask:
         own = tuple(column for column in (task.run_at, task.key) if column is not None)
         after = tuple(dict.fromkeys((*told.columns, *again, *own)))
         before = () if exact else after
-        if task.wants_row:  # after a change too: of a row that is gone unnoticed, that is what is known
+        if task.wants_row:  # after a change, too: a row may vanish unnoticed, and then this is its last known state
             before = after = tuple(column.name for column in definition.columns)
         watches = told.expressions if "change" in task.on else ()
         if task.run_at is not None:
@@ -97,7 +83,7 @@ class DeclaredTask:
         )
 
     def plan(self, dialect: Dialect) -> TaskPlan:
-        """What is kept of it."""
+        """The plan that is stored of it."""
         task, interest = self.task, self.interest(dialect)
         return TaskPlan(
             name=task.name,
@@ -116,8 +102,8 @@ class DeclaredTask:
         )
 
 
-class ReactiveTasks(TaskCare):
-    """The reactive tasks of an app; and how those are looked after that its database knows."""
+class ReactiveTasks(TaskAdmin):
+    """The reactive tasks of an app, and the administration of those that its database knows."""
 
     def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
         self._registry = registry
@@ -235,8 +221,9 @@ class ReactiveTasks(TaskCare):
         if size is not None:
             batch = Batch(run, size, TaskCall, options.get("linger", timedelta(0)), with_attempts=True)
         elif "linger" in options:
-            raise DeclarationError(f"Reactive task {task.name!r}: linger is of use with batch= only.")
-        function = _KINDS[word](run, public=False, name=name, batch=batch)
+            raise DeclarationError(f"Reactive task {task.name!r}: linger needs batch=.")
+        kind: type[AnyFunction] = MutationFunction if "Mutation" in word else ActionFunction
+        function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
         self._declared[task.name] = DeclaredTask(task, function, job_options(options), options.get("breaker"))
@@ -289,7 +276,7 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         after: str | None,
         version: int = -1,
     ) -> Any:
-        state = _begun(task, ctx._ctx._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - as above
+        state = _begun(task, ctx._twin._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - as above
         if (held := state.held()) is not None:
             return held
         try:
@@ -311,8 +298,8 @@ def _begun(task: ReactiveTask, engine: Engine, generation: int, key: str, *call:
 
 def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:
     if isinstance(ctx, SyncMutationCtx):
-        return SyncMutationTaskCtx(ctx, MutationTaskCtx(ctx._mutation, run), ctx._wait)  # noqa: SLF001 - its own ctx
-    return SyncTaskCtx(ctx, TaskCtx(ctx._ctx, run), ctx._wait)  # noqa: SLF001 - its own ctx
+        return SyncMutationTaskCtx(MutationTaskCtx(ctx._twin, run), ctx._wait)  # noqa: SLF001 - its own ctx
+    return SyncTaskCtx(TaskCtx(ctx._twin, run), ctx._wait)  # noqa: SLF001 - its own ctx
 
 
 def _definition(table: Any, handler: Any) -> TableDefinition:
@@ -322,16 +309,7 @@ def _definition(table: Any, handler: Any) -> TableDefinition:
 
 
 async def check_tasks(engine: Engine, tasks: ReactiveTasks, besides: Collection[str] = ()) -> None:
-    """Refuse tasks whose changes cannot be captured, before anything of a program is written.
-
-    Args:
-        engine: The engine.
-        tasks: The tasks of the program.
-        besides: Tables that are left out.
-
-    Raises:
-        DeclarationError: A task cannot be as it is declared.
-    """
+    """Refuse tasks whose changes cannot be captured, before anything is written; tables in `besides` are left out."""
     if len(tasks):
         known = {row.plan.name: row for row in await engine.store.tasks.list()}
         ours = [one for one in tasks if _may_declare(one, known.get(one.task.name))]
@@ -340,10 +318,10 @@ async def check_tasks(engine: Engine, tasks: ReactiveTasks, besides: Collection[
 
 
 async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
-    """Make the tasks of a program known: the reader of planners first, then what is captured, then the tasks.
+    """Make the tasks of a program known: the reader of planners first, then their capture, then the tasks.
 
-    What was declared of them before is captured until they are known as they are declared here. If two releases start
-    at once, what is captured in the end is what that one declares which was the last to make them known.
+    The former capture stays until the tasks are stored as declared here. If two releases start at once, the capture of
+    the one that stored its tasks last stays.
     """
     store, now = engine.store, engine.clock.now()
     if not len(tasks):
@@ -351,7 +329,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     declared: list[DeclaredTask] = list(tasks)
     is_new = await store.changes.register(READER, now)
     known = {row.plan.name: row for row in await store.tasks.list()}
-    if is_new and known:  # somebody had dropped it: what has changed since is told no more
+    if is_new and known:  # somebody dropped the reader, and the changes since then are lost
         await look_at_all_rows(store, now)
     ours = [one for one in declared if _may_declare(one, known.get(one.task.name))]
     interests = [one.interest(store.dialect) for one in ours]
@@ -362,12 +340,12 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:
-            engine.holds.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
+            engine.pauses.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
     await store.interests.keep_declared(interests, now)
 
 
 async def look_at_all_rows(store: Store, now: datetime) -> None:
-    """Have all rows of all tasks looked at, those that are declared anew meanwhile too."""
+    """Have all rows of all tasks looked at, also of tasks that are declared meanwhile."""
     while await store.tasks.plan([], None, now, from_the_beginning(await store.tasks.list())) is None:
         pass
 

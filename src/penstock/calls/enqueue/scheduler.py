@@ -1,6 +1,6 @@
 """`ctx.scheduler`: functions to run later, as jobs without a pool.
 
-Owns the words. In a mutation a job is part of the transaction; elsewhere it is stored at once.
+In a mutation a job is part of the transaction; elsewhere it is stored at once.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Scheduler:
     ) -> JobId:
         self._calls.check_function(function)
         if function.kind is FunctionKind.QUERY:
-            raise ContextError(f"{function.name} is a query: run later, nobody would see its result.")
+            raise ContextError(f"{function.name} is a query. Nobody would see the result of a later run.")
         job = self._calls.new_job(function, function.signature.bind(args, kwargs), run_at)
         await self._calls.enqueue(job)
         return job_id(job.id)

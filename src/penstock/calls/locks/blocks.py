@@ -1,6 +1,6 @@
-"""``with_lock``: what is done while a lock is held, in a task or in a thread.
+"""``with_lock``: code that runs while a lock is held, in a task or in a thread.
 
-Owns the words, their checks at the door, and what becomes of the block when its lock is lost.
+Owns the checks of its arguments, and the end of the block when its lock is lost.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Coroutine
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.locks.held import Ask, Holding
+from penstock.calls.locks.locks import Ask, Holding
+from penstock.calls.run.bridge import Wait
 from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LockLost, ValueInvalid
 from penstock.transaction.tracking import Calls
 
-T = TypeVar("T")
 OnLost = Literal["cancel", "signal"]
 
 WAIT, LEASE = timedelta(seconds=3), timedelta(seconds=15)
@@ -154,25 +153,18 @@ class LockBlock:
     # ----- steps
 
     def _interrupt(self) -> None:
-        """The lock is lost: what is done under it ends."""
+        """Cancel the block: its lock is lost."""
         if self._task is not None:
             self._interrupted = True
             self._task.cancel()
 
     async def _is_cancelled_yet(self) -> bool:
-        """Wait for a cancellation that was asked for and has not come, so that it does not come behind the block."""
+        """Wait for a cancellation that was asked for and has not come, so that it does not come after the block."""
         try:
             await self._machine.sleep(0)
         except asyncio.CancelledError:
             return True
         return False
-
-
-class Wait(Protocol):
-    """Waits for a call."""
-
-    def __call__(self, call: Coroutine[Any, Any, T], /) -> T:
-        """Its result."""
 
 
 class SyncLockBlock:
@@ -211,36 +203,27 @@ async def check_fence(calls: JobCalls, key: object, fence: object) -> None:
     """Make sure in a transaction that a lock has this holder, and keep it from others until the transaction ends."""
     name = checked_key(key)
     if type(fence) is not int or not 0 < fence < 2**63:
-        raise ValueInvalid(f"A fence is the number of a lock's holder, not {fence!r}.", fix="Pass lock.fence.")
+        raise ValueInvalid(f"A fence is a lock's fencing token, not {fence!r}.", fix="Pass lock.fence.")
     held = await calls.write(lambda transaction: transaction.store.locks.check(transaction, name, fence))
     if not held:
         raise LockLost(
             f"The lock {name!r} does not have the holder {fence} any more.",
-            fix="Begin again under a new lock.",
+            fix="Start again under a new lock.",
             key=name,
             fence=fence,
         )
 
 
 def refuse_in_transaction() -> NoReturn:
-    """What ``ctx.with_lock`` does in queries and mutations.
-
-    Raises:
-        ContextError: Always.
-    """
+    """Raise the `ContextError` of ``ctx.with_lock`` in queries and mutations."""
     raise ContextError(
-        "A transaction takes no locks: nobody else's changes come between its own as it is, and who waits in one keeps "
-        "others waiting.",
+        "A transaction takes no locks: it is isolated already, and waiting in it would block others.",
         fix="Take the lock in the action or the program that calls it, and use ctx.check_fence here.",
     )
 
 
 def checked_key(key: object) -> str:
-    """A key.
-
-    Raises:
-        ValueInvalid: It cannot be one.
-    """
+    """A valid key, or `ValueInvalid`."""
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY or not key.isprintable():
         raise ValueInvalid(
             f"The key of a lock is a text of 1 to {_LONGEST_KEY} printable characters, not {key!r:.300}.",

@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.calls.run.containment import contained
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Encode, QueryRun, Runner
-from penstock.calls.run.threads import apart
+from penstock.calls.run.threads import offload
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
 
@@ -87,7 +88,7 @@ class Dispatch:
             DatabaseUnavailable: The database was lost.
         """
         size = sum(len(args) for _, args, _ in calls)
-        found: list[Any] = await apart(size, lambda: [self._prepared(*call) for call in calls])
+        found: list[Any] = await offload(size, lambda: [self._prepared(*call) for call in calls])
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
         async with self._admitted("A batch of queries"):
             results = await self._runner.queries(list(runs.values()))
@@ -118,7 +119,7 @@ class Dispatch:
     async def _admitted(self, what: str) -> AsyncIterator[asyncio.Timeout]:
         """Take on a call, and give it up when its time is over."""
         if self._under_way >= self._config.max_calls:
-            raise Overloaded("This server has too many calls under way.", fix="Try again in a moment.")
+            raise Overloaded("This server has too many calls in progress.", fix="Try again in a moment.")
         timer = asyncio.timeout(self._config.call_timeout)
         self._under_way += 1
         try:
@@ -147,12 +148,12 @@ class Dispatch:
             timer.reschedule(None)
             return answer
 
-        return await contained(function, self._runner.mutation(function, begin, finish=end))
+        return await contained(function, self._runner.mutation(function, begin, execution=Execution(finish=end)))
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
     with _at_the_door():
-        return await apart(len(args), lambda: function.signature.check_json(args))
+        return await offload(len(args), lambda: function.signature.check_json(args))
 
 
 @contextmanager

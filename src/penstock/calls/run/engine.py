@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 
-from penstock.calls.handlers.task_pauses import Holds
-from penstock.calls.journal import Journal
+from penstock.calls.handlers.task_pauses import TaskPauses
+from penstock.calls.journal import Journal, tell_of_broken
 from penstock.calls.run.processes import Processes
 from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
+from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.jobs.settle import settle_anyhow
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
 from penstock.pools.rates import RateLimit
@@ -40,18 +42,7 @@ _AT_LEAST = 3.0  # for services, however short the grace time is: most databases
 
 
 class Engine:
-    """The parts of a running app that calls use.
-
-    Attributes:
-        clock: The app's time; a test may move it.
-        machine: The machine's own time, for waits inside one call.
-        journal: Tells what happens to jobs and calls.
-        tasks: The reactive tasks of this program by name, as they were kept when it started.
-        reactive: The same as they are declared, by the functions of their jobs.
-        readers: Functions of these whose handlers ask for the row.
-        holds: Which of them start no runs now.
-        look: Set once somebody here has asked for all rows of a task to be looked at, until the planner knows.
-    """
+    """The parts of a running app that calls use."""
 
     def __init__(
         self,
@@ -65,14 +56,14 @@ class Engine:
         self.store = store
         self.registry = registry
         self.config = config
-        self.clock = clock
+        self.clock = clock  # the app's time; a test may move it
+        self.machine = SystemClock()  # for waits inside one call
         self.rate_limits = rate_limits
-        self.tasks: Mapping[str, TaskRow] = {}
-        self.reactive: Mapping[str, ReactiveTask] = {}
-        self.readers = set[str]()
-        self.holds = Holds()
-        self.look = asyncio.Event()
-        self.machine = SystemClock()
+        self.tasks: Mapping[str, TaskRow] = {}  # by name, as they were stored when the program started
+        self.reactive: Mapping[str, ReactiveTask] = {}  # as declared, by the functions of their jobs
+        self.readers = set[str]()  # tasks whose handlers ask for the row
+        self.pauses = TaskPauses()
+        self.look = asyncio.Event()  # set after a request to look at all rows of a task, until the planner knows
         self.statements = Statements(store.dialect, reactive)
         self.processes = Processes(config)
         self.journal = Journal(Meters() if config.dev or config.metrics_token or config.metrics_port else None)
@@ -82,14 +73,9 @@ class Engine:
     def thread(self, function: AnyFunction | None, depth: int, *, nested: bool = False) -> Turn:
         """A place in a thread for a function written with def, to be held with ``async with``; None for any other.
 
-        What takes a lock of the database takes its place first, so that nobody who holds a lock waits for a thread.
+        A function takes its place before it locks anything, so that no holder of a lock waits for a thread.
         Each kind of function, and each depth of nested calls, has threads of its own, so that slow queries do not hold
         up mutations, and a function that waits for another one never holds the thread which that one needs.
-
-        Args:
-            function: The function.
-            depth: How many calls it is nested in.
-            nested: Whether it runs in the transaction of another function.
 
         Raises:
             Overloaded: On entering: all threads run functions whose callers have given up.
@@ -105,6 +91,11 @@ class Engine:
     async def learn_order(self, session: OpenTransaction | None = None) -> None:
         """Learn of which tables each change counts, so that changes are written in their order."""
         self.statements.ordered = await self.store.interests.each_of(self.statements.tables, session)
+
+    def decide(self, outcomes: Iterable[tuple[Job, Outcome]]) -> list[Settlement]:
+        """The settlements of jobs with these outcomes; a job that cannot be read is logged and ends as failed."""
+        now, chance, keep = self.clock.now(), self.clock.random, self.keep
+        return [settle_anyhow(job, outcome, now, chance(), keep, tell_of_broken) for job, outcome in outcomes]
 
     @property
     def keep(self) -> timedelta:

@@ -21,7 +21,7 @@ Moment = tuple[datetime, int]  # the time and the seed of an execution, which it
 
 
 class Cancellation:
-    """Whether someone asked for something to stop. Of the many that nobody waits for, none makes an event."""
+    """A request to stop. It makes an event only once somebody waits for it, since most jobs never do."""
 
     __slots__ = ("_event", "_is_set")
 
@@ -51,49 +51,29 @@ class Cancellation:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A job under way: one attempt at it, or the call of its on_complete.
+    """A job under way: one attempt at it, or the call of its on_complete."""
 
-    Attributes:
-        job: The job; with its ending, once that is known and only its on_complete is left.
-        function: Its function; None if the program declares none of this name.
-        lease: The lease it runs under.
-        noticed: Is told of it, and how far it has come.
-        cancelled: Set when someone asked for it to stop.
-        permit: Lets it start, if its pool has a limit.
-        begun: Whether its function has begun to run.
-        stopped: Whether the worker has stopped it.
-        outcome: If it was stopped: what became of it, as far as is known.
-        needs_slot: Whether it holds a slot of its pool; what only waits for its on_complete does not.
-        moment: Time and chance of its function, if that has been run and is to be run again.
-        deadline: When its attempt is stopped; None if it may take as long as it takes.
-        issued: Whether a token was asked for.
-        held: Whether there is one, so that an outside system may complete the job.
-        doubtful: Whether its handler may have marked it as done, in a transaction of which nobody tells the end.
-        going_on: What goes on of it in threads when it has ended, as nothing ends these from outside.
-        task: In which it runs, from when it is started.
-    """
-
-    job: Job
-    function: AnyFunction | None
+    job: Job  # has its ending once only the on_complete is left
+    function: AnyFunction | None  # None if the program declares none of this name
     lease: int
-    noticed: Callable[[Running, Progress], None]
-    needs_slot: bool
-    permit: Permit | None = None
+    noticed: Callable[[Running, Progress], None]  # gets the progress that the job reports
+    needs_slot: bool  # a job that only waits for its on_complete needs none
+    permit: Permit | None = None  # of a pool with a limit
     cancelled: Cancellation = field(default_factory=Cancellation)
-    begun: bool = False
-    stopped: bool = False
-    outcome: Outcome | None = None
-    moment: Moment | None = None
-    deadline: datetime | None = None
-    issued: bool = False
-    held: bool = False
-    doubtful: bool = False
-    going_on: Sequence[Future[Any]] = ()
-    task: asyncio.Task[None] = field(init=False)
+    begun: bool = False  # whether its function has begun
+    stopped: bool = False  # whether the worker has stopped it
+    outcome: Outcome | None = None  # of a stopped job, as far as it is known
+    moment: Moment | None = None  # time and chance of its function, to run it again
+    deadline: datetime | None = None  # when its attempt is stopped
+    issued: bool = False  # whether a token was asked for
+    held: bool = False  # whether there is one, so that an external system may complete the job
+    doubtful: bool = False  # whether an open transaction may have marked it as completed
+    lingering: Sequence[Future[Any]] = ()  # threads in which it goes on after it has ended
+    task: asyncio.Task[None] = field(init=False)  # runs it, from when it is started
 
     @property
     def work(self) -> Work:
-        """What functions see of the attempt."""
+        """The attempt as functions see it."""
         return Work(job_id(self.job.id), self.job.attempt, self.deadline, self.begin)
 
     async def begin(self, session: Session | None = None) -> None:
@@ -109,7 +89,7 @@ class Running:
 
 
 def no_work() -> ContextError:
-    """What ``ctx.work`` raises where no job runs."""
+    """The error of ``ctx.work`` where no job runs."""
     return ContextError(
         "ctx.work was used in a call that is not a job.", fix="Look at ctx.is_job first, or enqueue the function."
     )

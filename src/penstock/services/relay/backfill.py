@@ -12,7 +12,7 @@ from penstock.calls.handlers.deliveries import Messages
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
-from penstock.outbox.older import Older
+from penstock.outbox.backfill import BackfillProgress
 from penstock.services.relay.cursor import Cursor, Item, unkeyed
 from penstock.store.contract.changes import Batch, Source
 from penstock.store.contract.outboxes import Aside, OutboxRow
@@ -35,7 +35,7 @@ class Page:
     """Some older rows."""
 
     items: list[Item]  # those that are messages
-    left: Older  # after all of them
+    left: BackfillProgress  # after all of them
     ended: bool
     captured: Captured  # which is to be put aside before
 
@@ -73,7 +73,7 @@ class Backfill:
             if source is None or not batch.complete:
                 return None
             captured = await self._captured(session, row, batch, source)
-            left = Older.parse(row.backfill or "")
+            left = BackfillProgress.parse(row.backfill or "")
             if left.after is None:
                 rows = await session.fetch(source.first, [limit])
             else:
@@ -88,8 +88,8 @@ class Backfill:
     # ----- steps
 
     def _items(
-        self, row: OutboxRow, batch: Batch, rows: Sequence[Row], known: set[str], left: Older
-    ) -> tuple[list[Item], Older]:
+        self, row: OutboxRow, batch: Batch, rows: Sequence[Row], known: set[str], left: BackfillProgress
+    ) -> tuple[list[Item], BackfillProgress]:
         """Rows that are no messages by themselves, as they were inserted or changed since, are passed over.
 
         With the others the reader moves past what was captured until they were read, which is put aside by then. The
@@ -110,7 +110,9 @@ class Backfill:
             items.append(Item(change, key_of(self._messages, change), batch, number, backfill=left.text()))
         return items, left if failed is None else left.reached(failed[0])
 
-    async def _known(self, session: OpenTransaction, row: OutboxRow, left: Older, keys: Sequence[str]) -> set[str]:
+    async def _known(
+        self, session: OpenTransaction, row: OutboxRow, left: BackfillProgress, keys: Sequence[str]
+    ) -> set[str]:
         """Of some rows those of which something was put aside that comes instead of them."""
         return await self._store.outboxes.put_keys(session, row.id, keys, _covering(left)) if keys else set()
 
@@ -122,7 +124,7 @@ class Backfill:
         In an order of their own, rows may move past the place that was reached. So each that is changed comes by its
         change: as one that is inserted, if it was not handed over before; if it was, it is only known by that.
         """
-        left = Older.parse(row.backfill or "")
+        left = BackfillProgress.parse(row.backfill or "")
         handed: set[str] | None = None
         if left.order and self._messages.tells("enter") and source is not None:
             handed = await self._handed(session, row, batch, source, left)
@@ -140,7 +142,7 @@ class Backfill:
         return Captured(put, batch.position, batch.complete)
 
     async def _handed(
-        self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source, left: Older
+        self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source, left: BackfillProgress
     ) -> set[str]:
         """The keys of changed rows that were handed over before, or of which something is put aside."""
         first: dict[str, CapturedChange] = {}  # by the later ones a row may have moved on
@@ -163,6 +165,6 @@ def key_of(messages: Messages, change: CapturedChange) -> str:
     return unkeyed(change) if key is None else key
 
 
-def _covering(left: Older) -> tuple[str, ...]:
+def _covering(left: BackfillProgress) -> tuple[str, ...]:
     """Which kinds of changes come instead of an older row."""
     return ("enter", "change") if left.order else ("enter",)

@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
+from penstock.calls.lease import Lease
 from penstock.calls.run.runner import Runner
 from penstock.errors import TryAgain, WorkerLost
 from penstock.observe import points
@@ -34,20 +35,12 @@ _STATE_EVERY = 1.0
 _STAND_BY = 1.0
 
 
-@dataclass(slots=True)
-class RelayLease:
-    """The lease under which a relay holds its outboxes."""
-
-    number: int | None = None  # None if there is none
-    until: float = 0.0  # no other process can have taken it before, by the monotonic clock
-
-
 class OutboxDelivery(Service):
     """Delivers the messages of one outbox; `on_failed` is told of each attempt that failed."""
 
     name = "outbox"
 
-    def __init__(self, runner: Runner, declared: DeclaredOutbox, lease: RelayLease) -> None:
+    def __init__(self, runner: Runner, declared: DeclaredOutbox, lease: Lease) -> None:
         super().__init__(runner.engine.clock)
         self._signals = runner.engine.store.signals
         self._machine = runner.engine.machine
@@ -131,7 +124,7 @@ class OutboxDelivery(Service):
 
     def _is_late(self) -> bool:
         """Whether another relay may have the outbox by now, as this process was paused or the database away."""
-        return self.clock.monotonic() >= self._lease.until
+        return self.clock.monotonic() >= self._lease.stop_at
 
     async def _take(self, lease: int) -> bool:
         """Take the outbox; False if another relay has it, or the database does not know it."""
@@ -237,7 +230,7 @@ class OutboxDelivery(Service):
         if known is not None and most is not None and known.deaths >= most:
             await self._pass_by(item, replace(known, halted=True, retry_at=None), known)
             return False
-        error = WorkerLost("The process died that handed it over.")
+        error = WorkerLost("The process that delivered it died.")
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
         at = now if known is None or known.retry_at is None else min(now, known.retry_at)  # so that it is next again
         begun = replace(begun, halted=False, retry_at=at, key=item.change.key, left=item.backfill)

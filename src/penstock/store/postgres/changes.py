@@ -1,7 +1,7 @@
 """The change feed on PostgreSQL: read by snapshots, in slots that are truncated.
 
-A reader's position is a snapshot. What it has still to read is what that does not show: the order in which
-transactions commit is not that of any number, and one that stays open keeps back its own changes only.
+A reader's position is a snapshot, and it has still to read the changes that its snapshot does not show. No number
+tells the order in which transactions commit, and one that stays open keeps back its own changes only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
-from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.session import PostgresSession, internal_transaction
 from penstock.store.sql.queries import load_queries
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
@@ -42,7 +42,7 @@ _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
 
 class PostgresChanges:
-    """See `store.changes.Changes`."""
+    """See `store.contract.changes.Changes`."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -51,24 +51,20 @@ class PostgresChanges:
     # ----- readers
 
     async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
         return await self._put("register", name, now, at)
 
     async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
         return await self._put("place", name, now, at)
 
     async def take(self, name: str, lease: int) -> Position | None:
-        """Read under a lease from now on; where the reader is, or None."""
-        ((origin, here),) = await self._run("origin")
+        ((origin, here),) = await self._fetch(None, "origin")
         if origin != here:
             await self._settle_in()
-        rows = await self._run("take", name=name, lease=lease)
+        rows = await self._fetch(None, "take", name=name, lease=lease)
         return Position.parse(rows[0][0]) if rows else None
 
     async def leave(self, name: str, lease: int) -> None:
-        """Read no more under a lease."""
-        await self._run("leave", name=name, lease=lease)
+        await self._fetch(None, "leave", name=name, lease=lease)
 
     async def read(
         self,
@@ -77,21 +73,20 @@ class PostgresChanges:
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        """What comes after a position: up to `limit` changes of these interests, or of all."""
-        asked, before = {"interests": None if interests is None else list(interests)}, position
+        wanted, before = None if interests is None else list(interests), position
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
-            rows = await self._in(session, "go_on", {**position.bounds(), **asked, "limit": limit})
+            rows = await self._fetch(session, "go_on", **position.bounds(), interests=wanted, limit=limit)
             room, changes = limit - len(rows), changes_told(rows, interests)
             position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
-        rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
+        rows = await self._begin(session, **position.bounds(), interests=wanted, limit=room)
         snapshot = Snapshot.parse(rows[0][0])
         if position.seen.end > snapshot.end:
             await self._settle_in()
-            raise Conflict("The database was restored on another server, on which this position means nothing.")
+            raise Conflict("The database was restored on another server, where this position is invalid.")
         found = [tuple(row)[1:] for row in rows if row[1] is not None]
         new, complete = changes_told(found, interests), len(found) < room
         after = position.handed(snapshot, [one.seq for one in new], complete=complete)
@@ -100,41 +95,32 @@ class PostgresChanges:
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
     ) -> bool:
-        """Move a reader on in a transaction; False if it was lost."""
         values = {"name": name, "lease": lease, "before": str(before), "after": str(after), "now": now}
         return bool(await self._fetch(session, "move", **values))
 
     async def readers(self) -> list[ReaderRow]:
-        """All readers by name."""
-        rows = await self._run("readers")
+        rows = await self._fetch(None, "readers")
         return [ReaderRow(name, Position.parse(position), *others) for name, position, *others in rows]
 
     async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        """How far behind a position is; no more than `most` changes are counted."""
         wanted = None if interests is None else list(interests)
-        rows = await self._run("lag", **position.bounds(), interests=wanted, most=most)
+        rows = await self._fetch(None, "lag", **position.bounds(), interests=wanted, most=most)
         return Lag(*rows[0])
 
     async def forget(self, name: str) -> bool:
-        """Drop a reader, so that nothing is kept for it; False if there is none."""
-        return bool(await self._run("forget", name=name))
+        return bool(await self._fetch(None, "forget", name=name))
 
     async def before(self, moment: datetime) -> Position:
-        """A position before all that was written at a time or later and is kept still."""
-        ((first, high),) = await self._run("first_since", moment=moment)
+        ((first, high),) = await self._fetch(None, "first_since", moment=moment)
         return Position(Snapshot(first), high=high)
 
     # ----- room
 
     async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
-        """The keys of rows with changes after a position, as a session sees them; None if there are more."""
-        query = self._queries["unread"]
-        values = position.bounds() | {"interest": interest, "limit": limit + 1}
-        rows = await session.fetch(query.statement, query.args(values))
+        rows = await self._fetch(session, "unread", **position.bounds(), interest=interest, limit=limit + 1)
         return None if len(rows) > limit or any(row[0] is None for row in rows) else {row[0] for row in rows}
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
-        """Truncate up to `limit` slots that all readers have passed, and go on to the next one when it is time."""
         slots = await self._slots()
         emptied = kept = 0
         for slot in slots.to_empty()[:limit]:
@@ -147,89 +133,76 @@ class PostgresChanges:
         return Rotation(emptied, kept, moved)
 
     async def size(self) -> int:
-        """How many bytes the feed takes."""
-        return int((await self._run("size"))[0][0])
+        return int((await self._fetch(None, "size"))[0][0])
 
     async def oldest_transaction(self) -> timedelta | None:
-        """For how long the oldest transaction has been open; None if nobody can say."""
-        seconds = (await self._run("oldest"))[0][0]
+        seconds = (await self._fetch(None, "oldest"))[0][0]
         return None if seconds is None else timedelta(seconds=seconds)
 
     # ----- steps
 
-    async def _begin(self, session: OpenTransaction | None, values: dict[str, Any]) -> Sequence[Row]:
-        """The first of a new batch, however large it is."""
+    async def _begin(self, session: OpenTransaction | None, **values: Any) -> Sequence[Row]:
+        """The first changes of a new batch, however large it is."""
         try:
-            return await self._in(session, "begin", values)
+            return await self._fetch(session, "begin", **values)
         except DatabaseBusy as error:
             if session is not None or not error.facts.get("slow"):
                 raise
-        return await self._run("begin_far", **values)
+        return await self._fetch(None, "begin_far", **values)
 
     async def _put(self, query_name: str, name: str, now: datetime, at: Position | None) -> bool:
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with internal_transaction(self._connections) as session:
             await self._fetch(session, "hold_room")
             if at is None:
                 snapshot, high = (await self._fetch(session, "moment"))[0]
                 at = Position(Snapshot.parse(snapshot), high=high)
             rows = await self._fetch(session, query_name, name=name, position=str(at), now=now)
             await session.commit()
-        finally:
-            await session.rollback()
         return bool(rows)
 
     async def _slots(self) -> Slots:
-        ((current, since, sizes, keep_for),) = await self._run("slots")
+        ((current, since, sizes, keep_for),) = await self._fetch(None, "slots")
         return Slots(current, since, dict(enumerate(sizes)), keep_for)
 
     async def _turn(self, current: int, following: int, now: datetime) -> bool:
         """Have changes written into another slot; False if somebody else has."""
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with internal_transaction(self._connections) as session:
             if not await self._fetch(session, "turn", slot=following, current=current, now=now):
                 return False
             await session.execute(Statement(TURN.format(slot=following)))
             await session.commit()
-        finally:
-            await session.rollback()
         return True
 
     async def _empty(self, slot: int) -> bool:
-        """Truncate a slot, if nobody has it in use and every reader has passed what is in it; whether it was.
+        """Truncate a slot, if nobody uses it and every reader has passed its changes; whether it was.
 
         Once its lock is held, no open transaction has written there, and none can until it is truncated.
         """
-        session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            await session.execute(_IMPATIENT)
-            await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
-            (held,) = await self._fetch(session, "lock_room")
-            if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
-                return False
-            await session.execute(Statement(_TRUNCATE.format(slot=slot)))
-            await session.commit()
-        except (DatabaseBusy, Conflict):  # somebody uses it, or holds what this one waits for and waits in turn
+            async with internal_transaction(self._connections) as session:
+                await session.execute(_IMPATIENT)
+                await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
+                (held,) = await self._fetch(session, "lock_room")
+                if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
+                    return False
+                await session.execute(Statement(_TRUNCATE.format(slot=slot)))
+                await session.commit()
+        except (DatabaseBusy, Conflict):  # somebody uses it, or waits for this transaction while this one waits
             return False
-        finally:
-            await session.rollback()
         return True
 
     async def _is_kept(self, slot: int) -> bool:
         """The same as `_is_young`, without a lock."""
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with internal_transaction(self._connections) as session:
             return await self._is_young(session, slot)
-        finally:
-            await session.rollback()
 
     async def _is_young(self, session: Session, slot: int) -> bool:
-        """Whether a slot holds what outboxes keep, so that it can be sent again, by the clock that changes are of."""
+        """Whether a slot holds changes that outboxes keep to send them again, by the clock of the database."""
         rows = await session.fetch(Statement(_YOUNG.format(slot=slot)))
         return bool(rows and rows[0][0])
 
     async def _is_wanted(self, session: Session, slot: int) -> bool:
-        """Whether a reader has still to read something of a slot."""
+        """Whether a reader has still to read a change in a slot."""
         unread = Statement(_UNREAD.format(slot=slot))
         for row in await self._fetch(session, "readers"):
             bounds = Position.parse(row[1]).bounds()
@@ -238,28 +211,22 @@ class PostgresChanges:
         return False
 
     async def _settle_in(self) -> None:
-        """Make the feed and its readers fit the server on which the database is now, to which it was brought.
+        """Make the feed and its readers fit the server to which the database was moved.
 
-        There transactions are counted anew. All changes that some reader may have been handed are moved below those of
-        this server, along with the positions of readers, so that they go on meaning the same. What no reader can have
-        been handed is as if it was written now.
+        That server counts transactions anew. Changes that a reader may have been handed are moved below its numbers,
+        along with the positions of readers. All other changes count as written now.
         """
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with internal_transaction(self._connections) as session:
             await session.execute(_IMPATIENT)
             await session.execute(Statement(_LOCK.format(table="change")))
             await self._fetch(session, "lock_room")
             readers = [(row[0], Position.parse(row[1])) for row in await self._fetch(session, "lock_readers")]
-            if await self._is_settled(session, readers):
-                return
-            high = max((position.high for _name, position in readers), default=0)
-            await self._settle(session, readers, high)
-            await session.commit()
-        finally:
-            await session.rollback()
+            if not await self._is_settled(session, readers):
+                await self._settle(session, readers, max((position.high for _name, position in readers), default=0))
+                await session.commit()
 
     async def _is_settled(self, session: PostgresSession, readers: list[tuple[str, Position]]) -> bool:
-        """Whether another has done it meanwhile."""
+        """Whether another process has done it meanwhile."""
         ((origin, here),) = await self._fetch(session, "origin")
         now = Snapshot.parse((await self._fetch(session, "moment"))[0][0])
         return bool(origin == here) and all(position.seen.end <= now.end for _name, position in readers)
@@ -271,16 +238,9 @@ class PostgresChanges:
         await self._fetch(session, "settle_numbers", high=high)
         await self._fetch(session, "settle_in")
 
-    async def _in(self, session: OpenTransaction | None, query_name: str, values: dict[str, Any]) -> Sequence[Row]:
+    async def _fetch(self, session: OpenTransaction | None, query_name: str, /, **values: Any) -> Sequence[Row]:
         """Run a query in a transaction, or in one of its own."""
+        query = self._queries[query_name]
         if session is None:
-            return await self._run(query_name, **values)
-        query = self._queries[query_name]
+            return await run(self._connections, query, values)
         return await session.fetch(query.statement, query.args(values))
-
-    async def _fetch(self, session: Session, query_name: str, /, **values: Any) -> Sequence[Row]:
-        query = self._queries[query_name]
-        return await session.fetch(query.statement, query.args(values))
-
-    async def _run(self, query_name: str, /, **values: Any) -> Sequence[Row]:
-        return await run(self._connections, self._queries[query_name], values)

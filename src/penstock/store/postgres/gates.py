@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.jobs.job import Job
-from penstock.pools.turns import Gate, Turn, passage, passed
+from penstock.pools.gate import Gate, WaitingKey, passage, passed
 from penstock.store.contract.jobs import Room
 from penstock.store.contract.session import Row, Session
 from penstock.store.postgres.connections import Connections
@@ -70,7 +70,7 @@ class PostgresGates:
             await self._rates.keep(session, rates_of(room.pool, gate, found))
         return jobs, found.again
 
-    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[Turn]]:
+    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[WaitingKey]]:
         keys = max(room.room, KEYS_COMPARED)
         return turns_of(await self._fetch(session, "turns", pool=room.pool, room=room.room, keys=keys, now=now))
 

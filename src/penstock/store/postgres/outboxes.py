@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.changes.position import Position, Snapshot
 from penstock.errors import Conflict, CursorInvalid
-from penstock.outbox.older import BEFORE_ALL
+from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
@@ -219,12 +219,12 @@ class PostgresOutboxes:
         if at is None:
             at = here
         elif at.high > high or max(at.seen.end, (at.batch or at.seen).end) > here.seen.end:
-            raise CursorInvalid(f"The change feed has not come to {at} yet.", fix="Use a position of this database.")
+            raise CursorInvalid(f"The change feed has not reached {at} yet.", fix="Use a position of this database.")
         if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
             return False
         outbox, interests = rows[0]
         if known is not None and [*known] != interests:
-            raise Conflict(f"Outbox {name} was declared anew meanwhile.")
+            raise Conflict(f"Outbox {name} was redeclared meanwhile.")
         await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
         older = backfill not in {None, KEPT}
         await self._fetch(session, "forget_unread", outbox=outbox, interests=interests, older=older, **at.bounds())

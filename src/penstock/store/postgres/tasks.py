@@ -24,7 +24,7 @@ from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one
 from penstock.store.rows.tasks import (
     is_unkeyed,
     newly,
@@ -124,14 +124,14 @@ class PostgresTasks:
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
-    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
-        """The records of rows of one task, by their keys."""
+    async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
+        """How many changes the records of rows of one task know of, by key."""
         values: dict[str, Any] = {"task": task, "keys": [*keys]}
         if session is None:
-            rows = await run(self._connections, self._queries["find_many"], values)
+            rows = await run(self._connections, self._queries["generations"], values)
         else:
-            rows = await self._fetch(session, "find_many", **values)
-        return {row[1]: record_of(row, row[2], row[8], row[9]) for row in rows}
+            rows = await self._fetch(session, "generations", **values)
+        return {row[0]: row[1] for row in rows}
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
         """Say in a transaction that a running job is done."""
@@ -203,21 +203,21 @@ class PostgresTasks:
 
     def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
         return {
-            "tasks": [plan.task for plan in plans],
+            "tasks": if_alike_one([plan.task for plan in plans]),
             "keys": [plan.key for plan in plans],
             "ids": [_UUID(self._clock.uuid7().to_bytes(16)) for _ in plans],
-            "runs": [plan.runs for plan in plans],
-            "changes": [plan.change for plan in plans],
+            "runs": if_alike_one([plan.runs for plan in plans]),
+            "changes": if_alike_one([plan.change for plan in plans]),
             "befores": _or_none([plan.before for plan in plans]),
             "afters": [plan.after for plan in plans],
             "partitions": _or_none([plan.partition for plan in plans]),
             "places": [plan.place for plan in plans],
-            "changed_ats": [plan.changed_at for plan in plans],
-            "due_ats": [plan.due_at for plan in plans],
+            "changed_ats": if_alike_one([plan.changed_at for plan in plans]),
+            "due_ats": if_alike_one([plan.due_at for plan in plans]),
             "latest_ats": _or_none([plan.latest_at for plan in plans]),
             "gones": _or_none([plan.gone for plan in plans]),
             "forget_ats": _or_none([plan.forgets_at for plan in plans]),
-            "for_versions": [plan.version for plan in plans],
+            "for_versions": if_alike_one([plan.version for plan in plans]),
         }
 
 

@@ -1,7 +1,7 @@
 """The SQL of tables and their parts, as each database spells them.
 
-Owns the text of DDL for both stores: tables, columns, checks, indexes, values in it, and the counting of rows that
-stand against a change. Leaves to `alter` which statements change a table that exists.
+Owns the text of DDL for both stores: tables, columns, checks, indexes, literals, and the query that counts the rows
+that forbid a change. Leaves to `alter` which statements change an existing table.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from penstock.schema.diff import Guard
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
-from penstock.schema.steps import Guard
 from penstock.schema.stored import (
     StoredCheck,
     StoredColumn,
@@ -25,14 +25,14 @@ from penstock.schema.table import TableDefinition
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import index_columns
 
-# SQLite has few types: a comment in the table's text tells the kind of column, so that a change of it is seen.
+# SQLite has few types: a comment in the table's text tells the kind of a column, so that a push sees it change.
 _TOLD_BY_COMMENT = (
     Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID, Kind.JSON,
 )  # fmt: skip
 SQLITE = "sqlite"
 
 
-# ----- what a declaration looks like once it is stored
+# ----- a declaration in the form of a stored table
 
 
 def describe(definition: TableDefinition, dialect: Dialect) -> StoredTable:
@@ -74,11 +74,11 @@ def column_type(column: Column, dialect: Dialect) -> str:
     return f"{dialect.types[kind]}{told}"
 
 
-# ----- rows that stand against a step
+# ----- rows that forbid a step
 
 
 def count_sql(guard: Guard, dialect: Dialect) -> str:
-    """The query that counts the rows that offend."""
+    """The query that counts the rows that forbid a step."""
     table = dialect.table(guard.table)
     names = list(map(dialect.quote, guard.columns))
     if guard.rule == "duplicate":
@@ -156,11 +156,11 @@ def literal(kind: Kind, value: Any, dialect: Dialect) -> str:
     """A value in the neutral form as SQL: DDL takes no parameters."""
     encoded = dialect.encode_value(kind, value)
     if dialect.name != SQLITE:
-        return f"{_quoted(_postgres_text(encoded))}::{dialect.types[kind].partition(' collate ')[0]}"
+        return f"{quoted(_postgres_text(encoded))}::{dialect.types[kind].partition(' collate ')[0]}"
     if isinstance(encoded, bytes):
         return f"x'{encoded.hex()}'"
     if isinstance(encoded, str):
-        return _quoted(encoded)
+        return quoted(encoded)
     return repr(encoded).replace("inf", "9e999")
 
 
@@ -174,9 +174,10 @@ def _postgres_text(value: Any) -> str:
     return str(value)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _listed(choices: Sequence[str | int]) -> str:
-    return ", ".join(_quoted(choice) if isinstance(choice, str) else str(int(choice)) for choice in choices)
+    return ", ".join(quoted(choice) if isinstance(choice, str) else str(int(choice)) for choice in choices)

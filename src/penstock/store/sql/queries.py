@@ -25,7 +25,7 @@ _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Query:
-    """One named query: what it is for, its statement, and the names of the values that this takes, in order."""
+    """One named query, with the names of its parameters in order."""
 
     name: str
     purpose: str
@@ -39,12 +39,9 @@ class Query:
 
 @cache  # a program may open many stores, and a store reads some files for several of its parts
 def load_queries(package: str, noun: str, parameter: str) -> Mapping[str, Query]:
-    """The queries of one noun, by name.
+    """The queries of one noun, by name: those of ``sql/<noun>.sql`` in the store's package.
 
-    Args:
-        package: The store's package, which has a folder ``sql``.
-        noun: Name of the file without ``.sql``.
-        parameter: The mark of a parameter in this dialect, as `dialect.placeholder` takes it.
+    `parameter` is the mark of a parameter, as `dialect.placeholder` takes it.
     """
     text = (files(package) / "sql" / f"{noun}.sql").read_text()
     headers = list(_HEADER.finditer(text))

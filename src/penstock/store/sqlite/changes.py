@@ -18,7 +18,7 @@ from penstock.store.sqlite.session import Begin, reading, writing
 
 
 class SqliteChanges:
-    """See `store.changes.Changes`."""
+    """See `store.contract.changes.Changes`."""
 
     def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
         self._begin_read = begin_read
@@ -26,20 +26,16 @@ class SqliteChanges:
         self._queries = load_queries("penstock.store.sqlite", "changes", "?")
 
     async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
         return await self._put("register", name, now, at)
 
     async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
         return await self._put("place", name, now, at)
 
     async def take(self, name: str, lease: int) -> Position | None:
-        """Read under a lease from now on; where the reader is, or None."""
         rows = await self._write("take", name=name, lease=lease)
         return Position.parse(rows[0][0]) if rows else None
 
     async def leave(self, name: str, lease: int) -> None:
-        """Read no more under a lease."""
         await self._write("leave", name=name, lease=lease)
 
     async def read(
@@ -49,7 +45,6 @@ class SqliteChanges:
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        """What comes after a position: up to `limit` changes of these interests, or of all."""
         if session is None:
             async with reading(self._begin_read) as own:
                 return await self.read(position, limit, interests, own)
@@ -63,12 +58,10 @@ class SqliteChanges:
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
     ) -> bool:
-        """Move a reader on in a transaction; False if it was lost."""
         values = {"name": name, "lease": lease, "before": str(before), "after": str(after)}
         return bool(await self._fetch(session, "move", **values, now=encode_datetime(now)))
 
     async def readers(self) -> list[ReaderRow]:
-        """All readers by name."""
         async with reading(self._begin_read) as session:
             rows = await self._fetch(session, "readers")
         return [
@@ -77,24 +70,20 @@ class SqliteChanges:
         ]
 
     async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        """How far behind a position is; no more than `most` changes are counted."""
         async with reading(self._begin_read) as session:
             values = {"high": position.high, "interests": _wanted(interests), "most": most}
             ((rows, oldest_at),) = await self._fetch(session, "lag", **values)
         return Lag(rows, None if oldest_at is None else datetime.fromisoformat(oldest_at))
 
     async def forget(self, name: str) -> bool:
-        """Drop a reader, so that nothing is kept for it; False if there is none."""
         return bool(await self._write("forget", name=name))
 
     async def before(self, moment: datetime) -> Position:
-        """A position before all that was written at a time or later and is kept still."""
         async with reading(self._begin_read) as session:
             ((high,),) = await self._fetch(session, "first_since", moment=encode_datetime(moment))
         return Position(high=high)
 
     async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
-        """The keys of rows with changes after a position, as a session sees them; None if there are more."""
         values = {"high": position.high, "interest": interest, "limit": limit + 1}
         rows = await self._fetch(session, "unread", **values)
         if len(rows) > limit or any(row[0] is None for row in rows):
@@ -102,13 +91,12 @@ class SqliteChanges:
         return {row[0].decode(errors="replace") if isinstance(row[0], bytes) else row[0] for row in rows}
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:  # noqa: ARG002 - PostgreSQL asks for the time
-        """Delete up to `limit` changes that all readers have passed, and no outbox keeps."""
         async with reading(self._begin_read) as session:
             high, unread = await self._passed(session)
             ((seconds,),) = await self._fetch(session, "kept")
             kept = f"-{seconds} seconds" if seconds else None
             first = await self._fetch(session, "first", kept=kept)
-        if not first or first[0][0] > high:  # who has nothing to delete takes no lock
+        if not first or first[0][0] > high:  # nothing to delete: no lock is needed
             return Rotation(kept=int(unread))
         async with writing(self._begin_write) as session:
             high, unread = await self._passed(session)  # a reader may have been put further back meanwhile
@@ -117,13 +105,11 @@ class SqliteChanges:
         return Rotation(emptied, kept=int(unread))
 
     async def size(self) -> int:
-        """About how many bytes the feed takes."""
         async with reading(self._begin_read) as session:
             ((size,),) = await self._fetch(session, "size")
         return int(size)
 
     async def oldest_transaction(self) -> timedelta | None:
-        """Nobody can say."""
         return None
 
     # ----- steps
@@ -136,7 +122,7 @@ class SqliteChanges:
             return bool(await self._fetch(session, query_name, **values))
 
     async def _passed(self, session: OpenTransaction) -> tuple[int, bool]:
-        """Up to which number all readers have passed, and whether there is more."""
+        """The number up to which all readers have passed, and whether there is more."""
         ((end,),) = await self._fetch(session, "moment")
         readers = await self._fetch(session, "readers")
         high: int = min((Position.parse(row[1]).high for row in readers), default=end)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.pools.turns import Gate, Turn, passage, passed
+from penstock.pools.gate import Gate, WaitingKey, passage, passed
 from penstock.store.contract.jobs import Room
 from penstock.store.contract.session import Row, Session
 from penstock.store.rows.pools import KEYS_COMPARED, rates_of, turns_of
@@ -52,7 +52,7 @@ class SqliteGates:
             await self._rates.keep(session, rates_of(room.pool, gate, found))
         return rows, found.again
 
-    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[Turn]]:
+    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[WaitingKey]]:
         values = {"room": room.room, "keys": max(room.room, KEYS_COMPARED), "now": encode_datetime(now)}
         rows = await self._fetch(session, "turns", pool=room.pool, **values)
         return turns_of([(*row[:5], _time(row[5]), _time(row[6]), *row[7:12], _time(row[12])) for row in rows])

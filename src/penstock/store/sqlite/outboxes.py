@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.changes.position import Position
 from penstock.errors import Conflict, CursorInvalid
-from penstock.outbox.older import BEFORE_ALL
+from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
@@ -230,12 +230,12 @@ class SqliteOutboxes:
         if at is None:
             at = Position(high=high)
         elif at.high > high:
-            raise CursorInvalid(f"The change feed has not come to {at} yet.", fix="Use a position of this database.")
+            raise CursorInvalid(f"The change feed has not reached {at} yet.", fix="Use a position of this database.")
         if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
             return False
         outbox, interests = rows[0]
         if known is not None and [*known] != json.loads(interests):
-            raise Conflict(f"Outbox {name} was declared anew meanwhile.")
+            raise Conflict(f"Outbox {name} was redeclared meanwhile.")
         moment = encode_datetime(now)
         await self._execute(session, "put_reader", reader=reader_name(name), position=str(at), now=moment)
         older = backfill not in {None, KEPT}

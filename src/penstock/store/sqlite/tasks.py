@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -30,7 +30,7 @@ from penstock.store.rows.tasks import (
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.changes import SqliteChanges
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobrows import time_of
+from penstock.store.sqlite.jobrows import time_of, time_texts
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.session import Begin, reading, writing
 from penstock.store.sqlite.taskends import SqliteTaskEnds
@@ -131,20 +131,20 @@ class SqliteTasks:
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
         rows = await self._fetch(session, "find", task=task, key=key)
-        return _record(rows[0]) if rows else None
+        return record_of(rows[0], UUID(bytes=rows[0][2]), *map(datetime.fromisoformat, rows[0][8:10])) if rows else None
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
         """Filter and watch of a task as they are kept."""
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
-    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
-        """The records of rows of one task, by their keys."""
+    async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
+        """How many changes the records of rows of one task know of, by key."""
         if session is None:
             async with reading(self._begin_read) as own:
-                return await self.find_many(own, task, keys)
-        rows = await self._fetch(session, "find_many", task=task, keys=json.dumps([*keys]))
-        return {row[1]: _record(row) for row in rows}
+                return await self.generations(own, task, keys)
+        rows = await self._fetch(session, "generations", task=task, keys=json.dumps([*keys]))
+        return {row[0]: row[1] for row in rows}
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
         """Say in a transaction that a running job is done."""
@@ -245,22 +245,23 @@ class SqliteTasks:
                 await self._execute(session, "unkey", task=number)
 
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
-        rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan) for plan in plans]))
+        texts = time_texts()
+        rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan, texts) for plan in plans]))
         drops = {(plan.task, plan.key) for plan in plans if plan.drops}
         runs = {(plan.task, plan.key) for plan in plans if plan.runs}
-        launched = [(row[0], row[1], bool(row[3])) for row in rows if (row[0], row[1]) in runs]
-        if launched:
-            await self._ends.launch(session, launched, now)
+        launched = [(row[0], row[1], bool(row[3]), row[5] == 1) for row in rows if (row[0], row[1]) in runs]
+        new = [row[:3] for row in launched if row[3]]
+        await self._ends.launch_idle(session, new, now)  # of which nobody else can know
+        await self._ends.launch(session, [row[:3] for row in launched if not row[3]], now)
         dropped = [row for row in rows if (row[0], row[1]) in drops and row[4]]
         await self.end_pending(session, dropped, JobState.SKIPPED, now)
-        return sum(idle for _, _, idle in launched)
+        return sum(row[2] for row in launched)
 
-    def _row(self, plan: RowPlan) -> tuple[Any, ...]:
-        times = (plan.changed_at, plan.due_at, plan.latest_at, plan.forgets_at)
-        changed_at, due_at, latest_at, forgets_at = (None if time is None else encode_datetime(time) for time in times)
-        job_id = UUID(int=self._clock.uuid7()).hex
+    def _row(self, plan: RowPlan, text: Callable[[datetime], str]) -> tuple[Any, ...]:
+        latest_at, forgets_at = (time and text(time) for time in (plan.latest_at, plan.forgets_at))
+        job_id = f"{self._clock.uuid7():032x}"
         texts = (plan.change, plan.before, plan.after, plan.partition)
-        when = (plan.place, changed_at, due_at, latest_at)
+        when = (plan.place, text(plan.changed_at), text(plan.due_at), latest_at)
         return (plan.task, plan.key, job_id, plan.runs, *texts, *when, plan.gone, forgets_at, plan.version)
 
     async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
@@ -270,7 +271,3 @@ class SqliteTasks:
     async def _execute(self, session: OpenTransaction, name: str, /, **values: Any) -> None:
         query = self._queries[name]
         await session.execute(query.statement, query.args(values))
-
-
-def _record(row: Row) -> RecordRow:
-    return record_of(row, UUID(bytes=row[2]), *map(datetime.fromisoformat, row[8:10]))

@@ -1,4 +1,4 @@
--- tables: what the database knows of each named table or view, as JSON: columns, indexes, and CHECKs.
+-- tables: each named table or view as JSON: columns, indexes, and CHECKs.
 -- Differs: SQLite gives the text of the table instead of its CHECKs, and the text of its indexes and triggers.
 select asked.name as asked, c.relname as name, n.nspname as schema,
     case when c.relkind in ('r', 'p') then 'table' when c.relkind in ('v', 'm') then 'view'

@@ -2,18 +2,18 @@
 insert into penstock.change_reader (name, position, registered_at, moved_at) values (:name, :position, :now, :now)
 on conflict (name) do nothing returning name;
 
--- place: put a reader elsewhere, and take it from who reads it.
+-- place: move a reader to a position, and end its lease.
 update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :name returning name;
 
--- moment: what the feed holds now: the snapshot of this statement, and the greatest number that was given.
+-- moment: the end of the feed: the snapshot of this statement, and the greatest number given.
 -- Differs: SQLite has no snapshots, and its numbers say it all.
 select pg_current_snapshot()::text, (select last_value from penstock.change_seq);
 
 -- hold_room: keep the feed from being emptied until the transaction ends (PostgreSQL only: SQLite has one writer).
 select slot from penstock.change_slot for share;
 
--- take: read under a lease, if no lease that is not gone has the reader. The fence rises with each lease that takes it; it is
--- a time where it can be, so that it also rises in a database that was restored.
+-- take: read under a lease, if no living lease has the reader. Each lease that takes it raises the fence, which is a time
+-- if it can be: so it also rises in a database that was restored.
 update penstock.change_reader r set lease = :lease, fence = case when lease = :lease then fence
     else greatest(fence + 1, (extract(epoch from clock_timestamp()) * 1000)::bigint) end
 where name = :name and (lease is null or lease = :lease or not exists (select from penstock.lease l where l.id = r.lease))
@@ -22,7 +22,7 @@ returning position;
 -- leave: read no more under a lease.
 update penstock.change_reader set lease = null where name = :name and lease = :lease;
 
--- begin: the first of a new batch: what is unread and shown by the snapshot of this statement, which comes in each row.
+-- begin: the first of a new batch: unread changes that the snapshot of this statement shows. Each row tells the snapshot.
 -- Differs: on SQLite the order of commits is that of numbers.
 -- There are two ranges of the index, and nothing between them is looked at.
 with moment as materialized (select pg_current_snapshot()::text as snapshot)
@@ -40,8 +40,8 @@ from moment m left join lateral (
 ) c on true
 order by c.seq;
 
--- begin_far: the same for a reader that is so far behind that `begin` takes too long: it reads along the order of numbers,
--- passing by what is seen, of which little is kept for the slowest reader (PostgreSQL only: see begin).
+-- begin_far: the same for a reader so far behind that `begin` takes too long. It reads in the order of numbers,
+-- passing over seen changes, of which the slowest reader keeps few (PostgreSQL only: see begin).
 with moment as materialized (select pg_current_snapshot()::text as snapshot)
 select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
@@ -94,7 +94,7 @@ select key from (
 ) unread where (seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]))
 limit :limit;
 
--- first_since: the lowest transaction of those that have written at a time or later, and the greatest number given.
+-- first_since: the lowest transaction that has written at a time or later, and the greatest number given.
 -- Differs: see begin.
 -- Unbounded: it reads all that is kept.
 select coalesce((select min(xid) from penstock.change where changed_at >= :moment),
@@ -113,7 +113,7 @@ from penstock.change_slot s;
 -- Differs: SQLite does not tell how large its tables are.
 select sum(pg_total_relation_size(('penstock.change_' || n)::regclass))::bigint from generate_series(0, 3) n;
 
--- lock_room: hold where changes are written against whoever registers a reader (PostgreSQL only: see hold_room).
+-- lock_room: keep readers from being registered until the transaction ends (PostgreSQL only: see hold_room).
 select slot from penstock.change_slot for update;
 
 -- turn: write changes into another slot from now on (PostgreSQL only: see slots).
@@ -136,13 +136,13 @@ update penstock.change_slot set origin = penstock.origin();
 -- lock_readers: hold all readers (PostgreSQL only: see origin).
 select name, position from penstock.change_reader order by name for update;
 
--- settle_changes: give changes numbers of transactions that fit another server: what no reader can have been handed is
--- as if it was written now, all else is moved below what that server has (PostgreSQL only: see origin).
+-- settle_changes: give changes numbers of transactions that fit another server. Changes that no reader can have been
+-- handed count as written now. All others move below that server's numbers (PostgreSQL only: see origin).
 -- Unbounded: it writes them all.
 update penstock.change
 set xid = case when seq > :high then pg_current_xact_id()::text::bigint else xid - :era::bigint end;
 
--- settle_reader: move a reader along with its changes, and take it from who reads it (PostgreSQL only: see origin).
+-- settle_reader: move a reader along with its changes, and end its lease (PostgreSQL only: see origin).
 update penstock.change_reader set position = :position, lease = null where name = :name;
 
 -- settle_numbers: let new changes have greater numbers than all that are there (PostgreSQL only: see origin).

@@ -86,17 +86,25 @@ from penstock.task t order by t.name;
 -- may be put off counts from the first change since the last one began. The records are locked in the order of their keys,
 -- here and wherever they are. New records, which nobody else can know, have their jobs at once; the others are returned,
 -- for launch.
--- Differs: one statement for any number of rows; on SQLite launch makes all jobs.
+-- Differs: one statement for any number of rows, of which what is alike in all is said of the first only; on SQLite launch
+-- makes all jobs.
 with recorded as (
     insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
         place, changed_at, due_at, latest_at, gone, forget_at, for_version)
     select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.place, g.changed_at, g.due_at,
-           g.latest_at, g.gone, g.forget_at, coalesce(g.for_version, -1)
-    from unnest(
-        :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
-        :partitions::text[], :places::bigint[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[],
-        :gones::text[], :forget_ats::timestamptz[], :for_versions::integer[]
-    ) as g (task, key, id, runs, change, before, after, partition, place, changed_at, due_at, latest_at, gone, forget_at, for_version)
+           g.latest_at, g.gone, g.forget_at, g.for_version
+    from (
+        select coalesce(n.task, (:tasks)[1]) as task, n.key, n.id, coalesce(n.runs, (:runs)[1]) as runs,
+               coalesce(n.change, (:changes)[1]) as change, n.before, n.after, n.partition, n.place,
+               coalesce(n.changed_at, (:changed_ats)[1]) as changed_at,
+               coalesce(n.due_at, (:due_ats)[1]) as due_at, n.latest_at, n.gone, n.forget_at,
+               coalesce(n.for_version, (:for_versions)[1]) as for_version
+        from unnest(
+            :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
+            :partitions::text[], :places::bigint[], :changed_ats::timestamptz[], :due_ats::timestamptz[],
+            :latest_ats::timestamptz[], :gones::text[], :forget_ats::timestamptz[], :for_versions::integer[]
+        ) as n (task, key, id, runs, change, before, after, partition, place, changed_at, due_at, latest_at, gone, forget_at, for_version)
+    ) g
     where g.runs or (select true from penstock.task_record o where o.task = g.task and o.key = g.key limit 1)
     order by g.task, g.key collate "C"
     on conflict (task, key) do update set
@@ -233,15 +241,17 @@ select id from ready union all select id from scheduled;
 -- have ended, there is none any more; for those that are to run again, the time counts anew for which changes may put that
 -- off. Of the others those are returned that `launch` or `idle` has to do with.
 -- Differs: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up by
--- itself, as a plan that was made while there were few would read them all. What others have written while this one waited
--- for them it cannot write: that is left to `idle`.
+-- itself, as a plan that was made while there were few would read them all; what is alike in all is said of the first. What
+-- others have written while this one waited for them it cannot write: that is left to `idle`.
 with held as materialized (
     select r.task, r.key, g.finished, r.place, r.generation > g.generation and not (
                g.finished and r.generation = g.generation + 1 and r.for_version between 0 and :version::integer
            ) as changed
     from (
-        select * from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[])
-            as t (task, key, generation, finished) order by t.task, t.key collate "C"
+        select coalesce(t.task, (:tasks)[1]) as task, t.key, coalesce(t.generation, (:generations)[1]) as generation,
+               coalesce(t.finished, (:finished)[1]) as finished
+        from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[]) as t (task, key, generation, finished)
+        order by 1, t.key collate "C"
     ) g cross join lateral (
         select o.task, o.key, o.generation, o.for_version, o.ctid as place from penstock.task_record o
         where o.task = g.task and o.key = g.key for no key update of o
@@ -313,10 +323,9 @@ update penstock.task set failures = array(
 update penstock.task set held_until = greatest(held_until, :until), failures = null
 where id = :task and failures is not null returning id;
 
--- find_many: the records of rows of one task.
+-- generations: of which of their changes the records of rows of one task are.
 -- Differs: the keys are an array.
-select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
-from penstock.task_record where task = :task and key = any(:keys::text[]);
+select key, generation from penstock.task_record where task = :task and key = any(:keys::text[]);
 
 -- records: what is kept of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);

@@ -70,13 +70,14 @@ from penstock_task t order by t.name;
 -- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
 -- written where there is a record. A row that has changed before its first run has still only entered. For how long a run
 -- may be put off counts from the first change since the last one began.
--- Differs: the rows are one parameter, as JSON.
+-- Differs: the rows are one parameter, as JSON, of which each is spelled once, and not once for each of its columns.
+with g as materialized (select value from json_each(:rows))
 insert into penstock_task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
     place, changed_at, due_at, latest_at, gone, forget_at, for_version)
 select g.value ->> 0, g.value ->> 1, penstock_bytes(g.value ->> 2), 1, g.value ->> 3, g.value ->> 3, g.value ->> 4,
        g.value ->> 5, g.value ->> 6, g.value ->> 7, g.value ->> 8, g.value ->> 9, g.value ->> 10, g.value ->> 11,
        g.value ->> 12, g.value ->> 13, g.value ->> 14
-from json_each(:rows) g
+from g
 where g.value ->> 3 or exists (
     select 1 from penstock_task_record o where o.task = g.value ->> 0 and o.key = g.value ->> 1
 )
@@ -107,7 +108,7 @@ on conflict (task, key) do update set
     forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end,
     for_version = case when excluded.live then excluded.for_version else r.for_version end
 where excluded.for_version = -1 or r.version < excluded.for_version
-returning task, key, id, idle, live;
+returning task, key, id, idle, live, generation;
 
 -- postpone: jobs in ready whose rows are due later now, or have a key now, are scheduled again (SQLite only: part of launch).
 insert into penstock_scheduled_job
@@ -244,10 +245,9 @@ update penstock_task set failures = (
 update penstock_task set held_until = max(coalesce(held_until, ''), :until), failures = null
 where id = :task and failures is not null returning id;
 
--- find_many: the records of rows of one task.
+-- generations: of which of their changes the records of rows of one task are.
 -- Differs: the keys are JSON.
-select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
-from penstock_task_record where task = :task and key in (select value from json_each(:keys));
+select key, generation from penstock_task_record where task = :task and key in (select value from json_each(:keys));
 
 -- records: what is kept of some rows.
 select key, after, gone from penstock_task_record

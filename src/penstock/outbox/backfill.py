@@ -1,0 +1,54 @@
+"""What is left of the rows that are older than their outbox, which are handed over before what was captured since.
+
+Owns its text, which is kept with the outbox. Leaves reading the rows to `services/relay/backfill`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+BEFORE_ALL = 1 - 2**53  # where the numbers of rows begin that are older than their outbox: every program can read them
+_OF_ONE_BEGINNING, _BEGINNINGS = 2**32, 2**20  # so that no number comes again soon after another beginning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillProgress:
+    """How far the rows that are older than their outbox have been delivered."""
+
+    after: str | None = None  # the place of the last one in their order, as JSON; None before the first
+    count: int = 0  # how many numbers were given
+    order: tuple[str, ...] = ()  # the columns by which they are ordered, before their key
+    base: int = 0  # what is added to the numbers
+    # the number and the key of the next one, if it has failed before the outbox was moved
+    failed: tuple[int, str] | None = None
+
+    @property
+    def number(self) -> int:
+        return BEFORE_ALL + self.base + self.count
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> BackfillProgress:
+        said = json.loads(text)
+        failed = said.pop("failed")
+        return cls(**said | {"order": tuple(said["order"]), "failed": None if failed is None else tuple(failed)})
+
+    def reached(self, number: int) -> BackfillProgress:
+        """With this number given, and all before it."""
+        return replace(self, count=max(self.count, number - BEFORE_ALL - self.base), failed=None)
+
+    def at(self, place: str) -> BackfillProgress:
+        """After the row at a place, which got no number."""
+        return replace(self, after=place)
+
+    def counted(self, place: str, number: int | None = None) -> BackfillProgress:
+        """After the row at a place, which gets the next number, or this one."""
+        return self.at(place).reached(self.number + 1 if number is None else number)
+
+
+def new_backfill(order: tuple[str, ...] = (), epoch: int = 0) -> str:
+    """The text of a backfill from the beginning. `epoch` counts changes of the outbox, and keeps numbers apart."""
+    return BackfillProgress(order=order, base=epoch % _BEGINNINGS * _OF_ONE_BEGINNING).text()

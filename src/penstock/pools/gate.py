@@ -1,0 +1,114 @@
+"""Decides which jobs pass the gate of a pool: how many of each concurrency key, in fair turns, as rates allow.
+
+Owns the decision. Leaves holding the gate, so that one worker at a time decides, and starting the jobs to the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from heapq import heapify, heappop, heappush
+
+from penstock.pools.rates import RateLimit, RateState, peek, take
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    key_parallelism: int | None = None  # how many jobs of one concurrency key run at once; None for any number
+    rate_limit: RateLimit | None = None  # how many jobs of the pool start in a time; None for any number
+    key_rate_limit: RateLimit | None = None  # how many of one concurrency key do
+    rate: RateState | None = None  # what is left of the pool's rate limit
+    # when the next key may start a job of those that wait for tokens only, and have no turn therefore
+    opens_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingKey:
+    """A concurrency key whose jobs wait at a gate. The empty key of jobs without one has no limit of its own."""
+
+    key: str
+    waiting: int  # how many of its jobs wait; counted no further than there is room
+    running: int = 0  # how many run
+    rate: RateState | None = None  # what is left of its own rate limit
+
+
+@dataclass(slots=True)
+class Passage:
+    """What passes a gate."""
+
+    counts: dict[str, int] = field(default_factory=dict)  # how many jobs of each key, in the order of their first turns
+    last: str | None = None  # the key that had the last turn; None if none had one
+    # what is left of rate limits of which something was taken; that of the pool has an empty key
+    rates: dict[str, RateState] = field(default_factory=dict)
+    again: timedelta | None = None  # after which time more may pass, if a rate limit is in the way
+
+
+def passage(gate: Gate, turns: Sequence[WaitingKey], room: int, now: datetime) -> Passage:
+    """Which jobs pass a gate, fairly over all keys. `turns` begin after the key that passed last.
+
+    The key that runs the fewest jobs comes first; ties go to the key that got the fewest places now, then to the next.
+    """
+    found = Passage()
+    allowed = {turn.key: _allowed(gate, turn, now) for turn in turns}
+    left = min(room, room if gate.rate_limit is None else max(0, peek(gate.rate_limit, gate.rate, now)))
+    line = [(turn.running, place, turn.key) for place, turn in enumerate(turns) if allowed[turn.key] > 0]
+    heapify(line)
+    while left and line:
+        running, place, key = heappop(line)
+        found.counts[key] = found.counts.get(key, 0) + 1
+        found.last = key
+        left -= 1
+        if found.counts[key] < allowed[key]:
+            heappush(line, (running + 1, place + len(turns), key))
+    _take(gate, turns, found, now)
+    return found
+
+
+def passed(
+    gate: Gate, turns: Sequence[WaitingKey], found: Passage, started: Mapping[str, int], now: datetime
+) -> Passage:
+    """The same if fewer jobs have started than could: some that wait may be held, or canceled."""
+    if found.counts == started:
+        return found
+    less = Passage(dict(started), found.last)
+    _take(gate, turns, less, now)
+    return less
+
+
+def _allowed(gate: Gate, turn: WaitingKey, now: datetime) -> int:
+    if not turn.key:
+        return turn.waiting
+    number = turn.waiting
+    if gate.key_parallelism is not None:
+        number = min(number, gate.key_parallelism - turn.running)
+    if gate.key_rate_limit is not None:
+        number = min(number, peek(gate.key_rate_limit, turn.rate, now))
+    return max(0, number)
+
+
+def _take(gate: Gate, turns: Sequence[WaitingKey], found: Passage, now: datetime) -> None:
+    """Take the tokens of what passes, and see when there will be more."""
+    if gate.opens_at is not None:
+        found.again = max(gate.opens_at - now, timedelta(0))
+    if gate.rate_limit is not None:
+        waiting = sum(turn.waiting for turn in turns)
+        _take_from(found, gate.rate_limit, "", gate.rate, sum(found.counts.values()), waiting, now)
+    if gate.key_rate_limit is not None:
+        for turn in turns:
+            if turn.key:
+                count = found.counts.get(turn.key, 0)
+                _take_from(found, gate.key_rate_limit, turn.key, turn.rate, count, turn.waiting, now)
+
+
+def _take_from(
+    found: Passage, policy: RateLimit, key: str, rate: RateState | None, count: int, waiting: int, now: datetime
+) -> None:
+    if count:
+        rate = take(policy, rate, now, count).state
+        if rate is not None:
+            found.rates[key] = rate
+    if count < waiting:
+        after = take(policy, rate, now).retry_after
+        if after and (found.again is None or after < found.again):
+            found.again = after
