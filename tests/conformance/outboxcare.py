@@ -37,7 +37,7 @@ class OutboxCare(Suite):
         halted = await find(bench)
         assert (halted.trouble, halted.trouble and halted.trouble.due(after(9999))) == (trouble, False)
         assert not await store.advance(await further(bench, row, lease), NOW), "the relay did not know of it"
-        assert not await store.skip("o", 5, NOW)
+        assert not await store.skip("o", 5)
         assert await store.retry("o", after(1), [5]) == 0, "no message has failed"
         assert await store.retry("o", after(1)) == 1
         found = await find(bench)

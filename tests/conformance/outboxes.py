@@ -172,8 +172,8 @@ class Outboxes(Suite):
         asked: tuple[Callable[[], Awaitable[int]], ...] = (
             lambda: store.pause("o", paused=True),
             lambda: store.retry("o", after(1)),
-            lambda: store.skip("o", 1, NOW),
-            lambda: store.skip("o", 9, NOW),
+            lambda: store.skip("o", 1),
+            lambda: store.skip("o", 9),
             lambda: store.place("o", at(0), None, NOW),
         )
         for ask in asked:
@@ -195,9 +195,9 @@ class Outboxes(Suite):
         assert (trouble.seq, trouble.attempts, trouble.retry_at, trouble.halted) == (9, 0, after(1), False)
         assert [one.state for one in await asides(bench, row)] == ["halted", "waiting", "waiting", "parked"]
         assert await store.retry("o", after(2)) == 3
-        assert not await store.skip("o", 2, NOW), "it waits"
-        assert await store.skip("o", 1, NOW)
-        assert await store.skip("o", 9, NOW)
+        assert not await store.skip("o", 2), "it waits"
+        assert await store.skip("o", 1)
+        assert await store.skip("o", 9)
         found = await find(bench)
         assert (found.skips, found.trouble) == ((9,), None)
         assert await store.advance(replace(step(found, lease, 5, 6), skipped=[9]), NOW)

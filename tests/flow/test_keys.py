@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from penstock.store.rows.keys import StoredKeys
 from stage.guests import sqlite_file
 
 from penstock import (
@@ -31,7 +32,6 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.store.rows.keys import StoredKeys
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)

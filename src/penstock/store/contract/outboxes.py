@@ -223,7 +223,7 @@ class Outboxes(Protocol):
     async def retry(self, name: str, now: datetime, seqs: Sequence[int] | None = None) -> int:
         """Have what has failed tried again now: the next message and those aside, or some of these; how many."""
 
-    async def skip(self, name: str, seq: int, now: datetime) -> bool:
+    async def skip(self, name: str, seq: int) -> bool:
         """Pass a message by that has failed; False if none of this number has."""
 
     async def halt(self, name: str, trouble: Trouble) -> bool:

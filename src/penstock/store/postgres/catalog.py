@@ -72,7 +72,7 @@ class PostgresCatalog:
         self._connections = connections
         self._direct = direct
         self._clock = clock or SystemClock()
-        self._queries = load_queries("penstock.store.postgres", "catalog", "$")
+        self._queries = load_queries("catalog", POSTGRES)
 
     async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
         """Those of the named tables and views that exist."""

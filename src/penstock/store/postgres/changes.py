@@ -18,6 +18,7 @@ from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.sql.queries import load_queries
@@ -46,7 +47,7 @@ class PostgresChanges:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._queries = load_queries("penstock.store.postgres", "changes", "$")
+        self._queries = load_queries("changes", POSTGRES)
 
     # ----- readers
 

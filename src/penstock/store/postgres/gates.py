@@ -13,9 +13,10 @@ from typing import Any
 from penstock.jobs.job import Job
 from penstock.pools.turns import Gate, Turn, passage, passed
 from penstock.store.contract.jobs import Room
+from penstock.store.contract.keys import Rates
 from penstock.store.contract.session import Row, Session
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.rates import PostgresRates
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.session import BEGIN_INTERNAL, begin
 from penstock.store.rows.jobs import job_of
 from penstock.store.rows.pools import KEYS_COMPARED, rates_of, turns_of
@@ -25,10 +26,10 @@ from penstock.store.sql.queries import load_queries
 class PostgresGates:
     """Lets jobs through gates; part of claiming."""
 
-    def __init__(self, connections: Connections, rates: PostgresRates) -> None:
+    def __init__(self, connections: Connections, rates: Rates) -> None:
         self._connections = connections
         self._rates = rates
-        self._queries = load_queries("penstock.store.postgres", "gates", "$")
+        self._queries = load_queries("gates", POSTGRES)
 
     async def open(self, lease: int, room: Room, now: datetime) -> tuple[list[Job], timedelta | None]:
         """Start jobs that wait at a pool's gate; and after which time more may, if a rate limit is in the way."""

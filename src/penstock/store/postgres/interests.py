@@ -56,7 +56,7 @@ class PostgresInterests:
     def __init__(self, connections: Connections, catalog: PostgresCatalog) -> None:
         self._connections = connections
         self._catalog = catalog
-        self._queries = load_queries("penstock.store.postgres", "interests", "$")
+        self._queries = load_queries("interests", POSTGRES)
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -19,6 +19,7 @@ from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
@@ -68,7 +69,7 @@ class PostgresJobs:
         self._gates = gates
         self._heads = heads
         self._left_out = GatesLeftOut()
-        self._queries = load_queries("penstock.store.postgres", "jobs", "$")
+        self._queries = load_queries("jobs", POSTGRES)
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""
@@ -298,7 +299,9 @@ class PostgresJobs:
         return await run(self._connections, self._queries[name], values)
 
 
-async def run(connections: Connections, query: Query, values: dict[str, Any], *, once: bool = False) -> Sequence[Row]:
+async def run(
+    connections: Connections, query: Query, values: Mapping[str, Any], *, once: bool = False
+) -> Sequence[Row]:
     """Run one query in a transaction of its own.
 
     Args:
@@ -328,7 +331,7 @@ async def run(connections: Connections, query: Query, values: dict[str, Any], *,
     return rows
 
 
-async def _run_pooled(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
+async def _run_pooled(connections: Connections, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
     """The same through a pooler, where settings hold within a transaction only."""
     session = await begin(connections, BEGIN_INTERNAL)
     try:

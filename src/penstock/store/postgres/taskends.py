@@ -13,6 +13,7 @@ from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.store.contract.records import RowKey
 from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.contract.tasks import HELD
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.rows.jobs import LONG_SLOT
 from penstock.store.sql.queries import load_queries
 
@@ -25,9 +26,9 @@ class PostgresTaskEnds:
     """Ends jobs of tasks, and begins new ones, in the transactions of others."""
 
     def __init__(self) -> None:
-        self._queries = load_queries("penstock.store.postgres", "tasks", "$")
-        self._records = load_queries("penstock.store.postgres", "records", "$")
-        self._settle_pending = load_queries("penstock.store.postgres", "jobs", "$")["settle_pending"]
+        self._queries = load_queries("tasks", POSTGRES)
+        self._records = load_queries("records", POSTGRES)
+        self._settle_pending = load_queries("jobs", POSTGRES)["settle_pending"]
 
     async def ended(self, session: OpenTransaction, settlements: Iterable[Settlement]) -> None:
         """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""

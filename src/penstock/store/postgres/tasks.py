@@ -22,6 +22,7 @@ from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.taskends import PostgresTaskEnds
@@ -47,7 +48,7 @@ class PostgresTasks:
         self._changes = changes
         self._ends = ends
         self._clock = clock
-        self._queries = load_queries("penstock.store.postgres", "tasks", "$")
+        self._queries = load_queries("tasks", POSTGRES)
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
         """Make the tasks of a program known."""

@@ -5,6 +5,7 @@ Owns the list of differences. Each store fills in one instance.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,6 +116,8 @@ class Dialect:
 
     Attributes:
         name: ``sqlite`` or ``postgres``.
+        title: What files of queries call it.
+        respell: Patterns of words in queries that both stores share, and what stands for them here.
         parameter: The mark of a parameter, as `placeholder` takes it.
         types: The SQL type of each kind of column.
         encode: For kinds that the driver does not take as they are.
@@ -139,6 +142,7 @@ class Dialect:
     """
 
     name: str
+    title: str
     parameter: str
     types: Mapping[Kind, str]
     spelling: type[Spelling]
@@ -157,6 +161,13 @@ class Dialect:
     unless_each: str = ""
     any_of: str = ""
     max_key_bytes: int = 2048
+    respell: tuple[tuple[re.Pattern[str], str], ...] = ()
+
+    def respelled(self, sql: str) -> str:
+        """A query that both stores share, in this dialect."""
+        for pattern, words in self.respell:
+            sql = pattern.sub(words, sql)
+        return sql
 
     def quote(self, name: str) -> str:
         """A name as an SQL identifier."""

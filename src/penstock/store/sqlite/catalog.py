@@ -42,7 +42,7 @@ class SqliteCatalog:
         self._path = path
         self._wait = wait
         self._clock = clock or SystemClock()
-        self._queries = load_queries("penstock.store.sqlite", "catalog", "?")
+        self._queries = load_queries("catalog", SQLITE)
 
     async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
         """Those of the named tables and views that exist."""

@@ -10,11 +10,11 @@ from typing import Any
 from penstock.changes.change import changes_told
 from penstock.changes.position import Position
 from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
-from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
 from penstock.store.sql.queries import load_queries
-from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobs import fetch
-from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.session import Begin
 
 
 class SqliteChanges:
@@ -23,7 +23,7 @@ class SqliteChanges:
     def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
         self._begin_read = begin_read
         self._begin_write = begin_write
-        self._queries = load_queries("penstock.store.sqlite", "changes", "?")
+        self._queries = load_queries("changes", SQLITE)
 
     async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
         """Add a reader at a position, or where the feed ends now; False if there is one of this name."""

@@ -13,11 +13,11 @@ from typing import Any
 
 from penstock.pools.turns import Gate, Turn, passage, passed
 from penstock.store.contract.jobs import Room
+from penstock.store.contract.keys import Rates
 from penstock.store.contract.session import Row, Session
 from penstock.store.rows.pools import KEYS_COMPARED, rates_of, turns_of
 from penstock.store.sql.queries import load_queries
-from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.rates import SqliteRates
+from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 
 _KEY = -1  # the place of the concurrency key in a row of `start`
 
@@ -25,9 +25,9 @@ _KEY = -1  # the place of the concurrency key in a row of `start`
 class SqliteGates:
     """Lets jobs through gates."""
 
-    def __init__(self, rates: SqliteRates) -> None:
+    def __init__(self, rates: Rates) -> None:
         self._rates = rates
-        self._queries = load_queries("penstock.store.sqlite", "gates", "?")
+        self._queries = load_queries("gates", SQLITE)
 
     async def open(self, session: Session, lease: int, room: Room, now: datetime) -> tuple[list[Row], timedelta | None]:
         """Take the rows of jobs that may start; and after which time more may, if a rate limit is in the way."""

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.store.contract.changes import InterestRow, Source, State
-from penstock.store.contract.session import OpenTransaction, Session, Statement
+from penstock.store.contract.session import OpenTransaction, Session, Statement, reading, writing
 from penstock.store.rows.interests import (
     Identity,
     Known,
@@ -35,7 +35,7 @@ from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.capture import lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobs import fetch
-from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.session import Begin
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
 _COLLATION = "penstock_decimal"
@@ -48,7 +48,7 @@ class SqliteInterests:
     def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
         self._begin_read = begin_read
         self._begin_write = begin_write
-        self._queries = load_queries("penstock.store.sqlite", "interests", "?")
+        self._queries = load_queries("interests", SQLITE)
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet."""

@@ -16,11 +16,11 @@ from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
 from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
-from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text, status_of
 from penstock.store.sql.queries import Query, load_queries
-from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.jobrows import (
     CANCELED,
@@ -39,7 +39,7 @@ from penstock.store.sqlite.jobrows import (
     time_texts,
     timed_row,
 )
-from penstock.store.sqlite.session import Begin, WriteAlone, reading, writing
+from penstock.store.sqlite.session import Begin, WriteAlone
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
 _PROMOTE_MOST = 1000
@@ -62,7 +62,7 @@ class SqliteJobs:
         self._gates = gates
         self._left_out = GatesLeftOut()
         self._was_full = False  # the last claim, which makes it likely that more jobs are ready: no look comes first
-        self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
+        self._queries = load_queries("jobs", SQLITE)
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction."""

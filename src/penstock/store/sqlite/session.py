@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DataError
-from penstock.store.contract.session import PIECE_ROWS, Row, Session, Statement, left_behind
+from penstock.store.contract.session import PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
 from penstock.values import total_bytes
@@ -155,24 +154,3 @@ class SqliteSession:
             raise left_behind() from None
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
-
-
-@asynccontextmanager
-async def writing(begin_write: Begin) -> AsyncIterator[Session]:
-    """A transaction that commits at the end of the block, and is undone if it raises."""
-    session = await begin_write()
-    try:
-        yield session
-        await session.commit()
-    finally:
-        await session.rollback()
-
-
-@asynccontextmanager
-async def reading(begin_read: Begin) -> AsyncIterator[Session]:
-    """A snapshot for a block."""
-    session = await begin_read()
-    try:
-        yield session
-    finally:
-        await session.rollback()

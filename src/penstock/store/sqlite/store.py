@@ -15,32 +15,33 @@ from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Statement, not_open
+from penstock.store.nouns.crons import StoredCrons
+from penstock.store.nouns.keys import StoredKeys
+from penstock.store.nouns.locks import StoredLocks
+from penstock.store.nouns.outboxes import StoredOutboxes
+from penstock.store.nouns.pools import StoredPools
+from penstock.store.nouns.programs import StoredPrograms
+from penstock.store.nouns.rates import StoredRates
+from penstock.store.nouns.tokens import StoredTokens
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
+from penstock.store.sqlite.access import SqliteAccess
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.changes import SqliteChanges
 from penstock.store.sqlite.connection import connect
-from penstock.store.sqlite.crons import SqliteCrons
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
 from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteJobs
-from penstock.store.sqlite.keys import SqliteKeys
 from penstock.store.sqlite.leases import SqliteLeases
-from penstock.store.sqlite.locks import SqliteLocks
-from penstock.store.sqlite.outboxes import SqliteOutboxes
-from penstock.store.sqlite.pools import SqlitePools
-from penstock.store.sqlite.programs import SqlitePrograms
-from penstock.store.sqlite.rates import SqliteRates
 from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.records import SqliteRecords
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 from penstock.store.sqlite.tasks import SqliteTasks
-from penstock.store.sqlite.tokens import SqliteTokens
 from penstock.store.sqlite.writer import LOG_BYTES, Writer
 
 _FOR_SERVICES = 2
@@ -57,7 +58,7 @@ class SqliteStore:
         self._path = path
         self._config = config
         self._machine = SystemClock()
-        self._queries = load_queries("penstock.store.sqlite", "store", "?")
+        self._queries = load_queries("store", SQLITE)
         self._pin_sql = self._queries["pin"].statement.sql
         self._executor: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
@@ -65,21 +66,23 @@ class SqliteStore:
         self._readers = self._make_readers(config.max_connections)
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
-        self.keys = SqliteKeys()
-        self.rates = SqliteRates(self._begin_service_read, self.begin_write)
+        begins = self._begin_service_read, self.begin_write
+        access, calls = SqliteAccess(*begins), SqliteAccess(self.begin_read, self.begin_write)
+        self.keys = StoredKeys(access)
+        self.rates = StoredRates(access)
         gates, ends = SqliteGates(self.rates), SqliteTaskEnds()
-        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, self._write_alone, gates, ends)
-        self.pools = SqlitePools(self._begin_service_read, self.begin_write)
-        self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
-        self.crons = SqliteCrons(self._begin_service_read, self.begin_write, self.jobs)
-        self.interests = SqliteInterests(self._begin_service_read, self.begin_write)
-        self.changes = SqliteChanges(self._begin_service_read, self.begin_write)
-        self.tasks = SqliteTasks(self._begin_service_read, self.begin_write, self.changes, self.jobs, ends, clock)
-        self.outboxes = SqliteOutboxes(self._begin_service_read, self.begin_write, self.changes)
-        self.records = SqliteRecords(self._begin_service_read, self.begin_write, self.jobs, self.tasks, ends)
-        self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
-        self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
-        self.locks = SqliteLocks(self.begin_read, self.begin_write)
+        self.jobs = SqliteJobs(*begins, self._write_alone, gates, ends)
+        self.pools = StoredPools(access)
+        self.programs = StoredPrograms(access)
+        self.crons = StoredCrons(access, self.jobs)
+        self.interests = SqliteInterests(*begins)
+        self.changes = SqliteChanges(*begins)
+        self.tasks = SqliteTasks(*begins, self.changes, self.jobs, ends, clock)
+        self.outboxes = StoredOutboxes(access)
+        self.records = SqliteRecords(access, self.jobs, ends, self.tasks)
+        self.leases = SqliteLeases(access, self.jobs, Extensions(path), clock)
+        self.tokens = StoredTokens(access, calls, self.jobs)
+        self.locks = StoredLocks(access, calls)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 

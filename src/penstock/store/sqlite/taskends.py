@@ -14,7 +14,7 @@ from penstock.store.contract.records import RowKey
 from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.contract.tasks import HELD
 from penstock.store.sql.queries import load_queries
-from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 
 _OF_RECORDS = ("held_records", "rerun", "forgive", "of_tasks")
 _RETRIABLE = {state.value for state in RETRIABLE}
@@ -25,7 +25,7 @@ class SqliteTaskEnds:
     """Ends jobs of tasks, and begins new ones, in the transactions of others."""
 
     def __init__(self) -> None:
-        tasks, records = (load_queries("penstock.store.sqlite", noun, "?") for noun in ("tasks", "records"))
+        tasks, records = (load_queries(noun, SQLITE) for noun in ("tasks", "records"))
         self._queries = {name: records[name] for name in _OF_RECORDS} | {**tasks}
 
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:

@@ -15,8 +15,7 @@ from penstock.jobs.job import Job, Mark, Settlement
 from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept
-from penstock.store.contract.records import RowKey
-from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.rows.tasks import (
     is_unkeyed,
@@ -29,10 +28,10 @@ from penstock.store.rows.tasks import (
 )
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.changes import SqliteChanges
-from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobrows import time_of
 from penstock.store.sqlite.jobs import SqliteJobs
-from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.session import Begin
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
 _LAST = 2**62  # no row has changed so often
@@ -56,7 +55,7 @@ class SqliteTasks:
         self._jobs = jobs
         self._ends = ends
         self._clock = clock
-        self._queries = load_queries("penstock.store.sqlite", "tasks", "?")
+        self._queries = load_queries("tasks", SQLITE)
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
         """Make the tasks of a program known."""
@@ -170,12 +169,10 @@ class SqliteTasks:
         async with writing(self._begin_write) as session:
             return bool(await self._fetch(session, "open", task=task, until=encode_datetime(until)))
 
-    async def end_pending(
-        self, session: Session, rows: Sequence[Row], state: JobState, now: datetime
-    ) -> builtins.list[RowKey]:
-        """End the pending jobs of rows of tasks, which nobody wants any more; those that were pending."""
+    async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[bytes]:
+        """End the pending jobs of rows of tasks, which nobody wants any more; the ids of those that were pending."""
         if not rows:
-            return []
+            return set()
         ids = json.dumps([row[2].hex() for row in rows])
         pending = {row[0] for row in await self._fetch(session, "pending", ids=ids)}
         ended = [row for row in rows if row[2] in pending]
@@ -192,7 +189,7 @@ class SqliteTasks:
                 mark=Mark(task, key, _LAST),
             )
             await self._jobs.settle_pending(session, settlement)
-        return [(row[0], row[1]) for row in ended]
+        return pending
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
         """What is kept of some rows, by key."""
