@@ -188,7 +188,7 @@ async def test_a_reader_that_is_too_far_behind_to_sort_begins_all_the_same(
                 raise DatabaseBusy("A statement was stopped.", slow=True)
             return await run(own, query, values)
 
-        monkeypatch.setattr("penstock.store.postgres.changes.run", too_slow)
+        monkeypatch.setattr("penstock.store.postgres.access.run", too_slow)
         assert [await to_the_end(store, at) for at in (BEGINNING, first.position, middle)] == expected
         assert asked == {"begin", "begin_far", "go_on"}
 

@@ -15,13 +15,12 @@ from penstock.changes.change import CapturedChange, changes_told
 from penstock.changes.position import ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
+from penstock.store.contract.changes import Batch, Rotation
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
+from penstock.store.nouns.changes import StoredReaders
+from penstock.store.nouns.noun import Access
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.sql.queries import load_queries
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"
@@ -42,34 +41,19 @@ _BOUNDS = ("seen_end", "seen_open", "last", "batch_end", "batch_open")
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
 
-class PostgresChanges:
-    """See `store.changes.Changes`."""
+class PostgresChanges(StoredReaders):
+    """See `store.contract.Changes`."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, access: Access, connections: Connections) -> None:
+        super().__init__(access)
         self._connections = connections
-        self._queries = load_queries("changes", POSTGRES)
-
-    # ----- readers
-
-    async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
-        return await self._put("register", name, now, at)
-
-    async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
-        return await self._put("place", name, now, at)
 
     async def take(self, name: str, lease: int) -> Position | None:
         """Read under a lease from now on; where the reader is, or None."""
         ((origin, here),) = await self._run("origin")
         if origin != here:
             await self._settle_in()
-        rows = await self._run("take", name=name, lease=lease)
-        return Position.parse(rows[0][0]) if rows else None
-
-    async def leave(self, name: str, lease: int) -> None:
-        """Read no more under a lease."""
-        await self._run("leave", name=name, lease=lease)
+        return await super().take(name, lease)
 
     async def read(
         self,
@@ -98,41 +82,7 @@ class PostgresChanges:
         after = position.handed(snapshot, [one.seq for one in new], complete=complete)
         return Batch(changes + new, after, complete, before, len(changes))
 
-    async def move(
-        self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
-    ) -> bool:
-        """Move a reader on in a transaction; False if it was lost."""
-        values = {"name": name, "lease": lease, "before": str(before), "after": str(after), "now": now}
-        return bool(await self._fetch(session, "move", **values))
-
-    async def readers(self) -> list[ReaderRow]:
-        """All readers by name."""
-        rows = await self._run("readers")
-        return [ReaderRow(name, Position.parse(position), *others) for name, position, *others in rows]
-
-    async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        """How far behind a position is; no more than `most` changes are counted."""
-        wanted = None if interests is None else list(interests)
-        rows = await self._run("lag", **position.bounds(), interests=wanted, most=most)
-        return Lag(*rows[0])
-
-    async def forget(self, name: str) -> bool:
-        """Drop a reader, so that nothing is kept for it; False if there is none."""
-        return bool(await self._run("forget", name=name))
-
-    async def before(self, moment: datetime) -> Position:
-        """A position before all that was written at a time or later and is kept still."""
-        ((first, high),) = await self._run("first_since", moment=moment)
-        return Position(Snapshot(first), high=high)
-
     # ----- room
-
-    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
-        """The keys of rows with changes after a position, as a session sees them; None if there are more."""
-        query = self._queries["unread"]
-        values = position.bounds() | {"interest": interest, "limit": limit + 1}
-        rows = await session.fetch(query.statement, query.args(values))
-        return None if len(rows) > limit or any(row[0] is None for row in rows) else {row[0] for row in rows}
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
         """Truncate up to `limit` slots that all readers have passed, and go on to the next one when it is time."""
@@ -146,10 +96,6 @@ class PostgresChanges:
         following = (await self._slots() if emptied else slots).following(now)
         moved = following is not None and await self._turn(slots.current, following, now)
         return Rotation(emptied, kept, moved)
-
-    async def size(self) -> int:
-        """How many bytes the feed takes."""
-        return int((await self._run("size"))[0][0])
 
     async def oldest_transaction(self) -> timedelta | None:
         """For how long the oldest transaction has been open; None if nobody can say."""
@@ -166,19 +112,6 @@ class PostgresChanges:
             if session is not None or not error.facts.get("slow"):
                 raise
         return await self._run("begin_far", **values)
-
-    async def _put(self, query_name: str, name: str, now: datetime, at: Position | None) -> bool:
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
-            await self._fetch(session, "hold_room")
-            if at is None:
-                snapshot, high = (await self._fetch(session, "moment"))[0]
-                at = Position(Snapshot.parse(snapshot), high=high)
-            rows = await self._fetch(session, query_name, name=name, position=str(at), now=now)
-            await session.commit()
-        finally:
-            await session.rollback()
-        return bool(rows)
 
     async def _slots(self) -> Slots:
         ((current, since, sizes, keep_for),) = await self._run("slots")
@@ -276,12 +209,4 @@ class PostgresChanges:
         """Run a query in a transaction, or in one of its own."""
         if session is None:
             return await self._run(query_name, **values)
-        query = self._queries[query_name]
-        return await session.fetch(query.statement, query.args(values))
-
-    async def _fetch(self, session: Session, query_name: str, /, **values: Any) -> Sequence[Row]:
-        query = self._queries[query_name]
-        return await session.fetch(query.statement, query.args(values))
-
-    async def _run(self, query_name: str, /, **values: Any) -> Sequence[Row]:
-        return await run(self._connections, self._queries[query_name], values)
+        return await self._fetch(session, query_name, **values)

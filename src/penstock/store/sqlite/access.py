@@ -18,7 +18,11 @@ from penstock.store.sqlite.session import Begin
 
 
 def _list_text(values: Sequence[Any]) -> str:
-    return json.dumps([one.hex if isinstance(one, UUID) else one for one in values])
+    return json.dumps(values, default=_item)
+
+
+def _item(value: UUID | datetime) -> str:
+    return value.hex if isinstance(value, UUID) else encode_datetime(value)
 
 
 _ENCODE: Mapping[type, Callable[[Any], Any]] = {
