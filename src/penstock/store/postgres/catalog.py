@@ -89,7 +89,6 @@ class PostgresCatalog:
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[PostgresSchemaLock]:
-        """Keep all other processes from changing the schema, at most `LOCK_WAIT` seconds after they have begun to."""
         async with self._connection() as connection:
             if self._direct.route.pooled:
                 async with self._connection() as holder:
@@ -157,7 +156,6 @@ class PostgresSchemaLock:
         return await _count(self._connection, sql)
 
     async def migrate(self, name: str, sql: str) -> None:
-        """Apply one of penstock's own migrations in a transaction of its own."""
         record = self._queries["record_migration"]
 
         async def work() -> None:

@@ -49,7 +49,6 @@ class PostgresChanges(StoredReaders):
         self._connections = connections
 
     async def take(self, name: str, lease: int) -> Position | None:
-        """Read under a lease from now on; where the reader is, or None."""
         ((origin, here),) = await self._run("origin")
         if origin != here:
             await self._settle_in()
@@ -62,7 +61,6 @@ class PostgresChanges(StoredReaders):
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        """What comes after a position: up to `limit` changes of these interests, or of all."""
         asked, before = {"interests": None if interests is None else list(interests)}, position
         changes: builtins.list[CapturedChange] = []
         room = limit
@@ -98,7 +96,6 @@ class PostgresChanges(StoredReaders):
         return Rotation(emptied, kept, moved)
 
     async def oldest_transaction(self) -> timedelta | None:
-        """For how long the oldest transaction has been open; None if nobody can say."""
         seconds = (await self._run("oldest"))[0][0]
         return None if seconds is None else timedelta(seconds=seconds)
 

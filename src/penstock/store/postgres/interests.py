@@ -51,7 +51,7 @@ _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table",
 
 
 class PostgresInterests:
-    """See `store.changes.Interests`."""
+    """See `store.contract.Interests`."""
 
     def __init__(self, connections: Connections, catalog: PostgresCatalog) -> None:
         self._connections = connections
@@ -59,7 +59,6 @@ class PostgresInterests:
         self._queries = load_queries("interests", POSTGRES)
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Give interests their numbers, without capturing anything yet."""
         known, numbers = await self._known(), list[int]()
         for one in interests:
             while (found := known.get(identity_of(one))) is None:  # another release may have replaced it already
@@ -69,7 +68,6 @@ class PostgresInterests:
         return numbers
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Refuse what `declare` would refuse, without changing anything."""
         known = await self._known()
         wanted = [one for one in interests if _state(known.get(identity_of(one))) != "ok"]
         if wanted:
@@ -78,7 +76,6 @@ class PostgresInterests:
                     await self._try_out(one, now)
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Have changes captured from now on; the numbers of the interests."""
         known = await self._known()
         if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
             async with self._catalog.lock() as lock:
@@ -88,7 +85,6 @@ class PostgresInterests:
         return [known[identity_of(one)].id for one in interests]
 
     async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
-        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more."""
         known = await self._known()
         if not gone(interests, numbers, known) and all(_is_alone(one, known) for one in interests):
             return frozenset()
@@ -101,7 +97,6 @@ class PostgresInterests:
         return missing
 
     async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Have captured for tasks what they are declared with now, and nothing else."""
         known, declared = await self._known(), await self._declared(interests)
         if all(identity_of(one) in declared and _is_alone(one, known) for one in interests):
             return
@@ -115,7 +110,6 @@ class PostgresInterests:
                     del known[identity_of(one)]
 
     async def mend(self, id_: int) -> bool:
-        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             await session.execute(_IMPATIENT)
@@ -134,7 +128,6 @@ class PostgresInterests:
         return True
 
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        """Have them captured no more."""
         if not ids:
             return
         async with self._catalog.lock() as lock:
@@ -145,12 +138,10 @@ class PostgresInterests:
                     await self._apply(lock, one.interest, await self._statements(known, None, [one]))
 
     async def list(self) -> builtins.list[InterestRow]:
-        """All interests by number, and whether each still captures."""
         known = (await self._known()).values()
         return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known]
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        """Those of some tables of which each change counts."""
         names, query = {POSTGRES.table(name): name for name in tables}, self._queries["each_of"]
         values = {"tables": [*names]}
         asked = session.fetch(query.statement, query.args(values)) if session else self._run("each_of", **values)
@@ -158,7 +149,6 @@ class PostgresInterests:
         return frozenset(names[row[0]] for row in rows)
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        """How the rows are read that an interest is about."""
         one = next((one for one in (await self._known()).values() if one.id == number), None)
         if one is None or one.found is None:
             return None

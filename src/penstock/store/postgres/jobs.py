@@ -72,7 +72,6 @@ class PostgresJobs:
         self._queries = load_queries("jobs", POSTGRES)
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
-        """Store jobs in a transaction."""
         if len(jobs) >= COPY_FROM and isinstance(session, PostgresSession):
             await copy(session, jobs, now)
             return
@@ -80,7 +79,6 @@ class PostgresJobs:
         await session.execute(query.statement, query.args(arrays(jobs, now)))
 
     async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
-        """Store any number of jobs in a transaction while they are made."""
         left, copies = iter(jobs), isinstance(session, PostgresSession)
         while piece := list(islice(left, COPY_FROM if copies else _PIECE)):
             if isinstance(session, PostgresSession) and len(piece) == COPY_FROM:
@@ -89,7 +87,6 @@ class PostgresJobs:
                 await self.enqueue(session, piece, now)
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
-        """Store a job in a transaction of its own."""
         values = alone(job, now)
         if values is None:
             await run(self._connections, self._queries["enqueue"], arrays([job], now), once=True)
@@ -97,22 +94,18 @@ class PostgresJobs:
             await run(self._connections, self._queries["enqueue_one"], values, once=True)
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
-        """Ask in a transaction that jobs be canceled."""
         query = self._queries["request_cancel"]
         await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
-        """The same for all jobs that meet a filter and have not ended; how many."""
         query = self._queries["request_cancel_all"]
         return await session.execute(query.statement, query.args({**filter_values(where), "now": now}))
 
     async def prepare(self, connections: int) -> None:
-        """Get so many connections ready to claim and to settle."""
         if not self._connections.route.pooled:
             await asyncio.gather(*(self._prepare_one() for _ in range(connections)))
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
-        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         opened: dict[str, timedelta | None] = {}
         taken = await self._pass_gates(self._left_out.first(rooms, limit), lease, now, opened)
         first, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
@@ -148,7 +141,6 @@ class PostgresJobs:
         return taken
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        """Write what became of running jobs; the ids that this lease still held."""
         if any(item.mark is not None for item in settlements):
             session = await begin(self._connections, BEGIN_INTERNAL)
             try:
@@ -161,15 +153,12 @@ class PostgresJobs:
         return _won(name, settlements, await self._run(name, lease=lease, **values))
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
-        """The same for one job, in the transaction that is its effect."""
         return await self.settle_all_within(session, lease, [settlement]) == 1
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
-        """The same for many jobs; how many the lease still held."""
         return len(await self._settle_within(session, lease, settlements))
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
         before = now - _REQUEST_KEPT
         running = [row[0] for row in await self._run("cancel_running")]
         if not await self._run("any_cancelable", before=before):
@@ -188,29 +177,24 @@ class PostgresJobs:
         return running
 
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
-        """One job, wherever it stands."""
         return (await self.find_many(session, [job_id], now)).get(job_id)
 
     async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
-        """Jobs, wherever they stand; those that are found."""
         query = self._queries["find"]
         rows = await session.fetch(query.statement, query.args({"ids": [*ids], "now": now}))
         return {row[0]: status_of(row) for row in rows}
 
     async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
-        """Jobs that meet a filter, newest first."""
         rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now)
         return [status_of(row) for row in rows]
 
     async def matching(
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[UUID]:
-        """Ids of jobs that meet a filter, newest first, those below one id."""
         rows = await self._fetch(session, "matching", **filter_values(where), limit=limit, now=now, below=below)
         return [row[0] for row in rows]
 
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Make jobs pending again that have failed or were canceled; those that were so."""
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             tasks = await self._ends.retry(session, list(ids), now)
@@ -224,12 +208,10 @@ class PostgresJobs:
         return [one for one in dict.fromkeys(ids) if one in again]
 
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so."""
         again = {row[0] for row in await self._run("recall", ids=list(ids), now=now)}
         return [one for one in dict.fromkeys(ids) if one in again]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        """How many jobs stand in each place."""
         query = self._queries["count"]
         rows = await session.fetch(query.statement, query.args({"now": now}))
         return {place: count for place, count in rows}  # noqa: C416 - rows are records, not pairs

@@ -56,7 +56,6 @@ class PostgresSignals:
         self._listener: asyncio.Task[None] | None = None
 
     def notify(self) -> None:
-        """Tell the services of all processes that there is work."""
         self._set_all()
         self._wanted.set()
         self._sent.clear()
@@ -64,13 +63,11 @@ class PostgresSignals:
             self._sender = asyncio.get_running_loop().create_task(self._send_loop())
 
     def subscribe(self, event: asyncio.Event) -> None:
-        """Set an event at each wake-up."""
         self._events.add(event)
         if self._listener is None:
             self._listener = asyncio.get_running_loop().create_task(self._listen_loop())
 
     def unsubscribe(self, event: asyncio.Event) -> None:
-        """Stop doing so."""
         self._events.discard(event)
         self._readers.pop(event, None)
 

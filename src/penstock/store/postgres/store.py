@@ -118,17 +118,14 @@ class PostgresStore:
             connection.terminate()
 
     async def close(self) -> None:
-        """Release all connections, also if that is cancelled."""
         async with AsyncExitStack() as parts:
             for part in (self._direct, self._connections, self._for_services, self.signals):
                 parts.push_async_callback(part.close)
 
     async def begin_read(self) -> PostgresSession:
-        """A read-only snapshot."""
         return await begin(self._connections, BEGIN_READ)
 
     async def begin_write(self, queue: int | None = None) -> PostgresSession:
-        """A serializable transaction."""
         return await begin(self._connections, BEGIN_WRITE, queue)
 
     async def ping(self) -> None:

@@ -123,7 +123,6 @@ class SqliteSchemaLock:
         return await self.run(lambda: _count(self._connection, sql))
 
     async def migrate(self, name: str, sql: str) -> None:
-        """Apply one of penstock's own migrations."""
         record = self._queries["record_migration"]
 
         def work() -> None:
@@ -134,7 +133,6 @@ class SqliteSchemaLock:
         await self.run(work)
 
     async def apply(self, change: Change) -> None:
-        """Make one change."""
 
         def work() -> None:
             for statement in change.statements:

@@ -23,7 +23,6 @@ class SqliteChanges(StoredReaders):
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        """What comes after a position: up to `limit` changes of these interests, or of all."""
         if session is None:
             async with self._reading() as own:
                 return await self.read(position, limit, interests, own)
@@ -52,7 +51,6 @@ class SqliteChanges(StoredReaders):
         return Rotation(emptied, kept=int(unread))
 
     async def oldest_transaction(self) -> timedelta | None:
-        """Nobody can say."""
         return None
 
     # ----- steps

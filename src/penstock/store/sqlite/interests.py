@@ -43,7 +43,7 @@ _TRIAL = "create table penstock_change (changed_at, interests, kinds, key, befor
 
 
 class SqliteInterests:
-    """See `store.changes.Interests`."""
+    """See `store.contract.Interests`."""
 
     def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
         self._begin_read = begin_read
@@ -51,7 +51,6 @@ class SqliteInterests:
         self._queries = load_queries("interests", SQLITE)
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Give interests their numbers, without capturing anything yet."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
         if any(identity_of(one) not in known for one in interests):
@@ -62,7 +61,6 @@ class SqliteInterests:
         return [known[identity_of(one)].id for one in interests]
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Refuse what `declare` would refuse, without changing anything."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
         if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
@@ -73,7 +71,6 @@ class SqliteInterests:
                 await session.rollback()
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Have changes captured from now on; the numbers of the interests."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
         if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
@@ -82,7 +79,6 @@ class SqliteInterests:
         return [known[identity_of(one)].id for one in interests]
 
     async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
-        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
         if not gone(interests, numbers, known) and all(_is_alone(one, known) for one in interests):
@@ -95,7 +91,6 @@ class SqliteInterests:
         return missing
 
     async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Have captured for tasks what they are declared with now, and nothing else."""
         async with reading(self._begin_read) as session:
             known, declared = await self._known(session), await self._declared(session, interests)
         if all(identity_of(one) in declared and _is_alone(one, known) for one in interests):
@@ -107,7 +102,6 @@ class SqliteInterests:
             await self._drop(session, [one.id for one in stale if one is not None])
 
     async def mend(self, id_: int) -> bool:
-        """Make the triggers of an interest anew; False if it is in order, or not there any more."""
         async with writing(self._begin_write) as session:
             one = next((one for one in (await self._known(session)).values() if one.id == id_), None)
             if one is None or one.installed is None or _state(one) == "ok":  # whoever has added it declares it
@@ -116,7 +110,6 @@ class SqliteInterests:
         return True
 
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        """Have them captured no more."""
         if not ids:
             return
         async with writing(self._begin_write) as session:
@@ -124,19 +117,16 @@ class SqliteInterests:
             await self._drop(session, [number for number in ids if number not in used])
 
     async def list(self) -> builtins.list[InterestRow]:
-        """All interests by number, and whether each still captures."""
         async with reading(self._begin_read) as session:
             known = await self._known(session)
         return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known.values()]
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        """Those of some tables of which each change counts."""
         async with reading(self._begin_read) if session is None else nullcontext(session) as seen:
             rows = await self._fetch(seen, "each_of", tables=json.dumps(tables))
         return frozenset(row[0] for row in rows)
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        """How the rows are read that an interest is about."""
         async with reading(self._begin_read) as session:
             one = next((one for one in (await self._known(session)).values() if one.id == number), None)
         if one is None or one.found is None:

@@ -65,7 +65,6 @@ class SqliteJobs:
         self._queries = load_queries("jobs", SQLITE)
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
-        """Store jobs in a transaction."""
         texts, at = time_texts(), encode_datetime(now)
         options = {id(job.options): job.options for job in jobs}
         stored = {key: options_text(value) for key, value in options.items()}
@@ -82,7 +81,6 @@ class SqliteJobs:
                 await session.execute_many(query.statement, rows)
 
     async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
-        """Store any number of jobs in a transaction while they are made."""
         left, clock = iter(jobs), SystemClock()
         while piece := list(islice(left, _PIECE)):
             await self.enqueue(session, piece, now)
@@ -90,26 +88,22 @@ class SqliteJobs:
                 await clock.sleep(0)
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
-        """Store a job in a transaction of its own."""
         due = job.run_at <= now
         query = self._queries["enqueue" if due and job.concurrency_key is None else "enqueue_scheduled"]
         row = new_row(job, options_text(job.options), encode_datetime(job.run_at), encode_datetime(now), due=due)
         await self._write_alone(query.statement, query.args(row))
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
-        """Ask in a transaction that jobs be canceled."""
         for job_id in ids:
             await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
-        """The same for all jobs that meet a filter and have not ended; how many."""
         return await self._execute(session, "request_cancel_all", filter_row(where) | {"now": encode_datetime(now)})
 
     async def prepare(self, connections: int) -> None:
         """There is one, which is ready."""
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
-        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         if not self._was_full:
             ready, next_run_at, cancels = await self._look(rooms)
             if not ready and not _is_due(next_run_at, now):
@@ -131,12 +125,10 @@ class SqliteJobs:
         return Claim(jobs, next_run_at, cancels, due, min(waits, default=None))
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        """Write what became of running jobs; the ids that this lease still held."""
         async with writing(self._begin_write) as session:
             return await self._settle_all(session, lease, settlements)
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
-        """The same for one job, in the transaction that is its effect."""
         failed = attempt_text(settlement.failed)
         rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease, failed_attempt=failed)
         if not rows:
@@ -166,11 +158,9 @@ class SqliteJobs:
             await self._execute(session, "end", values | ended_row(settlement))
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
-        """The same for many jobs; how many the lease still held."""
         return len(await self._settle_all(session, lease, settlements))
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
         before = encode_datetime(now - _REQUEST_KEPT)
         async with reading(self._begin_read) as session:
             running = [UUID(bytes=row[0]) for row in await self._fetch(session, "cancel_running")]
@@ -184,30 +174,25 @@ class SqliteJobs:
         return running
 
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
-        """One job, wherever it stands."""
         rows = await self._fetch(session, "find", id=job_id.bytes, now=encode_datetime(now))
         return status_of(timed_row(rows[-1])) if rows else None
 
     async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
-        """Jobs, wherever they stand; those that are found."""
         found = {one: await self.find(session, one, now) for one in ids}
         return {one: status for one, status in found.items() if status is not None}
 
     async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
-        """Jobs that meet a filter, newest first."""
         rows = await self._fetch(session, "list", **filter_row(where), limit=limit, now=encode_datetime(now))
         return [status_of(timed_row(row)) for row in rows]
 
     async def matching(
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[UUID]:
-        """Ids of jobs that meet a filter, newest first, those below one id."""
         values = filter_row(where) | {"limit": limit, "now": encode_datetime(now)}
         rows = await self._fetch(session, "matching", **values, below=below.bytes)
         return [UUID(bytes=row[0]) for row in rows]
 
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Make jobs pending again that have failed or were canceled; those that were so."""
         async with writing(self._begin_write) as session:
             tasks = await self._ends.retry(session, ids, now)
             return [
@@ -217,17 +202,14 @@ class SqliteJobs:
             ]
 
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so."""
         async with writing(self._begin_write) as session:
             return [one for one in dict.fromkeys(ids) if await self._recall(session, one, now)]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        """How many jobs stand in each place."""
         rows = await self._fetch(session, "count", now=encode_datetime(now))
         return {row[0]: row[1] for row in rows}
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget finished jobs whose time is over, in one bounded step; how many."""
         async with writing(self._begin_write) as session:
             return await self._execute(session, "prune", {"now": encode_datetime(now), "limit": limit})
 

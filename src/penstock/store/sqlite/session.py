@@ -70,7 +70,6 @@ class SqliteSession:
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
     ) -> tuple[list[str], Sequence[Row]]:
-        """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
         if not _QUERY.match(sql):
             raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
@@ -99,15 +98,12 @@ class SqliteSession:
             raise DataError(f"ctx.sql: {error.__cause__}.", fix="It only reads; write with ctx.db.") from error
 
     async def savepoint(self, name: str) -> None:
-        """Remember this point of the transaction."""
         self._plain(f"savepoint {name}")
 
     async def release(self, name: str) -> None:
-        """Forget a savepoint; its changes stay part of the transaction."""
         self._plain(f"release {name}")
 
     async def rollback_to(self, name: str) -> None:
-        """Undo all since a savepoint, and forget it."""
         await self._leave()
         self._plain(f"rollback to {name}")
         self._plain(f"release {name}")

@@ -97,7 +97,6 @@ class SqliteStore:
         self._writer = Writer(connection, self._path, self._config.database_wait)
 
     async def close(self) -> None:
-        """Close the file."""
         await self.signals.close()
         if self._writer is not None and self._executor is not None:
             await self._writer.settle()
@@ -108,7 +107,6 @@ class SqliteStore:
         self._writer = self._executor = None
 
     async def begin_read(self) -> ReadSession:
-        """A read-only snapshot."""
         return await self._begin_read(self._readers)
 
     async def _begin_service_read(self) -> ReadSession:
@@ -127,7 +125,6 @@ class SqliteStore:
         return ReadSession(connection, executor, self._config.statement_timeout, readers)
 
     async def begin_write(self, queue: int | None = None) -> WriteSession:  # noqa: ARG002 - all writers queue here
-        """A serializable transaction."""
         writer = self._writer
         if writer is None:
             raise not_open()
@@ -145,7 +142,6 @@ class SqliteStore:
         """Nothing to do: all processes are on one machine."""
 
     async def ping(self) -> None:
-        """Raise unless the database answers."""
         session = await self._begin_service_read()
         try:
             await session.fetch(self._queries["ping"].statement)
@@ -153,7 +149,6 @@ class SqliteStore:
             await session.rollback()
 
     def check_definition(self, definition: TableDefinition) -> None:
-        """Refuse a table in a schema: SQLite has none."""
         if "." in definition.name:
             raise DeclarationError(
                 f"Table {definition.table.__name__}: SQLite has no schemas, so there is no {definition.name}.",
@@ -216,11 +211,9 @@ class ReadSession(SqliteSession):
         self._readers = readers
 
     async def commit(self) -> None:
-        """End the snapshot."""
         await self.rollback()
 
     async def rollback(self) -> None:
-        """End the snapshot."""
         if self._ended:
             return
         self._ended = True
@@ -257,13 +250,11 @@ class WriteSession(SqliteSession):
         return connection
 
     async def commit(self) -> None:
-        """Make all of it durable."""
         self._use()
         self._ended = True
         await self._writer.finish()
 
     async def rollback(self) -> None:
-        """Undo all of it."""
         if not self._ended:
             self._ended = True
             cancelled = isinstance(sys.exception(), asyncio.CancelledError)
