@@ -19,8 +19,8 @@ from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Rotation
 from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
+from penstock.store.postgres.access import run
 from penstock.store.postgres.changes import TURN
-from penstock.store.postgres.jobs import run
 from penstock.store.sql.queries import Query
 
 WRITERS, TRANSACTIONS = 24, 40

@@ -93,7 +93,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         },
     ),
     "find": (
-        {"id": UNKNOWN, "ids": [UNKNOWN], "now": NOW},
+        {"id": [UNKNOWN], "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
     ),
     "prune": ({"now": NOW + timedelta(days=400), "limit": 10}, {"finished_job": {"finished_job_expires_at", "key"}}),
@@ -110,7 +110,8 @@ LIMITED = {"list", "look", "claim_ending", "next_run_at"}
 
 
 def query_of(dialect: Dialect, name: str) -> Query:
-    return load_queries("gates" if name in OF_GATES else "jobs", dialect)[name]
+    nouns = ("gates",) if name in OF_GATES else ("jobs", "moves")
+    return next(found[name] for noun in nouns if name in (found := load_queries(noun, dialect)))
 
 
 # ----- PostgreSQL
@@ -250,7 +251,7 @@ def index_kind(table: str, index: str) -> str:
 def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) -> None:
     """Of 50,000 scheduled jobs it looks at one: the next. And of the ready ones at no more than it takes."""
     asked, _ = HOT["claim"]
-    query = load_queries("jobs", POSTGRES)["claim"]
+    query = load_queries("moves", POSTGRES)["claim"]
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, "for what is asked"))
     touched: dict[str, float] = {}
     for node in plan:
@@ -311,7 +312,7 @@ def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_p
 
 def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
     """A partition of many millions is truncated in a moment; to count it first would take longer than is allowed."""
-    query = load_queries("jobs", POSTGRES)["count_slot"]
+    query = load_queries("moves", POSTGRES)["count_slot"]
     asked = {"slot": 3, "most": 10}
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, "for what is asked"))
     scans = [node for node in plan if node.get("Relation Name", "").startswith("finished_job")]
@@ -319,7 +320,7 @@ def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: 
 
 
 def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> None:
-    query = load_queries("jobs", POSTGRES)["count_slot"]
+    query = load_queries("moves", POSTGRES)["count_slot"]
 
     async def count(most: int, slot: int = 3) -> int:
         connection = await asyncpg.connect(postgres_plans)
@@ -336,7 +337,17 @@ def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> 
 
 # ----- SQLite
 
-FEW = {"SCAN job", "SCAN CONSTANT ROW", "SCAN gate", "SCAN free", "SCAN k", "SCAN ahead", "SCAN again", "SCAN turn"}
+FEW = {
+    "SCAN job",
+    "SCAN few",
+    "SCAN CONSTANT ROW",
+    "SCAN gate",
+    "SCAN free",
+    "SCAN k",
+    "SCAN ahead",
+    "SCAN again",
+    "SCAN turn",
+}
 
 
 @pytest.fixture(scope="module")
@@ -421,7 +432,7 @@ def test_sqlite_claims_without_touching_scheduled_jobs(sqlite_plans: Path) -> No
 
 
 def steps_of_claim(file: Path, *before: str) -> int:
-    queries = load_queries("jobs", SQLITE)
+    queries = load_queries("moves", SQLITE)
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("begin")
     for statement in before:

@@ -160,7 +160,7 @@ def test_the_states_in_sql_are_those_of_the_state_machine() -> None:
 def test_users_transactions_only_insert_into_hot_tables() -> None:
     """The rule of the store, read off the SQL: what a session of a user's runs is an insert."""
     for _, dialect in DIALECTS.values():
-        queries = load_queries("jobs", dialect)
+        queries = {**load_queries("jobs", dialect), **load_queries("moves", dialect)}
         for name in ("enqueue", "enqueue_scheduled", "request_cancel"):
             if name in queries:
                 sql = queries[name].statement.sql

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
-from penstock.jobs.job import Job
+from penstock.jobs.job import Job, JobStatus
 from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
@@ -96,18 +96,22 @@ class Access(ABC):
     def job(self, row: Row) -> Job:
         """A job from a row of the query `running`, or of one like it."""
 
+    @abstractmethod
+    def status(self, row: Row) -> JobStatus:
+        """How a job stands from a row of the query `find`, or of one like it."""
+
 
 class Noun:
     """One noun at rest, the same for both stores.
 
     Args:
         access: How its database is reached.
-        name: Name of its file of queries.
+        names: Names of its files of queries.
     """
 
-    def __init__(self, access: Access, name: str) -> None:
+    def __init__(self, access: Access, *names: str) -> None:
         self._access = access
-        self._queries = load_queries(name, access.dialect)
+        self._queries = {name: query for file in names for name, query in load_queries(file, access.dialect).items()}
 
     def _reading(self) -> AbstractAsyncContextManager[Session]:
         return reading(self._access.begin_read)
@@ -132,11 +136,14 @@ class Noun:
     async def _run_each(self, query_name: str, rows: Sequence[Values], /, **values: Any) -> Sequence[Row]:
         return () if not rows else await self._access.run_each(self._queries[query_name], rows, values)
 
+    async def _execute(self, session: OpenTransaction, query_name: str, /, **values: Any) -> int:
+        query = self._queries[query_name]
+        return await session.execute(query.statement, self._access.args(query, values))
+
     async def _prune(self, now: datetime, limit: int, look: str = "") -> int:
         """Delete rows that have had their time by the query `prune`, if a look finds any; how many."""
         values = {"now": now, "limit": limit}
         if look and self._access.looks_first and not await self._look(look, **values):
             return 0
-        query = self._queries["prune"]
         async with self._writing() as session:
-            return await session.execute(query.statement, self._access.args(query, values))
+            return await self._execute(session, "prune", **values)

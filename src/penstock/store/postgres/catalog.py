@@ -22,10 +22,10 @@ from penstock.observe.logs import event as log_event
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable
 from penstock.store.contract.schema import Change
 from penstock.store.contract.session import Row
+from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
-from penstock.store.postgres.jobs import run
 from penstock.store.postgres.route import Connection
 from penstock.store.sql.queries import Query, load_queries
 from penstock.values import decode_json

@@ -13,11 +13,11 @@ from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError,
 from penstock.store.contract.changes import InterestRow, Source, State
 from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
+from penstock.store.postgres.access import run
 from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.jobs import run
 from penstock.store.postgres.rowsource import source
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 from penstock.store.postgres.triggerbodies import appended

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
+from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
-from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
+from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
+from penstock.store.nouns.jobs import StoredJobs
+from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
+from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
+from penstock.store.postgres.errors import translate
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
@@ -31,12 +30,9 @@ from penstock.store.rows.jobs import (
     attempts_text,
     ending_text,
     expired_slot,
-    filter_values,
     job_of,
     slot_of,
-    status_of,
 )
-from penstock.store.sql.queries import Query, load_queries
 
 _PROMOTE_MOST = 1000
 _PIECE = 5000  # jobs in one statement, of a transaction that is shared
@@ -60,16 +56,18 @@ _TRUNCATE = "truncate penstock.finished_job_{slot}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 
 
-class PostgresJobs:
+class PostgresJobs(StoredJobs):
     """See `store.contract.Jobs`."""
 
-    def __init__(self, connections: Connections, gates: PostgresGates, heads: Heads, ends: PostgresTaskEnds) -> None:
+    def __init__(
+        self, access: Access, connections: Connections, gates: PostgresGates, heads: Heads, ends: PostgresTaskEnds
+    ) -> None:
+        super().__init__(access)
         self._connections = connections
         self._ends = ends
         self._gates = gates
         self._heads = heads
         self._left_out = GatesLeftOut()
-        self._queries = load_queries("jobs", POSTGRES)
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         if len(jobs) >= COPY_FROM and isinstance(session, PostgresSession):
@@ -92,14 +90,6 @@ class PostgresJobs:
             await run(self._connections, self._queries["enqueue"], arrays([job], now), once=True)
         else:
             await run(self._connections, self._queries["enqueue_one"], values, once=True)
-
-    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
-        query = self._queries["request_cancel"]
-        await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
-
-    async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
-        query = self._queries["request_cancel_all"]
-        return await session.execute(query.statement, query.args({**filter_values(where), "now": now}))
 
     async def prepare(self, connections: int) -> None:
         if not self._connections.route.pooled:
@@ -176,24 +166,6 @@ class PostgresJobs:
             await session.rollback()
         return running
 
-    async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
-        return (await self.find_many(session, [job_id], now)).get(job_id)
-
-    async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
-        query = self._queries["find"]
-        rows = await session.fetch(query.statement, query.args({"ids": [*ids], "now": now}))
-        return {row[0]: status_of(row) for row in rows}
-
-    async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
-        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now)
-        return [status_of(row) for row in rows]
-
-    async def matching(
-        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
-    ) -> builtins.list[UUID]:
-        rows = await self._fetch(session, "matching", **filter_values(where), limit=limit, now=now, below=below)
-        return [row[0] for row in rows]
-
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
@@ -210,11 +182,6 @@ class PostgresJobs:
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         again = {row[0] for row in await self._run("recall", ids=list(ids), now=now)}
         return [one for one in dict.fromkeys(ids) if one in again]
-
-    async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        query = self._queries["count"]
-        rows = await session.fetch(query.statement, query.args({"now": now}))
-        return {place: count for place, count in rows}  # noqa: C416 - rows are records, not pairs
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
@@ -272,56 +239,6 @@ class PostgresJobs:
         jobs = [job_of((*row[:11], row[11] or row[_RUN_AT], now, row[_FAILING_SINCE])) for row in rows]
         self._heads.learn(began, pools, first[_PASSED], [(row[_RANK], row[_SEQ]) for row in rows], jobs)
         return first, jobs
-
-    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
-        query = self._queries[name]
-        return await session.fetch(query.statement, query.args(values))
-
-    async def _run(self, name: str, **values: Any) -> Sequence[Row]:
-        return await run(self._connections, self._queries[name], values)
-
-
-async def run(
-    connections: Connections, query: Query, values: Mapping[str, Any], *, once: bool = False
-) -> Sequence[Row]:
-    """Run one query in a transaction of its own.
-
-    Args:
-        connections: On one of them it is run.
-        query: The query.
-        values: Its parameters.
-        once: Whether it must not be run again if nobody knows whether it has been.
-    """
-    if connections.route.pooled:
-        return await _run_pooled(connections, query, values)
-    connection = await connections.acquire()
-    broken = True
-    try:
-        rows: Sequence[Row] = await connection.fetch(
-            query.statement.sql, *query.args(values), timeout=connections.answer_timeout
-        )
-        broken = False
-    except BaseException as error:
-        broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)
-        if is_connection_lost(error):
-            connections.drop_free()
-        if once and not was_not_sent(error) and (is_connection_lost(error) or isinstance(error, TimeoutError)):
-            raise uncertain(error) from error
-        raise translate(error) from error
-    finally:
-        connections.release(connection, broken=broken)
-    return rows
-
-
-async def _run_pooled(connections: Connections, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
-    """The same through a pooler, where settings hold within a transaction only."""
-    session = await begin(connections, BEGIN_INTERNAL)
-    try:
-        rows = await session.fetch(query.statement, query.args(values))
-        await session.commit()
-    finally:
-        await session.rollback()
-    return rows
 
 
 def _won(name: str, settlements: Sequence[Settlement], rows: Sequence[Row]) -> set[UUID]:

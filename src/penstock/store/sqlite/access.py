@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from penstock.jobs.job import Job
+from penstock.jobs.job import Job, JobStatus
 from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
 from penstock.store.nouns.noun import Access, Values
+from penstock.store.rows.jobs import status_of
 from penstock.store.sql.queries import Query
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobrows import job_from, time_of
@@ -91,3 +92,6 @@ class SqliteAccess(Access):
 
     def job(self, row: Row) -> Job:
         return job_from(row)
+
+    def status(self, row: Row) -> JobStatus:
+        return status_of((UUID(bytes=row[0]), *row[1:5], *map(time_of, row[5:9]), *row[9:]))

@@ -24,6 +24,7 @@ _RESPELL = (
     (r"::jsonb -> -1 ->> '", " ->> '$[#-1]."),
     (r"::[a-z]+(\[\])?", ""),  # parameters need no type
     (r" for (no key update|update|key share|share)( of \w+)?( skip locked)?", ""),  # there is one writer
+    (r"/\* by id \*/ ", "+"),  # so that the index of the column is not taken
     (r"\bselect from\b", "select 1 from"),
     (r"\bgreatest\(", "max("),
     (r"\bleast\(", "min("),

@@ -17,7 +17,8 @@ from typing import Any
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.store.contract.changes import InterestRow, Source, State
-from penstock.store.contract.session import OpenTransaction, Session, Statement, reading, writing
+from penstock.store.contract.session import OpenTransaction, Session, Statement
+from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.interests import (
     Identity,
     Known,
@@ -31,59 +32,54 @@ from penstock.store.rows.interests import (
     others,
 )
 from penstock.store.sql.conditions import ConditionSql
-from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.capture import lost, source, triggers
-from penstock.store.sqlite.dialect import SQLITE, encode_datetime
-from penstock.store.sqlite.jobs import fetch
-from penstock.store.sqlite.session import Begin
+from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
 _COLLATION = "penstock_decimal"
 _TRIAL = "create table penstock_change (changed_at, interests, kinds, key, before, after)"
 
 
-class SqliteInterests:
+class SqliteInterests(Noun):
     """See `store.contract.Interests`."""
 
-    def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
-        self._begin_read = begin_read
-        self._begin_write = begin_write
-        self._queries = load_queries("interests", SQLITE)
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "interests")
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        async with reading(self._begin_read) as session:
+        async with self._reading() as session:
             known = await self._known(session)
         if any(identity_of(one) not in known for one in interests):
-            async with writing(self._begin_write) as session:
+            async with self._writing() as session:
                 for one in interests:
                     await self._fetch(session, "add", **_added(one, now))
                 known = await self._known(session)
         return [known[identity_of(one)].id for one in interests]
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
-        async with reading(self._begin_read) as session:
+        async with self._reading() as session:
             known = await self._known(session)
         if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
-            session = await self._begin_write()
+            session = await self._access.begin_write()
             try:
                 await self._declare(session, interests, now)
             finally:
                 await session.rollback()
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        async with reading(self._begin_read) as session:
+        async with self._reading() as session:
             known = await self._known(session)
         if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
-            async with writing(self._begin_write) as session:
+            async with self._writing() as session:
                 known = await self._declare(session, interests, now)
         return [known[identity_of(one)].id for one in interests]
 
     async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
-        async with reading(self._begin_read) as session:
+        async with self._reading() as session:
             known = await self._known(session)
         if not gone(interests, numbers, known) and all(_is_alone(one, known) for one in interests):
             return frozenset()
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             known = await self._known(session)
             missing = gone(interests, numbers, known)
             left = [one for one, number in zip(interests, numbers, strict=True) if number not in missing]
@@ -91,18 +87,18 @@ class SqliteInterests:
         return missing
 
     async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
-        async with reading(self._begin_read) as session:
+        async with self._reading() as session:
             known, declared = await self._known(session), await self._declared(session, interests)
         if all(identity_of(one) in declared and _is_alone(one, known) for one in interests):
             return
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             known, declared = await self._known(session), await self._declared(session, interests)
             await self._declare_alone(session, [one for one in interests if identity_of(one) in declared], known, now)
             stale = [known.get(identity_of(one)) for one in interests if identity_of(one) not in declared]
             await self._drop(session, [one.id for one in stale if one is not None])
 
     async def mend(self, id_: int) -> bool:
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             one = next((one for one in (await self._known(session)).values() if one.id == id_), None)
             if one is None or one.installed is None or _state(one) == "ok":  # whoever has added it declares it
                 return False
@@ -112,22 +108,22 @@ class SqliteInterests:
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
         if not ids:
             return
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             used = {one.id for one in (await self._known(session)).values() if unused and one.installed is not None}
             await self._drop(session, [number for number in ids if number not in used])
 
     async def list(self) -> builtins.list[InterestRow]:
-        async with reading(self._begin_read) as session:
+        async with self._reading() as session:
             known = await self._known(session)
         return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known.values()]
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        async with reading(self._begin_read) if session is None else nullcontext(session) as seen:
-            rows = await self._fetch(seen, "each_of", tables=json.dumps(tables))
+        async with self._reading() if session is None else nullcontext(session) as seen:
+            rows = await self._fetch(seen, "each_of", tables=[*tables])
         return frozenset(row[0] for row in rows)
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        async with reading(self._begin_read) as session:
+        async with self._reading() as session:
             one = next((one for one in (await self._known(session)).values() if one.id == number), None)
         if one is None or one.found is None:
             return None
@@ -186,7 +182,7 @@ class SqliteInterests:
 
     async def _declared(self, session: OpenTransaction, interests: Sequence[Interest]) -> set[Identity]:
         """What the tasks of these interests are declared with now."""
-        rows = await self._fetch(session, "declared", names=json.dumps([one.name for one in interests]))
+        rows = await self._fetch(session, "declared", names=[one.name for one in interests])
         return {(row[0], row[1]) for row in rows}
 
     async def _known(self, session: OpenTransaction) -> dict[Identity, Known]:
@@ -194,7 +190,7 @@ class SqliteInterests:
             Known(
                 number,
                 Interest.parse(spec),
-                datetime.fromisoformat(declared_at),
+                self._access.time(declared_at),
                 capture,
                 _json(installed),
                 _there(there),
@@ -202,14 +198,11 @@ class SqliteInterests:
             for number, spec, declared_at, capture, installed, there in await self._fetch(session, "list")
         )
 
-    async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Any]:
-        return await fetch(session, self._queries[query_name], values)
-
 
 def _added(interest: Interest, now: datetime) -> dict[str, Any]:
     return {
         "name": interest.name, "digest": interest.digest, "source": interest.table, "spec": interest.text(),
-        "now": encode_datetime(now),
+        "now": now,
     }  # fmt: skip
 
 
