@@ -84,7 +84,7 @@ class Day:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.disturb())
             await self.send_rows()
-        self.tell(f"all {len(self.rows)} rows are answered; what is left are messages on their way")
+        self.tell(f"all {len(self.rows)} rows are answered; some messages may still be on their way")
         deadline = monotonic() + PATIENCE
         while self.has_work and monotonic() < deadline:
             await asyncio.sleep(0.1)

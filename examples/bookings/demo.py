@@ -3,6 +3,8 @@
 Starts a provider, and ``penstock serve`` with bookings.py; sends the rows of bookings.csv over HTTP; has the provider
 go out of order; kills penstock with SIGKILL and starts it again. Then it compares the database with the CSV and with
 what the provider has accepted. The database is a new SQLite file, or the one that DATABASE_URL names.
+
+``DEMO_PICTURE=docs/demo.svg make demo`` saves what it shows as the picture of the README.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 import bookings
 import httpx
 from day import PATIENCE, Day, read_rows
+from picture import save_picture
 from processes import DemoFailed, Process, free_ports, stop
 from proof import gather_evidence, prove, show_proof
 from rich.console import Console
@@ -31,6 +34,7 @@ PENSTOCK = Path(sys.executable).parent / "penstock"
 OUT = Path(os.environ.get("DEMO_OUT", HERE / "out"))  # where the data and the logs go
 BOOKINGS = os.environ.get("DEMO_BOOKINGS")  # how many rows of the CSV are sent; all by default
 SECONDS = float(os.environ.get("DEMO_SECONDS", "14"))  # in how many seconds
+PICTURE = os.environ.get("DEMO_PICTURE")  # where a picture of the output is saved; none by default
 
 COUNT_BOOKINGS = "select status, count(*) from booking group by status"
 
@@ -70,6 +74,8 @@ async def demo(console: Console, processes: list[Process]) -> bool:
         claims = prove(day, evidence)
         screen.tell("all work is done" if not day.has_work else "[red]there is work left[/]")
     show_proof(console, day, evidence, claims)
+    if PICTURE:
+        save_picture(console, Path(PICTURE))
     show_ways_on(console, folder)
     return all(claim.is_true for claim in claims)
 
@@ -101,7 +107,8 @@ def _near(path: Path) -> str:
 
 def main() -> int:
     """Run the demo; its exit status: 0 if all claims are true."""
-    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 120)
+    width = None if sys.stdout.isatty() and not PICTURE else 120
+    console = Console(highlight=False, emoji=False, width=width, record=bool(PICTURE))
     processes: list[Process] = []
     try:
         return 0 if asyncio.run(_run(console, processes)) else 1

@@ -134,8 +134,10 @@ def _claims_on_bookings(day: Day, evidence: Evidence) -> Iterable[Claim]:
         [request for request in repeated if len(day.ids.get(str(request), ())) == 1],
     )
     yield Claim("cancelled bookings are cancelled", cancelled, in_status("cancelled"))
-    yield Claim("all others are confirmed", list(valid.keys() - {*cancelled, *unreachable}), in_status("confirmed"))
-    yield Claim("except those whose number is out of service", unreachable, in_status("booked"))
+    yield Claim(
+        "all other bookings are confirmed", list(valid.keys() - {*cancelled, *unreachable}), in_status("confirmed")
+    )
+    yield Claim("except those with a number out of service", unreachable, in_status("booked"))
 
 
 def _claims_on_messages(evidence: Evidence) -> Iterable[Claim]:
@@ -167,7 +169,7 @@ def _claims_on_jobs(day: Day, evidence: Evidence) -> Iterable[Claim]:
         return [request for request, found in evidence.reminders.items() if found == state]
 
     yield Claim("reminders wait for their day", list(far - cancelled), reminders("pending"))
-    yield Claim("those of cancelled bookings are canceled", list(far & cancelled), reminders("canceled"))
+    yield Claim("reminders of cancelled bookings are canceled", list(far & cancelled), reminders("canceled"))
     yield Claim("jobs left ready or running", [], list(range(evidence.left)))
 
 
@@ -196,10 +198,9 @@ def show_proof(console: Console, day: Day, evidence: Evidence, claims: list[Clai
     answers = Counter(day.state["provider"]["answers"])
     failed = sum(answers[name] for name in ("overloaded", "broken", "out of order"))
     console.print(
-        f"On the way there the provider failed {failed} times, and {answers['answer lost']} times it accepted a "
-        f"message and its answer was lost; {answers['repeated']} messages came to it again, and it knew them. The "
-        f"crash took {evidence.lost} attempts with it, and callers had to call again {day.counts['called again']} "
-        "times."
+        f"On the way the provider failed {failed} times. {answers['answer lost']} answers were lost after it had "
+        f"accepted the message. {answers['repeated']} messages came again, and it recognised them. The crash "
+        f"interrupted {evidence.lost} attempts, and callers repeated {day.counts['called again']} calls."
     )
 
 

@@ -54,7 +54,7 @@ class Screen:
         return (
             f"{day.counts['answered']} of {len(day.rows)} rows; messages: {messages['accepted']} accepted, "
             f"{messages['sending']} sending, {messages['retrying']} retrying; jobs: {jobs['ready']} ready, "
-            f"{jobs['running']} running; provider {'OUT OF ORDER' if provider['outage'] else 'up'}"
+            f"{jobs['running']} running; provider {'DOWN' if provider['outage'] else 'up'}"
         )
 
     def _picture(self, day: Day) -> RenderableType:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
+from penstock.api.backend import BackendWords
 from penstock.api.crons.crons import Crons
 from penstock.api.declaring import Declaring
 from penstock.api.guests import Guests
@@ -20,9 +20,6 @@ from penstock.api.pools.workpool import Workpool
 from penstock.api.ratelimits import RateLimiter, RateLimiters
 from penstock.api.syncbackend import SyncApp
 from penstock.api.tasks.tasks import ReactiveTasks, check_tasks, declare_tasks
-from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.enqueue.scheduler import Scheduler
-from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
 from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
@@ -30,10 +27,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
-from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
 from penstock.functions.tables import distinct, tables_of
-from penstock.jobs.filter import ALL_JOBS, JobFilter, check_limit
-from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
@@ -46,13 +40,9 @@ from penstock.services.pruner import Pruner
 from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker.worker import Worker
-from penstock.store.contract.pools import PoolRow
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
 
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "pruner"]
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "pruner")
 
@@ -234,15 +224,12 @@ class App(Declaring):
             await backend.stop()
 
 
-class Backend:
+class Backend(BackendWords):
     """A running app.
 
     Attributes:
         app: The app.
         config: The settings in force.
-        engine: Store, functions and clock.
-        scheduler: Functions to run later, each as a job stored at once.
-        job_calls: Jobs, as pools enqueue and look at them.
     """
 
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
@@ -252,8 +239,6 @@ class Backend:
         self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits.policies, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
-        self.job_calls = JobCalls(self.runner, None)
-        self.scheduler = Scheduler(self.job_calls)
         self.services = Group([], self.engine.store.signals)
 
     async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
@@ -338,69 +323,3 @@ class Backend:
         if name == "relay":
             return Relay(self.runner, here, self.app.outboxes)
         return Pruner(self.runner)
-
-    async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a query in a snapshot."""
-        return await self.runner.run_query(function, args, kwargs)
-
-    async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a mutation in a serializable transaction, again if it conflicts.
-
-        Raises:
-            Conflict: It conflicted more often than the settings allow.
-            DatabaseUnavailable: The database was lost; ``facts["uncertain"]`` says whether it may have taken effect.
-        """
-        return await self.runner.run_mutation(function, args, kwargs)
-
-    async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an action."""
-        return await self.runner.run_action(function, args, kwargs)
-
-    def with_lock(
-        self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
-    ) -> LockBlock:
-        """Do something while nobody else, on any machine, holds a lock; see `ActionCtx.with_lock`."""
-        return LockBlock(self.runner, key, wait, lease, on_lost)
-
-    def wake(self) -> None:
-        """Tell the workers of all processes that there is work, which a transaction of your own has committed."""
-        self.engine.store.signals.notify()
-
-    async def job(self, job: JobId) -> JobStatus | None:
-        """How a job stands; None if it is unknown, or its status has expired."""
-        return await self.job_calls.find(job_uuid(job))
-
-    async def pools(self) -> list[PoolRow]:
-        """The pools that the database knows, by name: their limits, and how many of their jobs stand where."""
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.pools.list(session)
-        finally:
-            await session.rollback()
-
-    async def jobs(self, state: str | None = None, limit: int = 100, *, where: JobFilter = ALL_JOBS) -> list[JobStatus]:
-        """Jobs in one state (pending, running, success, failed, canceled, skipped) or in all, newest first.
-
-        Args:
-            state: Only those in this state.
-            limit: How many, at most 10,000.
-            where: Only those that meet this filter.
-
-        Raises:
-            ValueInvalid: There is no such state, or so many cannot be asked for.
-        """
-        check_limit(limit)
-        where = where if state is None else replace(where, state=state)
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.jobs.list(session, where, limit, self.engine.clock.now())
-        finally:
-            await session.rollback()
-
-    async def job_counts(self) -> Mapping[str, int]:
-        """How many jobs are ready, scheduled, running, and in each finished state."""
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.jobs.count(session, self.engine.clock.now())
-        finally:
-            await session.rollback()

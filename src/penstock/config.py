@@ -30,40 +30,39 @@ class Config:
     """Settings of an app. Times are in seconds, sizes in bytes.
 
     Attributes:
-        database: Where the data is: ``sqlite:///penstock.db`` or ``postgresql://…``.
-        direct_database: Where the PostgreSQL server itself is, if ``database`` leads to a pooler such as PgBouncer: for
-            wake-ups of workers and changes of the schema, which do not go through one.
-        max_connections: Connections for calls, at most, per process: all those to PostgreSQL, and on SQLite those that
-            read. Services have a few of their own.
+        database: URL of the database: ``sqlite:///penstock.db`` or ``postgresql://…``.
+        direct_database: URL of the PostgreSQL server itself, if ``database`` leads to a pooler such as PgBouncer.
+        max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite those that read. Services
+            have up to six more.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
-        statement_timeout: After which time an unanswered statement is given up; at most 24 days.
-        synchronous: How durable SQLite's commits are: ``full`` loses nothing; ``normal`` may lose the last commits
-            when the machine (not the process) dies, and is faster.
-        conflict_attempts: How often a conflicting mutation is run in all; jobs are run for as long as it takes.
-        max_rows_read: Rows one transaction may read.
-        max_rows_written: Rows one transaction may write; a message it sends is one too.
-        max_bytes_read: Bytes one transaction may read.
-        max_bytes_written: Bytes one transaction may write, messages included.
-        max_ranges_read: Ranges of indexes one transaction may read; a row by its id is one too.
-        max_jobs_scheduled: Jobs one transaction may schedule, and cancel.
-        max_bytes_scheduled: Size of the arguments of all jobs that one transaction schedules.
-        max_row_bytes: Size of one row.
-        max_argument_bytes: Size of the arguments of one call, and of one HTTP request.
-        max_job_argument_bytes: Size of the arguments of one job, and of one message to a topic.
-        max_result_bytes: Size of a job's result that is kept.
+        statement_timeout: How long a statement may take; at most 24 days.
+        synchronous: Durability of SQLite's commits. ``full`` loses nothing. ``normal`` is faster, and may lose the last
+            commits when the machine dies.
+        conflict_attempts: Attempts of a conflicting mutation. Jobs have no limit.
+        max_rows_read: Rows that one transaction may read.
+        max_rows_written: Rows and messages that one transaction may write.
+        max_bytes_read: Bytes that one transaction may read.
+        max_bytes_written: Bytes that one transaction may write, messages included.
+        max_ranges_read: Index ranges that one transaction may read; a row by its id counts as one.
+        max_jobs_scheduled: Jobs that one transaction may schedule, and may cancel.
+        max_bytes_scheduled: Bytes of all job arguments that one transaction may schedule.
+        max_row_bytes: Bytes of one row.
+        max_argument_bytes: Bytes of the arguments of one call, and of one HTTP request.
+        max_job_argument_bytes: Bytes of the arguments of one job, and of one message to a topic.
+        max_result_bytes: Bytes of a job's stored result.
         call_timeout: How long a call from outside may take.
-        max_calls: Calls from outside under way at once; more are refused as overloaded.
-        threads: Threads for functions written with def, for queries, mutations and actions each.
+        max_calls: Calls from outside at the same time. Further calls get Overloaded.
+        threads: Threads for functions written with def: as many each for queries, mutations and actions.
         processes: Processes for actions with runtime="process".
-        worker_jobs: Jobs one worker runs at once.
-        lease: Within which time other workers take over the jobs of one that crashed.
-        grace: How long a stopping process may take; most of it is for calls and jobs to finish.
-        poll: How often an idle worker looks for work that nobody told it of.
+        worker_jobs: Jobs that one worker runs at the same time.
+        lease: Other workers take over a crashed worker's jobs within this time.
+        grace: How long a stopping process may take, mostly for running calls and jobs to end.
+        poll: How often an idle worker looks for jobs that nobody announced.
         job_status_ttl: How long the status of a finished job is kept.
-        metrics_port: A port on which this process shows its metrics to whoever reaches it; 0 for none.
-        metrics_host: The address for that port; one that the outside does not reach.
-        metrics_token: Who sends this as a bearer token sees ``/metrics`` on the server's own port.
-        admin_token: Who sends this as a bearer token may use the admin interface, ``/admin``; without it there is none.
+        metrics_port: Port of this process that shows metrics without a token; 0 for none.
+        metrics_host: Address for ``metrics_port``; choose one that outsiders cannot reach.
+        metrics_token: Bearer token for ``/metrics`` on the server's port.
+        admin_token: Bearer token for the admin interface, ``/admin``; without a token there is none.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
         dev: Show callers the text of unexpected errors. Never in production.
     """

@@ -2,47 +2,47 @@
 
 PenstockError
 ├── UsageError                    you: the program is written or configured wrongly
-│   ├── DeclarationError          a table, an index or a function is declared wrongly
-│   ├── ConfigError               a setting, a project file, a database URL or a right on the database is wrong
-│   ├── SchemaMismatch            the declared tables do not fit the stored ones, and changing them would lose data
-│   ├── TopicNotFound             a message was sent to a topic that no outbox was ever declared for
-│   ├── ContextError              a ctx, or a connection of yours, was used where or when it must not be
-│   │   └── UnawaitedCall         a function ended before calls of its ctx, or helpers and tasks that have it
-│   └── ResultInvalid             a function returned what its return annotation does not allow
-├── InputError                    they: a caller sent something that cannot be taken
+│   ├── DeclarationError          a wrong declaration of a table, an index or a function
+│   ├── ConfigError               a wrong setting, project file or database URL, or a missing right on the database
+│   ├── SchemaMismatch            the declared tables do not fit the stored ones; a change would lose data
+│   ├── TopicNotFound             a message to a topic without any outbox
+│   ├── ContextError              a ctx, or a connection of yours, used in the wrong place or at the wrong time
+│   │   └── UnawaitedCall         a function ended before calls of its ctx did
+│   └── ResultInvalid             a result that the return annotation does not allow
+├── InputError                    they: a caller sent something that penstock cannot take
 │   ├── FunctionNotFound          no public function has this name
 │   ├── ArgumentsInvalid          arguments that the signature refuses
-│   ├── IdInvalid                 an id that is malformed, or of another table
+│   ├── IdInvalid                 a malformed id, or one of another table
 │   ├── ValueInvalid              a value that cannot be stored
-│   ├── CursorInvalid             a pagination cursor of another query
-│   ├── TokenInvalid              a token of a job that waits for an outside system: malformed, or nobody's
-│   ├── TokenExpired              such a token whose time is over, or whose attempt is
-│   └── LimitExceeded             more rows, bytes or jobs than one transaction, row or call may have
-├── DataError                     the data is not as the function expected it
+│   ├── CursorInvalid             a malformed pagination cursor, or one of another query
+│   ├── TokenInvalid              an unknown token of an externally completed job
+│   ├── TokenExpired              a token whose time or attempt is over
+│   └── LimitExceeded             more rows, bytes or jobs than allowed
+├── DataError                     the data differs from what the function expected
 │   ├── RowNotFound               the row to patch, replace or delete does not exist
 │   ├── NotUnique                 unique() found more than one row
 │   ├── UniqueViolation           a unique index already holds this key
-│   ├── DuplicateJob              another job that has not ended has this key
-│   ├── TaskNotFound              the database knows no reactive task of this name
-│   ├── OutboxNotFound            the database knows no outbox of this name
-│   ├── LockLost                  a lock is not its holder's any more
+│   ├── DuplicateJob              an unfinished job has this key already
+│   ├── TaskNotFound              no reactive task has this name
+│   ├── OutboxNotFound            no outbox has this name
+│   ├── LockLost                  the holder of a lock has lost it
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
-├── ApplicationError              raised by your functions for their callers; its data reaches them
-├── TryAgain                      nothing is wrong with the call; the same call may succeed later
-│   ├── Conflict                  another transaction changed what this one read, more often than it may be retried
-│   ├── DatabaseUnavailable       the database cannot be reached, is starting or shutting down
-│   ├── DatabaseBusy              a lock of the database was held, or a statement ran, for too long
-│   ├── DatabaseFull              no space is left for the database
-│   ├── LockTaken                 a lock had another holder for longer than one was willing to wait
-│   ├── CallTimeout               the call took longer than it may
-│   └── Overloaded                more calls are waiting than this process takes on
+├── ApplicationError              your functions raise it for their callers, who get its data
+├── TryAgain                      nothing is wrong with the call; it may succeed later
+│   ├── Conflict                  every retry conflicted with another transaction
+│   ├── DatabaseUnavailable       the database is unreachable, starting or stopping
+│   ├── DatabaseBusy              a database lock, or a statement, took too long
+│   ├── DatabaseFull              the database has no space left
+│   ├── LockTaken                 another holder kept the lock for too long
+│   ├── CallTimeout               the call took longer than allowed
+│   └── Overloaded                this process has too many waiting calls
 └── JobError                      why a job ended
-    ├── NonRetryableError         raise it in a job: no further attempt is made
-    ├── Snooze                    raise it in a job: it runs again later, and no attempt is used
-    ├── TaskConditionFailed       the row of a reactive task is gone, or is not as it was when the task was called for
-    ├── WorkerLost                the worker that ran the job died or lost its lease
-    └── LeaseLost                 a worker tried to settle a job that is not its own any more
+    ├── NonRetryableError         raise it in a job: the job fails without another attempt
+    ├── Snooze                    raise it in a job: it runs again later and uses no attempt
+    ├── TaskConditionFailed       the row of a reactive task is gone or has changed
+    ├── WorkerLost                the worker died or lost its lease during the job
+    └── LeaseLost                 a worker tried to settle a job that it no longer holds
 """
 
 from __future__ import annotations
@@ -84,49 +84,49 @@ class UsageError(PenstockError):
 
 
 class DeclarationError(UsageError):
-    """A table, an index or a function is declared wrongly; raised at import."""
+    """A declaration of a table, an index or a function is wrong. Raised at import."""
 
     code = "declaration"
 
 
 class ConfigError(UsageError):
-    """A setting, a project file, a database URL or a right on the database is wrong."""
+    """A setting, a project file or a database URL is wrong, or a right on the database is missing."""
 
     code = "config"
 
 
 class SchemaMismatch(UsageError):
-    """The declared tables do not fit the stored ones, and changing them would lose or break data."""
+    """The declared tables do not fit the stored ones, and the change would lose or break data."""
 
     code = "schema_mismatch"
 
 
 class TopicNotFound(UsageError):
-    """A message was sent to a topic for which no program has ever declared an outbox; nothing was sent."""
+    """No program ever declared an outbox for this topic. Nothing was sent."""
 
     code = "topic_not_found"
 
 
 class ContextError(UsageError):
-    """A ctx, or a connection of your own, was used where or when it must not be."""
+    """A ctx, or a connection of your own, was used in the wrong place or at the wrong time."""
 
     code = "context"
 
 
 class UnawaitedCall(ContextError):
-    """A function ended before calls of its ctx, or helpers and tasks that have it; its transaction was rolled back."""
+    """A function ended before calls of its ctx, or tasks that hold it, did. Its transaction was rolled back."""
 
     code = "unawaited_call"
 
 
 class ResultInvalid(UsageError):
-    """A function returned what its return annotation does not allow; its transaction was rolled back."""
+    """A function returned a value that its return annotation does not allow. Its transaction was rolled back."""
 
     code = "result_invalid"
 
 
 class InputError(PenstockError):
-    """A caller sent something that cannot be taken; nothing was done.
+    """A caller sent something that penstock cannot take. Nothing was done.
 
     Attributes:
         at_the_door: Whether a call from outside was refused before its function ran, so that its caller may read why.
@@ -138,43 +138,43 @@ class InputError(PenstockError):
 
 
 class FunctionNotFound(InputError):
-    """No public function has this name. Internal functions give the same answer to callers from outside."""
+    """No public function has this name. For callers from outside, internal functions do not exist."""
 
     code = "function_not_found"
 
 
 class ArgumentsInvalid(InputError):
-    """Arguments that the function's signature refuses: unknown, missing or wrongly typed."""
+    """The function's signature refuses the arguments: unknown, missing or of the wrong type."""
 
     code = "arguments_invalid"
 
 
 class IdInvalid(InputError):
-    """An id that is malformed, or of another table."""
+    """The id is malformed, or belongs to another table."""
 
     code = "id_invalid"
 
 
 class ValueInvalid(InputError):
-    """A value that cannot be stored: NUL characters, NaN, integers over 64 bits, naive datetimes and the like."""
+    """The value cannot be stored: a NUL character, NaN, an integer over 64 bits, a naive datetime or the like."""
 
     code = "value_invalid"
 
 
 class CursorInvalid(InputError):
-    """A pagination cursor that is malformed, or of another query."""
+    """The pagination cursor is malformed, or belongs to another query."""
 
     code = "cursor_invalid"
 
 
 class TokenInvalid(InputError):
-    """A token with which an outside system ends a job: malformed, or nobody's."""
+    """No job has this token, with which an outside system completes a job."""
 
     code = "token_invalid"
 
 
 class TokenExpired(InputError):
-    """A token with which an outside system ends a job: its time is over, or the attempt that it was made for is."""
+    """The token's time is over, or the attempt that it was made for."""
 
     code = "token_expired"
 
@@ -186,7 +186,7 @@ class LimitExceeded(InputError):
 
 
 class DataError(PenstockError):
-    """The data is not as the function expected it."""
+    """The data differs from what the function expected."""
 
     code = "data"
 
@@ -210,25 +210,25 @@ class UniqueViolation(DataError):
 
 
 class DuplicateJob(DataError):
-    """Another job that has not ended has this key; ``facts["job"]`` is its id."""
+    """An unfinished job has this key already. ``facts["job"]`` is its id."""
 
     code = "duplicate_job"
 
 
 class TaskNotFound(DataError):
-    """The database knows no reactive task of this name, or several whose names end so."""
+    """No reactive task in the database has this name, or the short name fits several."""
 
     code = "task_not_found"
 
 
 class OutboxNotFound(DataError):
-    """The database knows no outbox of this name, or several whose names end so."""
+    """No outbox in the database has this name, or the short name fits several."""
 
     code = "outbox_not_found"
 
 
 class LockLost(DataError):
-    """A lock is not its holder's any more: it could not be renewed in time, or was taken away.
+    """The holder of a lock has lost it: its renewal came too late, or somebody released it.
 
     ``facts`` has its ``key`` and ``fence``.
     """
@@ -249,7 +249,7 @@ class RowInvalid(DataError):
 
 
 class ApplicationError(PenstockError):
-    """Raised by your functions for their callers: unlike every other error, its data reaches them.
+    """Your functions raise it for their callers. Its data reaches them, unlike that of other errors.
 
     Args:
         data: Any value that JSON can say; the client sees it as ``errorData``.
@@ -263,19 +263,19 @@ class ApplicationError(PenstockError):
 
 
 class TryAgain(PenstockError):
-    """Nothing is wrong with the call; the same call may succeed later."""
+    """Nothing is wrong with the call. It may succeed later."""
 
     code = "try_again"
 
 
 class Conflict(TryAgain):
-    """Another transaction changed what this one read, more often than it may be retried."""
+    """Another transaction changed rows that this one read, at every retry."""
 
     code = "conflict"
 
 
 class DatabaseUnavailable(TryAgain):
-    """The database cannot be reached, is starting or is shutting down.
+    """The database is unreachable, starting or stopping.
 
     ``facts["uncertain"]`` is true if the connection was lost while a commit was under way, so that nobody
     can tell whether the transaction took effect.
@@ -285,7 +285,7 @@ class DatabaseUnavailable(TryAgain):
 
 
 class DatabaseBusy(TryAgain):
-    """A lock of the database was held by others, or a statement ran, for too long.
+    """A lock of the database was held too long, or a statement ran too long.
 
     ``facts["slow"]`` is true if it was the statement: another attempt will take as long.
     """
@@ -294,13 +294,13 @@ class DatabaseBusy(TryAgain):
 
 
 class DatabaseFull(TryAgain):
-    """No space is left for the database."""
+    """The database has no space left."""
 
     code = "database_full"
 
 
 class LockTaken(TryAgain):
-    """A lock had another holder for longer than the caller was willing to wait.
+    """Another holder kept the lock for longer than the caller would wait.
 
     ``facts`` has its ``key``, its ``holder``, the holder's ``fence``, and ``until``: when it runs out if that dies.
     """
@@ -309,13 +309,13 @@ class LockTaken(TryAgain):
 
 
 class CallTimeout(TryAgain):
-    """The call took longer than it may."""
+    """The call took longer than allowed."""
 
     code = "call_timeout"
 
 
 class Overloaded(TryAgain):
-    """More calls are waiting than this process takes on."""
+    """This process has too many waiting calls."""
 
     code = "overloaded"
 
@@ -327,13 +327,13 @@ class JobError(PenstockError):
 
 
 class NonRetryableError(JobError):
-    """Raise it in a job: the job ends failed, and no further attempt is made."""
+    """Raise it in a job: the job fails without another attempt."""
 
     code = "non_retryable"
 
 
 class TaskConditionFailed(JobError):
-    """The row of a reactive task is gone, does not match any more, or has changed since the task was called for.
+    """The row of a reactive task is gone, no longer matches, or has changed since the run was planned.
 
     `get_document` raises it. A handler that lets it pass ends as *skipped*: if there is something to do, another run
     is on its way.
@@ -343,7 +343,7 @@ class TaskConditionFailed(JobError):
 
 
 class Snooze(JobError):
-    """Raise it in a job: the job goes back to pending for a while, and no attempt is used.
+    """Raise it in a job: it goes back to pending for a while and uses no attempt.
 
     What a mutation has written is undone.
 
@@ -381,13 +381,13 @@ class Snooze(JobError):
 
 
 class WorkerLost(JobError):
-    """The worker that ran the job died or lost its lease before the job had ended."""
+    """The worker died or lost its lease before the job ended."""
 
     code = "worker_lost"
 
 
 class LeaseLost(JobError):
-    """A worker tried to settle a job that is not its own any more; its transaction was rolled back."""
+    """A worker tried to settle a job that it no longer holds. Its transaction was rolled back."""
 
     code = "lease_lost"
 

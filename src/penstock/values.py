@@ -114,7 +114,7 @@ def _check_value(value: Any, what: str) -> None:
         if isinstance(item, str):
             check_text(item, what)
         elif isinstance(item, float) and (item != item or item in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN
-            raise ValueInvalid(f"{what} contains {item}, which JSON cannot say.")
+            raise ValueInvalid(f"{what} contains {item}, which JSON cannot hold.")
         elif isinstance(item, dict):
             stack.extend(item)
             stack.extend(item.values())

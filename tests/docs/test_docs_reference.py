@@ -11,14 +11,15 @@ import ast
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import click
 import pytest
 
-import penstock
 from penstock import client, errors
 from penstock.cli.main import commands
 from penstock.config import Config
@@ -30,8 +31,10 @@ _SETTING = re.compile(r"^(?P<name>\w+): (?P<meaning>.*?)(?=^\w+: |\Z)", re.MULTI
 _ROW = re.compile(
     r"^\| `(?P<name>[a-z_.]+)` \| (?P<level>[a-z ]+) \| (?P<facts>[^|]*) \| (?P<meaning>[^|]+) \|$", re.MULTILINE
 )
+_NUMBER = re.compile(r"(?:INTEGER|FLOAT) RANGE")
 _MIB = 1024 * 1024
 _WIDTH = 100
+_SHARED = 3  # options that as many commands of a group have are shown once
 
 
 # ----- what is generated
@@ -43,11 +46,8 @@ def settings() -> str:
     meanings = {
         found["name"]: " ".join(found["meaning"].split()) for found in _SETTING.finditer(inspect.cleandoc(listed))
     }
-    rows = [
-        f"| `{one.name}` | `PENSTOCK_{one.name.upper()}` | {default(one.default)} | {cell(meanings[one.name])} |"
-        for one in fields(Config)
-    ]
-    return "\n".join(["| setting | in the environment | default | meaning |", "|---|---|---|---|", *rows])
+    rows = [f"| `{one.name}` | {default(one.default)} | {cell(meanings[one.name])} |" for one in fields(Config)]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
 
 def default(value: object) -> str:
@@ -70,51 +70,81 @@ def metrics() -> str:
     return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
 
 
-def error_tree() -> str:
-    """The tree as it is drawn at the top of errors.py."""
-    lines = (errors.__doc__ or "").rstrip().splitlines()
-    return "\n".join(["```text", *lines[2:], "```"])
-
-
-def error_codes() -> str:
-    """A row for each public error, the client's among them."""
-    found = [getattr(module, name) for module in (penstock, client) for name in sorted(module.__all__)]
-    kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, PenstockError)]
+def errors_of_the_tree() -> str:
+    """A row for each error, in the order of the tree, with a dot for each branch above it; then the client's own."""
+    own = [getattr(client, name) for name in sorted(client.__all__)]
+    kinds = [(kind, depth) for kind, depth in tree(PenstockError) if kind.__module__ == errors.__name__]
+    kinds += [
+        (kind, 1)
+        for kind in own
+        if isinstance(kind, type) and kind.__module__.startswith("penstock.client") and issubclass(kind, PenstockError)
+    ]
     rows = [
-        f"| `{kind.__name__}` | `{kind.code}` | {cell((inspect.getdoc(kind) or '').partition(chr(10) * 2)[0])} |"
-        for kind in kinds
+        f"| {'·' * depth}`{kind.__name__}` | `{kind.code}` | "
+        f"{cell((inspect.getdoc(kind) or '').partition(chr(10) * 2)[0])} |"
+        for kind, depth in kinds
     ]
     return "\n".join(["| error | code | meaning |", "|---|---|---|", *rows])
 
 
+def tree(kind: type[PenstockError], depth: int = 0) -> Iterator[tuple[type[PenstockError], int]]:
+    yield kind, depth
+    for below in kind.__subclasses__():
+        yield from tree(below, depth + 1)
+
+
 def cli() -> str:
-    """The help of each command."""
-    return "\n\n".join(f"## {context.command_path}\n\n```text\n{help_in(context)}\n```" for context in all_contexts())
-
-
-def help_in(context: click.Context) -> str:
-    return "\n".join(line.rstrip() for line in context.command.get_help(context).splitlines())
-
-
-def all_contexts() -> Iterator[click.Context]:
-    """The group and each command, as if it were called."""
+    """The help of each command. What commands of one group share stands in the group's own part."""
     outer = click.Context(
-        commands,
-        info_name="penstock",
-        terminal_width=_WIDTH,
-        max_content_width=_WIDTH,
-        **commands.context_settings,
+        commands, info_name="penstock", terminal_width=_WIDTH, max_content_width=_WIDTH, **commands.context_settings
     )
-    yield outer
+    parts = [(outer, help_in(outer))]
     for name in commands.list_commands(outer):
         command = commands.get_command(outer, name)
         assert command is not None
-        context = click.Context(command, info_name=name, parent=outer)
-        yield context
-        if isinstance(command, click.Group):
-            yield from (
-                click.Context(below, info_name=inner, parent=context) for inner, below in command.commands.items()
-            )
+        parts += group_or_command(click.Context(command, info_name=name, parent=outer))
+    return "\n\n".join(f"## {usage_of(context)}\n\n```text\n{text}\n```" for context, text in parts)
+
+
+def usage_of(context: click.Context) -> str:
+    """The command with its arguments."""
+    pieces = context.command.collect_usage_pieces(context)
+    return " ".join((context.command_path, *(piece for piece in pieces if piece != "[OPTIONS]")))
+
+
+def group_or_command(context: click.Context) -> Iterator[tuple[click.Context, str]]:
+    below = list(context.command.commands.items()) if isinstance(context.command, click.Group) else []
+    inner = [click.Context(command, info_name=name, parent=context) for name, command in below]
+    own = options_of(context)
+    told = Counter(record for one in inner for record in options_of(one))
+    shared = [record for record, count in told.items() if count >= _SHARED and record not in own]
+    yield context, help_in(context, of_several=shared)
+    yield from ((one, help_in(one, above=[*own, *shared])) for one in inner)
+
+
+def options_of(context: click.Context) -> list[tuple[str, str]]:
+    """The options of a command, but --help, each with its text."""
+    options = (one for one in context.command.get_params(context) if isinstance(one, click.Option))
+    found = (one.get_help_record(context) for one in options if "--help" not in one.opts)
+    return [(_NUMBER.sub("N", record[0]), record[1]) for record in found if record]
+
+
+def help_in(
+    context: click.Context, above: Sequence[tuple[str, str]] = (), of_several: Sequence[tuple[str, str]] = ()
+) -> str:
+    formatter, options = context.make_formatter(), options_of(context)
+    context.command.format_help_text(context, formatter)
+    own = [record for record in options if record not in above]
+    for title, records in (("Options", own), ("Options of several commands", of_several)):
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
+    if known := [re.findall(r"--[\w-]+", record[0])[0] for record in options if record in above]:
+        names = "all" if len(known) == len(above) else " ".join(known)
+        formatter.write(f"\n{textwrap.fill(f'As above: {names}', _WIDTH, break_on_hyphens=False)}\n")
+    if isinstance(context.command, click.Group) and context.parent is None:
+        context.command.format_commands(context, formatter)
+    return "\n".join(line.rstrip() for line in formatter.getvalue().strip("\n").splitlines())
 
 
 def cell(text: str) -> str:
@@ -124,15 +154,13 @@ def cell(text: str) -> str:
 GENERATORS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "metrics": metrics,
-    "error_tree": error_tree,
-    "error_codes": error_codes,
+    "errors": errors_of_the_tree,
     "cli": cli,
 }
 PARTS = [
     ("reference/settings.md", "settings"),
     ("reference/metrics.md", "metrics"),
-    ("reference/errors.md", "error_tree"),
-    ("reference/errors.md", "error_codes"),
+    ("reference/errors.md", "errors"),
     ("reference/cli.md", "cli"),
 ]
 

@@ -24,7 +24,7 @@ from stage.desk import (
 )
 
 from penstock import TaskFilter
-from penstock.api.tasks.changes import change_rows
+from penstock.api.tasks.admin import change_rows
 from penstock.api.tasks.selection import AT_ONCE, Part
 from penstock.errors import DatabaseBusy
 

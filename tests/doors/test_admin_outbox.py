@@ -146,7 +146,7 @@ async def test_outboxes_of_other_programs_are_seen_and_changed(database_url: str
         await hand_over(own.backend)
         assert (await status(other, "post"))["messages"] == 0
         refusal = await other.http.post("/admin/outbox/rebuild", json={"outbox": "counts"})
-        assert "not declared by this program" in refused(refusal, 409, "NotRebuildable")
+        assert "has no declaration in this program" in refused(refusal, 409, "NotRebuildable")
         assert await other.post("outbox/drop", outbox="counts") == {"outbox": "counts", "dropped": True}
 
 

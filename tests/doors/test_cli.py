@@ -236,7 +236,11 @@ def test_a_database_that_cannot_be_reached(console: Console, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("url", "error", "fix"),
     [
-        ("sqlite://bob:hush@h/x.db", "The database URL names the host 'h', but SQLite is a file.", "Write three slash"),
+        (
+            "sqlite://bob:hush@h/x.db",
+            "The database URL names the host 'h', but a SQLite database is a file.",
+            "Write three slash",
+        ),
         ("postgresql://u:hush@h:nan/x", "The database URL cannot be read: its host or its port", "Use postgresql://"),
         ("postgresql://u:hush@h:99999/x", "The database URL cannot be read: its host or its port", "Use postgresql://"),
         ("postgresql://u:hu/hush@h/x", "The database URL cannot be read: its host or its port", "Use postgresql://"),
@@ -334,7 +338,7 @@ def test_a_database_that_lacks_tables_is_explained_and_left_as_it_is(unmigrated:
         ("run", "refuse"),
     ):
         failed = unmigrated(*arguments, "--app", "bookings")
-        assert (failed.code, failed.err.startswith("error: The database does not hold all")) == (1, True), failed.err
+        assert (failed.code, failed.err.startswith("error: The database lacks declarations")) == (1, True), failed.err
         assert "penstock migrate --plan" in failed.err
         assert unmigrated.ok("migrate", "--plan", "--json", "--app", "bookings").json == plan
 
@@ -348,7 +352,7 @@ def test_a_file_of_another_program_is_left_as_it_is(console: Console) -> None:
     before = other.read_bytes()
     for arguments in (("run", "upcoming", "customer=Ada"), ("import", "booking", "-")):
         failed = console(*arguments, "--database", "sqlite:///other.db")
-        assert (failed.code, "does not hold all" in failed.err) == (1, True)
+        assert (failed.code, "lacks declarations" in failed.err) == (1, True)
     assert other.read_bytes() == before
 
 

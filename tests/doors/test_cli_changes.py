@@ -102,6 +102,6 @@ def test_a_reader_is_dropped_if_somebody_is_sure(captured: Console) -> None:
     assert [one["name"] for one in captured.ok("changes", "--json").json["readers"]] == ["ledger"]
     done = captured.ok("changes", "drop", "ledger", "--yes")
     assert "About 2 changes of them are kept for it alone" in done.err
-    assert "It is read by host:7 now" in done.err
+    assert "host:7 reads it now" in done.err
     unknown = captured("changes", "drop", "ledger", "--yes")
     assert (unknown.code, "There is no reader 'ledger'" in unknown.err) == (1, True)

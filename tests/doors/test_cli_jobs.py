@@ -257,7 +257,7 @@ def test_a_job_that_has_ended_but_for_its_on_complete_is_not_canceled(
         worker.tell(signal.SIGTERM)
         worker.end()
     refused = mail.ok("jobs", "cancel", job)
-    assert refused.err == f"{job} is not canceled: it has ended but for its on_complete, which runs all the same.\n"
+    assert refused.err == f"{job} is not canceled. Only its on_complete is left, and that still runs.\n"
     assert mail.ok("jobs", "cancel", job, "--json").json["jobs"] == [
         {"id": job, "state": "completing", "requested": False}
     ]

@@ -168,7 +168,7 @@ def test_what_cannot_be_read_before_a_migration_is_not_known(
     later(monkeypatch, f"alter table {older} rename to {table.replace('.', ' ').split()[-1]};")
     plan = program.ok("migrate", "--plan")
     assert "new: " not in plan.out
-    assert "is not known until penstock's own tables are up to date" in plan.out
+    assert "unknown until penstock's own tables are up to date" in plan.out
     data = program.ok("migrate", "--plan", "--json").json
     assert (data["declared"], data["captured"]) == (None, None)
     assert "applied penstock's own 9999_later" in program.ok("migrate").out

@@ -196,7 +196,7 @@ def test_messages_are_retried_and_skipped(books: Console, database_url: str) -> 
     (one,) = books.ok("outbox", "messages", "ledger", "--json").json["messages"]
     refused = books("outbox", "skip", "ledger", str(one["number"]), "--reason", "a test")
     assert refused.code == 1
-    assert "Say so with --yes." in refused.err
+    assert "Confirm with --yes." in refused.err
     assert books("outbox", "skip", "ledger", str(one["number"]), "--yes").code == 2  # for what reason?
     books.ok("outbox", "skip", "ledger", str(one["number"]), "--reason", "a test", "--yes")
     assert books("outbox", "retry", "ledger", "123456").code == 1
@@ -211,8 +211,8 @@ def test_messages_are_retried_and_skipped(books: Console, database_url: str) -> 
 def test_what_cannot_be_done_is_refused_before_anybody_is_asked(books: Console) -> None:
     for command, refusal in (
         (("rebuild", "ledger"), "Outbox ledger declares no reset"),
-        (("rebuild", "old"), "Outbox old is not declared by this program"),
-        (("resend", "old", "--where", "name == 'x'"), "Outbox old is not declared by this program"),
+        (("rebuild", "old"), "Outbox old has no declaration in this program"),
+        (("resend", "old", "--where", "name == 'x'"), "Outbox old has no declaration in this program"),
         (("resend", "ledger", "--where", "nobody == 1"), "nobody"),
         (("move", "ledger", "--to", '{"seen": 1}'), "is no position"),
         (("skip", "ledger", "123456", "--reason", "x"), "has no message 123456 that has failed"),
@@ -220,14 +220,14 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(books: Console) 
         refused = books("outbox", *command)
         assert refused.code == 1, command
         assert refusal in refused.err
-        assert "no terminal on which to ask" not in refused.err
+        assert "no terminal to ask on" not in refused.err
         assert "cleared" not in refused.err
 
 
 def test_older_rows_are_told_of_without_messages(books: Console) -> None:
     books.ok("outbox", "rebuild", "count", "--yes")
     asked = books("outbox", "drop", "count").err
-    assert "count has rows that were there before it to hand over, and never will." in asked
+    assert "count has older rows to deliver, and never will." in asked
     assert "no messages" not in asked
 
 
@@ -235,7 +235,7 @@ def test_rows_are_sent_again(books: Console, database_url: str) -> None:
     books.ok("outbox", "move", "ledger", "--to", "end", "--yes")
     refused = books("outbox", "resend", "ledger", "--where", 'name == "good"')
     assert refused.code == 1
-    assert 'Its handler gets each row of which this is true: name == "good"' in refused.err
+    assert 'Its handler gets each row that matches: name == "good"' in refused.err
     assert (
         "1 row will be sent again" in books.ok("outbox", "resend", "ledger", "--where", 'name == "good"', "--yes").err
     )
@@ -276,7 +276,7 @@ def test_an_outbox_is_paused_moved_rebuilt_and_dropped(books: Console, database_
     assert "2 messages parked" in dropped.err
     assert "old" not in {one["name"] for one in books.ok("outbox", "--json").json["outboxes"]}
     assert "outbox:old" not in books.ok("changes").out
-    assert "makes it anew" in books.ok("outbox", "drop", "ledger", "--yes").err
+    assert "creates it again" in books.ok("outbox", "drop", "ledger", "--yes").err
 
 
 def test_a_database_without_outboxes(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_tasks_are_paused_and_resumed(shop: Console) -> None:
     assert "is paused" in shop.ok("tasks", "pause", "ship").err
     assert "paused" in shop.ok("tasks").out
     assert "runs again; 0 runs" in shop.ok("tasks", "resume", "ship").err
-    assert "All rows of ship are looked at" in shop.ok("tasks", "reconcile", "ship").err
+    assert "All rows of ship will be checked" in shop.ok("tasks", "reconcile", "ship").err
     assert "looking at all rows: 0 rows so far" in shop.ok("tasks").out
     assert shop("tasks", "reconcile", "shipp").code != 0
     wrong = shop("tasks", "pause", "shipp")
@@ -162,7 +162,7 @@ def test_a_condition_that_cannot_be_read_changes_nothing(shop: Console) -> None:
             (("ship", "--rows", "nam == 'a'"), "There is name"),
             (("ship", "--rows", "__import__('os').remove('open')"), "cannot be called here"),
             (("ship", "--rows", ""), "0 characters"),
-            (("--rows", "name == 'a'"), "of which table"),
+            (("--rows", "name == 'a'"), "the table is unknown"),
             (("shipp", "--rows", "name == 'a'"), "declares no reactive task 'shipp'"),
             (("--table", "orders", "--rows", "name == 'a'"), "declares no table 'orders'"),
         ):

@@ -129,26 +129,26 @@ def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url
     for command, question, before, after in (
         (
             ("skip", "post", number, "--reason", "x"),
-            f"Pass message {number} of post by, for good?",
+            f"Skip message {number} of post for good?",
             "",
-            f"Message {number} of post is passed by.",
+            f"Message {number} of post is skipped.",
         ),
         (
             ("move", "post", "--to", "end"),
             "Move post to end?",
-            "post has 3 messages to hand over.\nNone of these will be handed over.\n",
-            "post is moved, and has no messages to hand over.",
+            "post has 3 messages to deliver.\nNone of these will be delivered.\n",
+            "post is moved, and has no messages to deliver.",
         ),
         (
             ("rebuild", "counts"),
             "Rebuild counts?",
-            "What counts has written is cleared, and is incomplete until all rows are sent.\n",
-            "counts begins with all rows again.",
+            "The effects of counts are cleared, and incomplete until all rows are delivered.\n",
+            "counts starts again with all rows.",
         ),
         (
             ("drop", "files"),
             "Drop files?",
-            "files has no messages to hand over. 2 messages parked will be forgotten.\n",
+            "files has no messages to deliver. 2 messages parked will be forgotten.\n",
             "files is dropped.",
         ),
     ):
@@ -193,7 +193,7 @@ def test_nobody_is_asked_who_cannot_see_the_question(shop: Console, database_url
         with errors.open("wb") as file, Terminal(shop.folder, *command, errors=file.fileno()) as terminal:
             assert (terminal.end(), terminal.shown) == (1, "")
         for refused in (errors.read_text(), shop(*command).err):
-            assert f"error: {question} There is no terminal on which to ask.\n  fix: Say so with --yes." in refused
+            assert f"error: {question} There is no terminal to ask on.\n  fix: Confirm with --yes." in refused
     assert rows(database_url) == {"pending": 3}
     assert "post" in outboxes(database_url)
 

@@ -229,8 +229,8 @@ def test_a_table_with_rows_is_not_touched_unasked(bookings: Console) -> None:
     assert (refused.code, "booking has 1 row already" in refused.err) == (1, True)
     unasked = bookings("import", "booking", "-", "--replace", stdin=line)
     assert unasked.code == 1
-    assert "error: Delete the only row of booking? There is no terminal on which to ask." in unasked.err
-    assert "fix: Say so with --yes." in unasked.err
+    assert "error: Delete the only row of booking? There is no terminal to ask on." in unasked.err
+    assert "fix: Confirm with --yes." in unasked.err
     both = bookings("import", "booking", "-", "--replace", "--append", stdin=line)
     assert both.code == 2
     bookings.ok("import", "booking", "-", "--append", stdin=b"\xef\xbb\xbf" + line)

@@ -123,7 +123,7 @@ def test_rows_of_tasks_are_called_by_arrays(orders: Console) -> None:
         assert refused.code != 0, wrong
         assert "key" in refused.err
     gone = orders("tasks", "show", "ship", '[8, "z"]')
-    assert 'has not heard of a row [8, "z"]' in gone.err
+    assert 'has no record of a row [8, "z"]' in gone.err
 
 
 async def test_ids_travel_as_arrays_over_http(database_url: str) -> None:

@@ -32,7 +32,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.calls.handlers.task_pauses import Holds
+from penstock.calls.handlers.task_pauses import TaskPauses
 from penstock.errors import ConfigError, DeclarationError, Snooze, ValueInvalid
 from penstock.jobs.job import NO_OPTIONS, Job, JobId, Outcome, job_uuid
 from penstock.jobs.states import JobEvent
@@ -191,17 +191,17 @@ async def test_a_broken_job_frees_its_key(database_url: str) -> None:
 
 
 async def test_a_broken_job_says_nothing_of_the_run_that_a_circuit_breaker_tries() -> None:
-    now, holds = datetime(2030, 1, 1, tzinfo=UTC), Holds()
-    holds.watch(1, "task", CircuitBreaker(failures=1, within=timedelta(minutes=1), open_for=timedelta(minutes=1)))
-    holds.hold(1, now + timedelta(seconds=1), local=True)
-    assert holds.begin(1, "[1]", now) is not None
+    now, pauses = datetime(2030, 1, 1, tzinfo=UTC), TaskPauses()
+    pauses.watch(1, "task", CircuitBreaker(failures=1, within=timedelta(minutes=1), open_for=timedelta(minutes=1)))
+    pauses.hold(1, now + timedelta(seconds=1), local=True)
+    assert pauses.begin(1, "[1]", now) is not None
     now += timedelta(seconds=2)
-    assert holds.begin(1, "[1]", now) is None, "it is tried"
+    assert pauses.begin(1, "[1]", now) is None, "it is tried"
     common: dict[str, Any] = dict.fromkeys(("run_at", "enqueued_at", "started_at"), now)
     common |= {"pool": "default", "priority": 0, "options": NO_OPTIONS, "on_complete": None, "ending": None}
     broken = Job(UUID(int=1), "f", "action", "{}", attempt=1, **common)
-    holds.ended(1, broken, Outcome(JobEvent.HANDED_BACK), now)
-    assert holds.begin(1, "[2]", now) is not None, "another one is still tried"
+    pauses.ended(1, broken, Outcome(JobEvent.HANDED_BACK), now)
+    assert pauses.begin(1, "[2]", now) is not None, "another one is still tried"
 
 
 async def test_a_broken_job_of_a_worker_that_died_is_taken_over_with_others(

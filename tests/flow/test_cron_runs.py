@@ -454,7 +454,7 @@ def test_a_decorator_has_to_know_what_it_decorates() -> None:
         ({"args": {}}, ArgumentsInvalid, "what"),
         ({"args": {"what": "x", "more": 1}}, ArgumentsInvalid, "more"),
         ({"args": {"what": "x"}, "pool": pool.with_options(run_after=HOUR)}, UsageError, "contradict its schedule"),
-        ({"args": {"what": "x"}, "pool": pool.with_options(key="x")}, UsageError, "the key of its pool is of no use"),
+        ({"args": {"what": "x"}, "pool": pool.with_options(key="x")}, UsageError, "its pool options have a key"),
         ({"args": {"what": "x"}, "pool": pool.with_options(retry=True)}, UsageError, "is a mutation"),
     ],
 )
@@ -477,7 +477,7 @@ async def test_what_cannot_be_done_at_run_time_is_refused(database_url: str) -> 
         before = await app.crons.list(backend)
         for call, error, words in (
             (lambda: backend.run_query(read), ContextError, "A query only reads"),
-            (lambda: backend.run_mutation(run_within), ContextError, "outside of transactions"),
+            (lambda: backend.run_mutation(run_within), ContextError, "inside a transaction"),
             (lambda: create(backend, "x", "0 9 * * *", tick, {"what": 5}), ArgumentsInvalid, "valid string"),
             (lambda: create(backend, "x", "0 9 * * *", tick, {"what": "\0"}), ValueInvalid, "NUL"),
             (lambda: create(backend, "x", "soon", work), DeclarationError, "five or six fields"),

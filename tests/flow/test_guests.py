@@ -245,7 +245,7 @@ def test_what_cannot_be_enqueued_leaves_no_trace(kind: Kind, app_url: str) -> No
                 await answer(pool.enqueue(visit.connection, function, **arguments))
         with pytest.raises(ArgumentsInvalid):
             await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Ada"}] * 6_000 + [{"to": 1}]))
-        with pytest.raises(ContextError, match="sees nothing end while it waits"):
+        with pytest.raises(ContextError, match="cannot see a job end while it waits"):
             await answer(mail.result(visit.connection, JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")))
         with pytest.raises(ContextError, match="Pass the backend"):
             await answer(mail.pause(visit.connection))

@@ -453,7 +453,7 @@ async def test_a_mutation_that_takes_each_of_its_workers_down_ends_failed(databa
                 await worker.kill()
             test.clock.advance(timedelta(seconds=31))
             survivor = make_worker(test)
-            survivor._under_way._places = 0
+            survivor._executor._places = 0
             await survivor.tick()
             assert (await status(test, job)).attempt == attempt
             test.clock.advance(timedelta(minutes=2))

@@ -158,4 +158,4 @@ async def test_a_worker_that_stops_does_not_wait_for_what_goes_on_in_a_thread(
         await one.enqueue(backend, note, "second")
         await has_begun(backend, "second")
         await backend.run_until_idle()
-        assert backend.worker._under_way.busy["one"] == 0, "what ended late was not counted twice"
+        assert backend.worker._executor.busy["one"] == 0, "what ended late was not counted twice"

@@ -612,7 +612,7 @@ async def test_a_fence_is_refused_in_a_job_that_shares_its_transaction(database_
 @pytest.mark.parametrize("fence", [0, -1, 2**63, True, "1", None])
 async def test_what_is_no_fence_is_refused(database_url: str, fence: Any) -> None:
     async with two(database_url) as (first, _, _):
-        with pytest.raises(ValueInvalid, match="A fence is the number"):
+        with pytest.raises(ValueInvalid, match="A fence is a lock's fencing token"):
             await first.run_mutation(check, fence)
 
 

@@ -78,7 +78,7 @@ async def test_a_reason_is_a_text(sqlite_url: str, reason: Any) -> None:
     stage = OutboxStage(Wide)
     stage.outbox(Wide)
     async with stage.open(sqlite_url) as test:
-        with pytest.raises(ValueInvalid, match="skipped for a reason"):
+        with pytest.raises(ValueInvalid, match="Skipping a message needs a reason"):
             await stage.app.outboxes.skip(test, "send", 1, reason)
 
 

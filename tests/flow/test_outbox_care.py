@@ -268,7 +268,7 @@ async def test_an_outbox_is_moved(database_url: str) -> None:
         assert [name for outbox, name in sent if outbox == "ship"] == ["a1", "a2", "a1", "a2", "a3"]
 
         ahead = '{"seen": "9:99999999:", "batch": null, "last": 0, "high": 99999999}'
-        with pytest.raises(CursorInvalid, match="not come"):
+        with pytest.raises(CursorInvalid, match="not reached"):
             await app.outboxes.move(test, "ship", ahead)
         with pytest.raises(CursorInvalid, match="no position"):
             await app.outboxes.move(test, "ship", "yesterday")
@@ -372,7 +372,7 @@ async def test_what_cannot_be_rebuilt_is_refused_and_nothing_has_happened(databa
         await hand_over(test)
         with pytest.raises(ContextError, match="declares no reset"):
             await app.outboxes.rebuild(test, "ship")
-        with pytest.raises(ContextError, match="not declared by this program"):
+        with pytest.raises(ContextError, match="has no declaration in this program"):
             await App().outboxes.rebuild(test, "count")
         failing.add("reset")
         with pytest.raises(ValueError, match="not now"):

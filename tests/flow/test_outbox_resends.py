@@ -107,7 +107,7 @@ async def test_what_cannot_be_sent_again_is_refused(database_url: str) -> None:
     async with stage.open(database_url) as test:
         resend = stage.app.outboxes.resend
         for name in ("ends", "topic"):
-            with pytest.raises(ContextError, match="does not send the rows"):
+            with pytest.raises(ContextError, match="does not send inserted rows"):
                 await resend(test, name, "value == 1")
         with pytest.raises(ValueInvalid, match="nothing"):
             await resend(test, "send", "nothing == 1")

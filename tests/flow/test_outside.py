@@ -230,7 +230,7 @@ async def test_functions_bring_tokens_too(database_url: str) -> None:
         assert await press.status_batch(backend, [first, second]) == [
             Finished(Success("done")), Finished(Failed("no paper")),
         ]  # fmt: skip
-        with pytest.raises(ContextError, match="in a transaction"):
+        with pytest.raises(ContextError, match="A transaction cannot complete"):
             await backend.run_mutation(bring_in_a_mutation, tokens[0])
 
 
@@ -295,7 +295,7 @@ async def test_a_failure_that_comes_first_is_retried_beside_the_function_that_st
         await backend.run_until_idle()
         assert await backend.run_query(all_heard) == [("success", "second")]
         assert (await slots(backend))[1] == 0
-        assert backend.worker._under_way.busy["press"] == 0
+        assert backend.worker._executor.busy["press"] == 0
 
 
 @pytest.mark.parametrize("error", [OSError("away"), Snooze(timedelta(minutes=1))])

@@ -152,7 +152,7 @@ async def test_threads_whose_callers_have_all_given_up_are_reported(sqlite_url: 
             in_line = asyncio.ensure_future(backend.run_action(act, held))
             await asyncio.wait([in_line], timeout=0)
             last.cancel()
-            with pytest.raises(Overloaded, match=r"all 2 are held by calls of test_stopping:act .*time limit"):
+            with pytest.raises(Overloaded, match=r"all 2 are busy with timed-out calls of test_stopping:act .*timeout"):
                 await in_line
             with pytest.raises(Overloaded, match="found no thread"):
                 await backend.run_action(act, held)

@@ -292,8 +292,8 @@ async def test_the_ctx_of_the_outer_function_is_refused_inside_threads_too(datab
 
         def story(ctx: sync.MutationCtx) -> None:
             async def on_the_loop(_inner: Any) -> None:
-                ctx._mutation.db.query(Note)
-                await ctx._mutation.db.insert(Note(text="x"))
+                ctx._twin.db.query(Note)
+                await ctx._twin.db.insert(Note(text="x"))
 
             with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
                 ctx.run_mutation(write, lambda _: ctx.db.insert(Note(text="x")))
@@ -382,7 +382,7 @@ async def test_reading_in_a_loop_reads_in_pieces(database_url: str) -> None:
                 if len(seen) == 70:
                     break
             assert seen == [f"{number:04}" for number in range(70)]
-            assert ctx._ctx._scope.transaction._rows_read < 500
+            assert ctx._twin._scope.transaction._rows_read < 500
             assert len(list(ctx.db.query(Note))) == 500
 
         await backend.run_query(read, story)

@@ -204,7 +204,7 @@ def test_what_cannot_be_a_batch_is_refused() -> None:
         @own.reactive_task(Order, batch=0)
         async def of_none(ctx: TaskBatchCtx[Order]) -> None: ...
 
-    with pytest.raises(DeclarationError, match="linger is of use with batch="):
+    with pytest.raises(DeclarationError, match="linger needs batch="):
 
         @own.reactive_task(Order, linger=MINUTE)
         async def lingers(ctx: TaskCtx[Order]) -> None: ...

@@ -30,8 +30,8 @@ from penstock import (
     UsageError,
     ValueInvalid,
 )
-from penstock.api.tasks import changes as taskchanges
-from penstock.api.tasks import selection as taskpieces
+from penstock.api.tasks import admin as taskadmin
+from penstock.api.tasks import selection
 from penstock.jobs.job import job_uuid
 from penstock.store.contract.session import Statement
 from penstock.testing import TestApp
@@ -251,7 +251,7 @@ async def test_a_retry_keeps_when_the_row_changed(database_url: str) -> None:
 async def test_tm5_a_retry_by_fields_of_the_row_touches_all_150(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taskpieces, "_SOURCE_AT_ONCE", 100)
+    monkeypatch.setattr(selection, "_SOURCE_AT_ONCE", 100)
     async with house(database_url) as it:
         for amount in (1, 2):
             await it.orders(*(f"o{number}" for number in range(75)), amount=amount)
@@ -426,13 +426,13 @@ async def test_tm14_a_table_picks_its_tasks(database_url: str) -> None:
 
 
 async def test_rows_need_their_table_and_what_can_be_translated(database_url: str) -> None:
-    with pytest.raises(ValueInvalid, match="of which table"):
+    with pytest.raises(ValueInvalid, match="the table is unknown"):
         TaskFilter(rows=lambda order: order.id == "x")
     async with house(database_url) as it:
         missing = TaskFilter(table=Order, rows=lambda order: order.missing == 1)  # type: ignore[attr-defined]
         with pytest.raises(DeclarationError, match="missing"):
             await app.tasks.count(it.backend, missing)
-        with pytest.raises(ValueInvalid, match="by their keys"):
+        with pytest.raises(ValueInvalid, match="ordered by key"):
             await app.tasks.records(
                 it.backend, TaskFilter(table=Order, rows=lambda order: order.amount == 1), order="due"
             )
@@ -575,7 +575,7 @@ async def test_a_paused_task_is_planned_but_stays_pending_and_others_run(databas
 async def test_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taskchanges, "_RELEASED_AT_ONCE", 100)
+    monkeypatch.setattr(taskadmin, "_RELEASED_AT_ONCE", 100)
     async with house(database_url) as it:
         for task in ("ship", "note", "weigh"):
             await app.tasks.pause(it.backend, task)
@@ -651,7 +651,7 @@ async def test_a_run_that_is_put_off_while_its_task_is_resumed_does_not_wait_for
         gates["b"], gates["b begun"] = asyncio.Event(), asyncio.Event()
         (a,) = await it.orders("a")
         await it.plan()
-        holds, store = it.backend.engine.holds, it.backend.engine.store
+        holds, store = it.backend.engine.pauses, it.backend.engine.store
         holds.learn(await store.tasks.held(it.backend.clock.now()))
         learn, holds.learn = holds.learn, lambda known: None  # type: ignore[method-assign]  # it has in hand what was so
         assert await app.tasks.resume(it.backend, "ship") == 0

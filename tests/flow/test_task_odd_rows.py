@@ -172,10 +172,10 @@ async def test_text_that_is_none_keeps_no_other_row(sqlite_url: str) -> None:
         assert {(record.task.rpartition(":")[2], record.key) for record in failed.records} == {
             (task, nr) for task in ("each", "together") for nr in (12, 22)
         }
-        assert all("no UTF-8" in str(record.error) for record in failed.records)
+        assert all("not UTF-8" in str(record.error) for record in failed.records)
         told = await app.tasks.explain(one.backend, "each", 12)
         assert (told.exists, told.matches) == (True, None)
-        assert "no UTF-8" in str(told)
+        assert "not UTF-8" in str(told)
         await app.tasks.reconcile(one.backend, "each")
         seen.clear()
         await one.settle_down()
@@ -220,7 +220,7 @@ async def test_a_date_that_python_has_not_is_an_invalid_row(postgres_url: str) -
     async with crew(app, postgres_url) as one:
         await one.settle_down()
         (record,) = (await app.tasks.records(one.backend)).records
-        assert str(record.error).startswith("RowInvalid: The database holds a value that Python has not")
+        assert str(record.error).startswith("RowInvalid: The database holds a value that Python cannot represent")
         assert "The row cannot be read now." in str(await app.tasks.explain(one.backend, "dated", 1))
         await run_sql(one.backend, "update note set day = '0044-03-15', body = 'ad'")
         await one.settle_down()

@@ -207,7 +207,7 @@ async def test_a_task_that_goes_on_after_the_end_is_refused(database_url: str) -
         ended.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {ContextError}
-        assert all("has ended; its ctx cannot be used any more" in str(outcome) for outcome in outcomes)
+        assert all("has ended; its ctx can no longer be used" in str(outcome) for outcome in outcomes)
         assert await count(backend) == 0
         assert await backend.jobs() == []
 

@@ -89,7 +89,7 @@ async def test_a_statement_is_refused_whose_transaction_is_undone(postgres_url: 
         left = asyncio.ensure_future(call(session))
         await under_way(session)
         await session.rollback()
-        with pytest.raises(ContextError, match=r"has ended, and the call with it\. Await all calls"):
+        with pytest.raises(ContextError, match=r"has ended, so the call was stopped\. Await all calls"):
             await left
         after = await store.begin_read()
         assert await server_process(after) != before, "what may still be under way is nobody's any more"

@@ -23,7 +23,7 @@ from penstock.changes.behind import LARGE
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
-from penstock.services.feed_truncation import FeedRoom
+from penstock.services.feed_truncation import FeedTruncation
 from penstock.services.feed_watch import FeedWatch
 from penstock.services.pruner import Pruner
 from penstock.store.contract.session import Statement
@@ -61,7 +61,7 @@ async def test_the_room_stays_bounded_while_readers_pass_and_nothing_unread_is_l
     monkeypatch.setattr("penstock.services.feed_truncation._AT_ONCE", 100)
     async with feed(database_url) as store:
         lease = await store.leases.take("reader", timedelta(hours=1), NOW)
-        reader, room = Reader(store, lease, 200), FeedRoom(store.changes, SystemClock())
+        reader, room = Reader(store, lease, 200), FeedTruncation(store.changes, SystemClock())
         kept_rows = [0]
 
         async def care() -> None:
@@ -107,14 +107,14 @@ async def write_many(store: Store, writer: int) -> None:
 async def test_who_has_nothing_to_empty_looks_rarely(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock")
     async with feed(database_url) as store:
-        room = FeedRoom(store.changes, SystemClock())
+        room = FeedTruncation(store.changes, SystemClock())
         assert [await room.look() for _ in range(3)] == [rotation.LATEST] * 3
         assert not events(caplog, "changes.rotated")
         await write(store, entry(1, 1))
         lease = await store.leases.take("reader", timedelta(hours=1), NOW)
         await Reader(store, lease, 10).step()
         clock = TestClock(SystemClock().now() + timedelta(hours=2))
-        room = FeedRoom(store.changes, clock)
+        room = FeedTruncation(store.changes, clock)
         told_of = []
         for _ in range(3):
             await room.look()
@@ -154,7 +154,7 @@ async def test_a_part_that_fails_keeps_no_other_from_its_time(
             looked.append("watch")
             return 60.0
 
-        monkeypatch.setattr(FeedRoom, "look", fail)
+        monkeypatch.setattr(FeedTruncation, "look", fail)
         monkeypatch.setattr(FeedWatch, "look", look)
         pruner = backend.make_service("pruner")
         with pytest.raises(RuntimeError, match="no room"):

@@ -20,7 +20,7 @@ from penstock import Id
 from penstock.app import Backend
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
-from penstock.services.worker.executor import UnderWay
+from penstock.services.worker.executor import Executor
 from penstock.services.worker.worker import Worker
 from penstock.testing import gate, raising
 
@@ -84,9 +84,9 @@ def test_jobs_that_come_one_by_one_are_not_run_beside_each_other(
 ) -> None:
     """Each in a transaction of its own, they would be in each other's way. On SQLite they wait for each other."""
     alone: list[int] = []
-    start = UnderWay._start_alone
+    start = Executor._start_alone
 
-    def noted(under_way: UnderWay, running: Any) -> None:
+    def noted(under_way: Executor, running: Any) -> None:
         alone.append(json.loads(running.job.args)["number"])
         start(under_way, running)
 
@@ -94,7 +94,7 @@ def test_jobs_that_come_one_by_one_are_not_run_beside_each_other(
         async with ledger.app.open(postgres_url) as backend:
             accounts = [await backend.run_mutation(ledger.open_account, owner=str(number)) for number in range(FEW)]
             worker = make_worker(backend)
-            monkeypatch.setattr(UnderWay, "_start_alone", noted)
+            monkeypatch.setattr(Executor, "_start_alone", noted)
             with gate("mutation.ran", most=1) as held:
                 for number, one in enumerate(accounts):
                     await backend.scheduler.run_after(NOW, crowd.bump, account=one, number=number)
@@ -334,7 +334,7 @@ def test_a_stopping_worker_stops_each_of_the_transactions_that_jobs_share(postgr
         async with ledger.app.open(postgres_url, grace=0.0) as backend:
             jobs = await bumps(backend, await account(backend), MANY)
             worker = make_worker(backend)
-            groups = worker._under_way._groups
+            groups = worker._executor._groups
             groups._beside, groups._size = 2.0, MANY / 2
             with gate("mutation.ran", most=2) as held:
                 await worker.tick()

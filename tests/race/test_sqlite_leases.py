@@ -128,7 +128,7 @@ def test_the_jobs_of_a_worker_that_dies_while_the_write_lock_is_held_are_taken_o
             clock.advance(A_THIRD)
             await rescuer.tick()
             assert await state(backend, job) == "failed"
-            owner.lease = None
+            owner._lease.number = None
             assert extensions(sqlite_url) == []
 
     asyncio.run(story())

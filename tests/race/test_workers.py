@@ -251,7 +251,7 @@ def test_a_worker_that_cannot_renew_stops_its_jobs_before_the_lease_ends(databas
             clock = SystemClock()
             with gate("lease.renew", most=1) as renewal:
                 await renewal.arrived()
-                renewed_at = worker._renewed_at
+                renewed_at = worker._lease.renewed_at
                 await asyncio.gather(running.task, return_exceptions=True)
                 assert clock.monotonic() - renewed_at < 3.0
             assert running.task.cancelled()

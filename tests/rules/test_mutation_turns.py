@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.calls.run.admission import Turns
+from penstock.calls.run.admission import Admission
 from penstock.clock import SystemClock
 from penstock.store.contract.session import EVERY_QUEUE, QUEUES
 
 
-async def try_begin(turns: Turns, function: str = "add", *, again: bool = False) -> asyncio.Task[int | None]:
+async def try_begin(turns: Admission, function: str = "add", *, again: bool = False) -> asyncio.Task[int | None]:
     task = asyncio.ensure_future(turns.begin(function, again=again))
     for _ in range(3):
         await SystemClock().sleep(0)
     return task
 
 
-async def run(turns: Turns, times: int, *, conflict: bool) -> int | None:
+async def run(turns: Admission, times: int, *, conflict: bool) -> int | None:
     """Run a function so many times, one after another; the queue that it joined last."""
     queue = None
     for _ in range(times):
@@ -27,7 +27,7 @@ async def run(turns: Turns, times: int, *, conflict: bool) -> int | None:
 
 def test_as_many_as_allowed_run_at_once_and_the_next_waits_its_turn() -> None:
     async def main() -> None:
-        turns = Turns(3)
+        turns = Admission(3)
         begun = [await try_begin(turns) for _ in range(4)]
         assert [turn.done() for turn in begun] == [True, True, True, False]
         turns.end("add", conflict=False)
@@ -38,7 +38,7 @@ def test_as_many_as_allowed_run_at_once_and_the_next_waits_its_turn() -> None:
 
 def test_conflicts_halve_how_many_run_down_to_two_and_successes_raise_it_again() -> None:
     async def main() -> None:
-        turns = Turns(4)
+        turns = Admission(4)
         await run(turns, 5, conflict=True)
         first, second, third = [await try_begin(turns) for _ in range(3)]
         assert (first.done(), second.done(), third.done()) == (True, True, False)
@@ -53,7 +53,7 @@ def test_conflicts_halve_how_many_run_down_to_two_and_successes_raise_it_again()
 
 def test_a_function_queues_after_conflicts_then_in_all_queues_and_leaves_them_after_successes() -> None:
     async def main() -> None:
-        turns = Turns(4)
+        turns = Admission(4)
         assert await run(turns, 2, conflict=True) is None
         own = await run(turns, 1, conflict=True)
         assert own in range(1, QUEUES + 1)
@@ -68,7 +68,7 @@ def test_a_function_queues_after_conflicts_then_in_all_queues_and_leaves_them_af
 
 def test_conflicts_of_one_function_hold_up_no_other() -> None:
     async def main() -> None:
-        turns = Turns(4)
+        turns = Admission(4)
         await run(turns, 5, conflict=True)
         assert [await (await try_begin(turns, "other")) for _ in range(4)] == [None] * 4
         assert not turns.queues("other")
@@ -78,7 +78,7 @@ def test_conflicts_of_one_function_hold_up_no_other() -> None:
 
 def test_whoever_starts_again_goes_first() -> None:
     async def main() -> None:
-        turns = Turns(1)
+        turns = Admission(1)
         await turns.begin("add", again=False)
         newcomer = await try_begin(turns)
         again = await try_begin(turns, again=True)
@@ -93,7 +93,7 @@ def test_whoever_starts_again_goes_first() -> None:
 
 def test_nobody_waits_long_for_a_slow_one() -> None:
     async def main() -> None:
-        turns = Turns(1)
+        turns = Admission(1)
         await turns.begin("add", again=False)
         async with asyncio.timeout(5):
             await turns.begin("add", again=False)
@@ -103,7 +103,7 @@ def test_nobody_waits_long_for_a_slow_one() -> None:
 
 def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
     async def main() -> None:
-        turns = Turns(1)
+        turns = Admission(1)
         await turns.begin("add", again=False)
         gives_up, next_one = await try_begin(turns), await try_begin(turns)
         gives_up.cancel()

@@ -307,7 +307,7 @@ def test_a_result_survives_json(annotation: Any, value: Any) -> None:
 
 @pytest.mark.parametrize("value", [object(), "\ud800", {object(): 1}, [lambda: None]])
 def test_a_result_that_json_cannot_say_is_told_so(value: Any) -> None:
-    with pytest.raises(ResultInvalid, match="returned what JSON cannot say"):
+    with pytest.raises(ResultInvalid, match="returned a value that JSON cannot hold"):
         returning(Any).result_json(value)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import aiosqlite
 import asyncpg
@@ -29,8 +29,9 @@ from stage.examples import LONG
 
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.store.contract.session import Row, Statement
 from penstock.store.contract.store import Store
-from penstock.store.guest.session import guest_session
+from penstock.store.guest.session import GuestSession, finish, guest_session
 from penstock.store.open import make_store
 from penstock.store.push import migrate
 
@@ -61,6 +62,7 @@ class Kind:
 
 
 KINDS: list[Kind] = []
+T = TypeVar("T")
 
 
 def kind(name: str, dialect: str, *, is_async: bool) -> Callable[[Opener], Opener]:
@@ -91,7 +93,27 @@ def play(is_async: bool, story: Coroutine[Any, Any, None]) -> None:
 def face(connection: Any) -> Any:
     """The face of a guest that fits its connection; `answer` gives what its words give."""
     session = guest_session(connection)
-    return session if session.is_async else session.sync()
+    return session if session.is_async else SyncGuestSession(session)
+
+
+class SyncGuestSession:
+    """The transaction of a sync connection, for tests that do not await."""
+
+    def __init__(self, session: GuestSession) -> None:
+        session.check_sync()
+        self._session = session
+
+    def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        return finish(self._session.fetch(statement, args))
+
+    def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        return finish(self._session.execute(statement, args))
+
+    def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        finish(self._session.execute_many(statement, rows))
+
+    def run(self, verb: Callable[[GuestSession], Coroutine[Any, Any, T]]) -> T:
+        return finish(verb(self._session))
 
 
 @asynccontextmanager

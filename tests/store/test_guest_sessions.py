@@ -30,7 +30,7 @@ from penstock.jobs.states import JobState
 from penstock.store.contract.jobs import Jobs
 from penstock.store.contract.session import Session, Statement
 from penstock.store.guest.drivers import answer
-from penstock.store.guest.session import guest_session
+from penstock.store.guest.session import finish, guest_session
 from penstock.store.open import make_store
 
 LONG = "1 MB of %s $1 ?1 :p1 'ž' \\ " * 40_000
@@ -79,9 +79,8 @@ def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
 async def inside(visit: Visit, verb: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
     """What a verb of a store does in the transaction of a connection."""
     session = guest_session(visit.connection)
-    if session.is_async:
-        return await verb(cast("Session", session))
-    return session.sync().run(lambda transaction: verb(cast("Session", transaction)))
+    work = verb(cast("Session", session))
+    return await work if session.is_async else finish(work)
 
 
 def jobs_of(url: str) -> Jobs:
@@ -296,12 +295,10 @@ def test_a_connection_has_one_face(kind: Kind, url: str) -> None:
         session = guest_session(visit.connection)
         assert (session.dialect, session.is_async) == (kind.dialect, kind.is_async)
         if session.is_async:
-            with pytest.raises(ContextError, match=r"is an async one.* Await"):
-                session.sync()
-            return
-        for word in (session.fetch, session.execute, session.execute_many):
-            with pytest.raises(ContextError, match=r"is a sync one.* without await"):
-                await word(Statement("select 1"), [])
+            with pytest.raises(ContextError, match=r"is async.* Await"):
+                session.check_sync()
+        else:
+            session.check_sync()
 
     tell(kind, url, story)
 

@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 import sqlalchemy
 from django.core.cache import cache
-from stage.guests import django_connection, library_url, sqlite_file
+from stage.guests import SyncGuestSession, django_connection, library_url, sqlite_file
 
 from penstock.clock import SystemClock
 from penstock.errors import (
@@ -26,14 +26,14 @@ from penstock.errors import (
     ValueInvalid,
 )
 from penstock.store.contract.session import Statement
-from penstock.store.guest.session import SyncGuestSession, guest_session
+from penstock.store.guest.session import guest_session
 
 ONE = Statement("select 1")
 INSERT = Statement("insert into entry values (1)")
 
 
 def sync(connection: Any) -> SyncGuestSession:
-    return guest_session(connection).sync()
+    return SyncGuestSession(guest_session(connection))
 
 
 @pytest.fixture
@@ -234,5 +234,5 @@ def test_a_verb_that_waits_for_something_else_does_not_run_on_a_sync_connection(
     async def waits(_: Any) -> None:
         await SystemClock().sleep(0)
 
-    with pytest.raises(ContextError, match="waited for something else"):
+    with pytest.raises(ContextError, match="awaited something else"):
         sync(sqlite).run(waits)

@@ -18,20 +18,20 @@ from django.db import transaction
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
-from stage.guests import django_connection, library_url
+from stage.guests import SyncGuestSession, django_connection, library_url
 
 from penstock.errors import (
     ContextError,
 )
 from penstock.store.contract.session import Statement
-from penstock.store.guest.session import SyncGuestSession, guest_session
+from penstock.store.guest.session import guest_session
 
 ONE = Statement("select 1")
 INSERT = Statement("insert into entry values (1)")
 
 
 def sync(connection: Any) -> SyncGuestSession:
-    return guest_session(connection).sync()
+    return SyncGuestSession(guest_session(connection))
 
 
 # ----- SQLAlchemy
@@ -170,12 +170,12 @@ from datetime import UTC, datetime
 from uuid import UUID
 from penstock.store.contract.session import Statement
 from penstock.store.guest.session import guest_session
-from stage.guests import django_connection
+from stage.guests import SyncGuestSession, django_connection
 sys.modules["psycopg"] = None  # Django would take it
 connection = django_connection(sys.argv[1])
 values = [UUID(int=5), datetime(2026, 1, 1, tzinfo=UTC), b"\\0", "100%", -1, [UUID(int=6)], []]
 sql = "select $1::uuid, $2::timestamptz, $3::bytea, $4::text, $5::smallint, $6::uuid[], $7::text[], '%s'"
-assert guest_session(connection).sync().fetch(Statement(sql), values) == [(*values, "%s")]
+assert SyncGuestSession(guest_session(connection)).fetch(Statement(sql), values) == [(*values, "%s")]
 print(type(connection.connection).__module__)
 """
 

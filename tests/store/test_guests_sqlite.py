@@ -15,7 +15,7 @@ from conformance.bench import NOW, new_job
 from pydantic import Field
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
-from stage.guests import library_url, sqlite_file
+from stage.guests import SyncGuestSession, library_url, sqlite_file
 
 from penstock import Index, Table
 from penstock.clock import SystemClock
@@ -26,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.schema.table import definition_of
 from penstock.store.contract.session import Statement
-from penstock.store.guest.session import SyncGuestSession, guest_session
+from penstock.store.guest.session import guest_session
 from penstock.store.open import make_store
 from penstock.store.push import migrate
 
@@ -35,7 +35,7 @@ INSERT = Statement("insert into entry values (1)")
 
 
 def sync(connection: Any) -> SyncGuestSession:
-    return guest_session(connection).sync()
+    return SyncGuestSession(guest_session(connection))
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_who_read_before_others_wrote_is_told_to_begin_at_once(sqlite: sqlite3.C
     other.execute("insert into entry values (2)")
     other.commit()
     other.close()
-    with pytest.raises(DatabaseBusy, match=r"Others have written.* BEGIN IMMEDIATE"):
+    with pytest.raises(DatabaseBusy, match=r"Another connection wrote.* BEGIN IMMEDIATE"):
         sync(sqlite).execute(INSERT)
 
 
@@ -101,7 +101,7 @@ def test_who_waited_too_long_for_the_one_writer_is_told_so(sqlite: sqlite3.Conne
 def test_a_connection_that_only_reads_is_told_of(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
     sqlite.execute("create table entry (id integer)")
     other = sqlite3.connect(f"file:{sqlite_file(sqlite_url)}?mode=ro", uri=True)
-    with pytest.raises(ContextError, match="only reads"):
+    with pytest.raises(ContextError, match="is read-only"):
         sync(other).execute(INSERT)
     other.close()
 

@@ -21,8 +21,18 @@ def error_of(state: str, message: str) -> asyncpg.PostgresError:
 @pytest.mark.parametrize(
     ("state", "message", "kind", "text"),
     [
-        ("25006", "cannot execute INSERT in a read-only transaction", DatabaseUnavailable, "The database server only"),
-        ("0A000", "cannot use serializable mode in a hot standby", DatabaseUnavailable, "The database server only"),
+        (
+            "25006",
+            "cannot execute INSERT in a read-only transaction",
+            DatabaseUnavailable,
+            "The database server is read-only",
+        ),
+        (
+            "0A000",
+            "cannot use serializable mode in a hot standby",
+            DatabaseUnavailable,
+            "The database server is read-only",
+        ),
         ("0A000", "cannot do this", DataError, "The database refused a statement: cannot do this"),
         ("57P01", "terminating connection", DatabaseUnavailable, "The connection to the database was lost"),
         ("42501", "permission denied for table entry", ConfigError, "may not do this: permission denied for table"),

@@ -16,6 +16,8 @@ from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
+from penstock.store.postgres import interests as postgres_interests
+from penstock.store.sqlite import interests as sqlite_interests
 
 ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
 ALL = Interest(name="all", table="orders", key=["id"], before=["note", "id"], after=["note", "id"], each=True)
@@ -221,3 +223,50 @@ async def test_a_trigger_that_is_dropped_with_a_column_is_mended_for_the_others(
         assert await states(store) == ["missing", "ok"]
         await run_sql(postgres_url, "insert into orders values (2)")
         assert [one.kind for one in await changes(store, fine)] == ["enter", "lost", "enter"]
+
+
+# ----- what declaring many costs
+
+
+async def test_triggers_are_made_once_for_all_interests_that_are_declared_together(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run_sql(database_url, ORDERS)
+    many = [replace(PAID, name=f"n{number}") for number in range(9)]
+    async with opened(database_url) as store:
+        module, name = (postgres_interests, "install") if store.dialect.schemas else (sqlite_interests, "triggers")
+        make, made = getattr(module, name), list[int]()
+
+        def counted(*args: Any) -> Any:
+            made.append(len(args[1]))
+            return make(*args)
+
+        monkeypatch.setattr(module, name, counted)
+        await store.interests.check(many, NOW)
+        assert made == [9], "in a trial"
+        await store.interests.declare(many, NOW)
+        assert made == [9, 9]
+        assert await states(store) == ["ok"] * 9
+
+
+async def test_the_one_that_is_refused_is_named_and_leaves_nothing_behind(database_url: str) -> None:
+    await run_sql(database_url, ORDERS)
+    bad = replace(PAID, name="bad", matches="{row}.nothing = 1")
+    async with opened(database_url) as store:
+        with pytest.raises(DeclarationError, match="Interest bad"):
+            await store.interests.check([ALL, bad, BIG], NOW)
+        assert await states(store) == []
+        with pytest.raises(DeclarationError, match="Interest bad"):
+            await store.interests.declare([ALL, bad, BIG], NOW)
+        assert "bad" not in [row.interest.name for row in await store.interests.list()]
+
+
+async def test_what_is_kept_of_one_does_not_grow_with_those_that_share_its_triggers(sqlite_url: str) -> None:
+    await run_sql(sqlite_url, ORDERS)
+    kept = "select length(installed) from penstock_interest where name = 'n0'"
+    async with opened(sqlite_url) as store:
+        sizes = []
+        for count in (1, 10):
+            await store.interests.declare([replace(PAID, name=f"n{number}") for number in range(count)], NOW)
+            sizes.append((await rows(store, kept))[0][0])
+        assert sizes[0] == sizes[1]

@@ -1,26 +1,26 @@
-"""Who may ask for work: the types of what the words of pools take first, for type checkers.
+"""Who may call a public method, and how it answers: as a coroutine for callers who await, at once for the others.
 
-Drivers are not imported: a connection is known by what it can do.
+A method is written once, as a coroutine that takes the jobs of its caller. The decorators here make of it what users
+call with a ctx, a backend or a connection. Drivers are not imported: a connection is known by what it can do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+from penstock.calls.enqueue.jobs import JobCalls, calls_of
 
 if TYPE_CHECKING:
-    from penstock.api.syncbackend import SyncWords
-    from penstock.calls.enqueue.jobs import JobCalls
+    from penstock.api.backend import BackendWords
+    from penstock.api.syncwords import SyncBackendWords
     from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.run.engine import Engine
     from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 
-
-class Program(Protocol):
-    """A backend, as pools need it."""
-
-    job_calls: JobCalls
-    engine: Engine
+P = ParamSpec("P")
+T_co = TypeVar("T_co", covariant=True)
+Async_contra = TypeVar("Async_contra", contravariant=True)
+Sync_contra = TypeVar("Sync_contra", contravariant=True)
 
 
 class SyncConnection(Protocol):
@@ -45,9 +45,93 @@ class AsyncpgConnection(Protocol):
 
 
 if TYPE_CHECKING:
-    SyncWriter: TypeAlias = SyncMutationCtx | SyncActionCtx | SyncWords | SyncConnection
-    SyncReader: TypeAlias = SyncQueryCtx | SyncActionCtx | SyncWords | SyncConnection
-    SyncWaiter: TypeAlias = SyncActionCtx | SyncWords
-    AsyncWriter: TypeAlias = MutationCtx | ActionCtx | Program | AsyncConnection | AsyncpgConnection
-    AsyncReader: TypeAlias = QueryCtx | ActionCtx | Program | AsyncConnection | AsyncpgConnection
-    AsyncWaiter: TypeAlias = ActionCtx | Program
+    AsyncWaiter: TypeAlias = ActionCtx | BackendWords
+    SyncWaiter: TypeAlias = SyncActionCtx | SyncBackendWords
+    AsyncInside: TypeAlias = MutationCtx | AsyncWaiter
+    SyncInside: TypeAlias = SyncMutationCtx | SyncWaiter
+    AsyncWriter: TypeAlias = AsyncInside | AsyncConnection | AsyncpgConnection
+    SyncWriter: TypeAlias = SyncInside | SyncConnection
+    AsyncReader: TypeAlias = QueryCtx | AsyncWaiter | AsyncConnection | AsyncpgConnection
+    SyncReader: TypeAlias = SyncQueryCtx | SyncWaiter | SyncConnection
+
+
+class Bound(Protocol[Async_contra, Sync_contra, P, T_co]):
+    """A public method of an object: what it gives follows from the ctx."""
+
+    @overload
+    def __call__(self, ctx: Async_contra, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]: ...
+    @overload
+    def __call__(self, ctx: Sync_contra, /, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+
+
+class Method(Generic[Async_contra, Sync_contra, P, T_co]):
+    """A public method, written once for all callers.
+
+    Args:
+        run: What it does, with the jobs of its caller.
+        writes: Whether it refuses the ctx of a query.
+        connections: Whether it takes connections, which the `_guests` of its object know.
+        outside: What it refuses to do in a transaction of a function, as its error says.
+    """
+
+    def __init__(
+        self,
+        run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
+        *,
+        writes: bool = False,
+        connections: bool = False,
+        outside: str = "",
+    ) -> None:
+        self._run = run
+        self._writes = writes
+        self._connections = connections
+        self._outside = outside
+        self.__doc__ = run.__doc__
+
+    def __get__(self, owner: Any, _kind: type) -> Bound[Async_contra, Sync_contra, P, T_co]:
+        def call(ctx: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+            otherwise = owner._guests.calls if self._connections else None  # noqa: SLF001 - as said above
+            calls = calls_of(ctx, writes=self._writes, otherwise=otherwise)
+            if self._outside:
+                calls.check_outside(self._outside)
+            return calls.answer(self._run(owner, calls, *args, **kwargs))
+
+        call.__name__, call.__doc__ = self._run.__name__, self.__doc__
+        return call
+
+
+def for_writers(
+    run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
+) -> Method[AsyncWriter, SyncWriter, P, T_co]:
+    """A method for whoever writes: mutations, actions, programs, and connections of the user's."""
+    return Method(run, writes=True, connections=True)
+
+
+def for_readers(
+    run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
+) -> Method[AsyncReader, SyncReader, P, T_co]:
+    """A method for whoever reads: queries, actions, programs, and connections of the user's."""
+    return Method(run, connections=True)
+
+
+def for_ctx_readers(
+    run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
+) -> Method[QueryCtx | AsyncWaiter, SyncQueryCtx | SyncWaiter, P, T_co]:
+    """A method for queries, actions and programs; with the ctx of a mutation as well."""
+    return Method(run)
+
+
+def for_functions(
+    run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
+) -> Method[AsyncInside, SyncInside, P, T_co]:
+    """A method for mutations, actions and programs."""
+    return Method(run, writes=True)
+
+
+def for_programs(
+    outside: str = "", *, connections: bool = False
+) -> Callable[
+    [Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]]], Method[AsyncWaiter, SyncWaiter, P, T_co]
+]:
+    """A method for actions and programs; `outside` says what a transaction of a function may not do."""
+    return lambda run: Method(run, outside=outside, connections=connections)

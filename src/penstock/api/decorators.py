@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from penstock.calls.handlers.taskbatch import SyncTaskBatchCtx, TaskBatchCtx
-from penstock.calls.handlers.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
+from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
+from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction, Runtime

@@ -116,7 +116,7 @@ class _Home:
             return
         now = self._clock.monotonic()
         if self._set_at is None or now - self._set_at > _SAME_TIME_FOR:
-            await self.runner.engine.store.synchronize(session.transaction)
+            await self.runner.engine.store.synchronize(session)
             self._set_at = now
 
 
@@ -166,7 +166,7 @@ class GuestCalls(JobCalls):
         super().__init__(home.runner, None, self._run)
         self._home = home
         self._session = session
-        self._transaction = _Transaction(home.runner, session.transaction)
+        self._transaction = _Transaction(home.runner, session)
 
     @property
     def in_transaction(self) -> bool:
@@ -185,7 +185,7 @@ class GuestCalls(JobCalls):
         """Do something in the transaction."""
         return await verb(self._transaction)
 
-    async def read(self, verb: Callable[[OpenTransaction], Awaitable[T]]) -> T:
+    async def read(self, verb: Callable[[Any], Awaitable[T]]) -> T:
         """Look at something in the transaction."""
         return await verb(self._transaction)
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Mapping
 
-from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.api.callers import for_ctx_readers, for_functions
+from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ratelimits import RateStatus, checked_key, take_tokens
 from penstock.errors import DeclarationError
 from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket, peek
-from penstock.store.contract.session import OpenTransaction
-
-if TYPE_CHECKING:
-    from penstock.api.callers import Program
-    from penstock.api.syncbackend import SyncWords
-    from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
@@ -39,19 +32,11 @@ class RateLimiter:
     def __repr__(self) -> str:
         return f"<rate limit {self.name}>"
 
-    @overload
-    def take(
-        self, ctx: MutationCtx | ActionCtx | Program, key: str = "", *, count: int = 1, reserve: bool = False
-    ) -> Coroutine[Any, Any, RateStatus]: ...
-    @overload
-    def take(
-        self, ctx: SyncMutationCtx | SyncActionCtx | SyncWords, key: str = "", *, count: int = 1, reserve: bool = False
-    ) -> RateStatus: ...
-    def take(self, ctx: Any, key: str = "", *, count: int = 1, reserve: bool = False) -> Any:
-        """Take tokens, if there are enough.
+    @for_functions
+    async def take(self, calls: JobCalls, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
+        """Take tokens, if there are enough. An action, and a program with its backend, takes them at once.
 
         Args:
-            ctx: The ctx of a mutation or an action, or a backend. An action takes them at once.
             key: Whose tokens: each key has its own, such as a user's id.
             count: How many.
             reserve: Take tokens that are still to come, for something that begins when they have come.
@@ -61,38 +46,20 @@ class RateLimiter:
             ValueInvalid: The key is no text of up to 200 characters, or the count no whole number of at least 1.
             ContextError: The ctx is one of a query.
         """
-        calls = calls_of(ctx, writes=True)
-        return take_tokens(calls, self.name, self.policy, key, count, reserve=reserve)
+        return await take_tokens(calls, self.name, self.policy, key, count, reserve=reserve)
 
-    @overload
-    def peek(self, ctx: QueryCtx | ActionCtx | Program, key: str = "") -> Coroutine[Any, Any, int]: ...
-    @overload
-    def peek(self, ctx: SyncQueryCtx | SyncActionCtx | SyncWords, key: str = "") -> int: ...
-    def peek(self, ctx: Any, key: str = "") -> Any:
+    @for_ctx_readers
+    async def peek(self, calls: JobCalls, key: str = "") -> int:
         """How many tokens are left; below zero if some are reserved."""
-        calls = calls_of(ctx)
-        return calls.answer(self._peek(calls, checked_key(key)))
+        of = checked_key(key)
+        state = await calls.read(lambda transaction: calls.store.rates.peek(transaction, self.name, of))
+        return peek(self.policy, state, calls.now())
 
-    @overload
-    def reset(self, ctx: MutationCtx | ActionCtx | Program, key: str = "") -> Coroutine[Any, Any, None]: ...
-    @overload
-    def reset(self, ctx: SyncMutationCtx | SyncActionCtx | SyncWords, key: str = "") -> None: ...
-    def reset(self, ctx: Any, key: str = "") -> Any:
-        """Forget what was taken."""
-        calls = calls_of(ctx, writes=True)
-        return calls.answer(self._reset(calls, checked_key(key)))
-
-    # ----- steps
-
-    async def _peek(self, calls: JobCalls, key: str) -> int:
-        async def look(transaction: OpenTransaction) -> int:
-            state = await calls.store.rates.peek(transaction, self.name, key)
-            return peek(self.policy, state, calls.now())
-
-        return await calls.read(look)
-
-    async def _reset(self, calls: JobCalls, key: str) -> None:
-        await calls.write(lambda transaction: transaction.store.rates.forget(transaction, self.name, key))
+    @for_functions
+    async def reset(self, calls: JobCalls, key: str = "") -> None:
+        """Give all tokens of a key back."""
+        of = checked_key(key)
+        await calls.write(lambda transaction: transaction.store.rates.forget(transaction, self.name, of))
 
 
 class RateLimiters:

@@ -1,4 +1,4 @@
-"""When a trigger is to capture a change, as SQL that both databases read but for the word that compares.
+"""When a trigger captures a change, as SQL for both databases: only the comparison of values differs.
 
 Owns which sides of an update an interest asks about. Leaves the triggers to the stores.
 """
@@ -12,84 +12,109 @@ from penstock.changes.interest import ROW, Interest
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
-    """The conditions of one interest.
+class When:
+    """An SQL condition; `ALWAYS` and `NEVER` need not be asked."""
 
-    Args:
-        interest: The interest.
-        differs: What stands between two values to ask whether they differ, NULL being a value.
-        unlike: Whether one of some columns differs, as SQL, whatever their types and collations.
-        any_unlike: Whether any column of the table differs, as SQL.
-    """
-
-    interest: Interest
-    differs: str
-    unlike: Callable[[Sequence[str]], str]
-    any_unlike: str
+    sql: str
 
     @property
-    def moved(self) -> str:
+    def is_asked(self) -> bool:
+        """Whether the database has to evaluate it."""
+        return self not in {ALWAYS, NEVER}
+
+    @property
+    def grouped(self) -> When:
+        """In parentheses, if it is asked."""
+        return When(f"({self.sql})") if self.is_asked else self
+
+    @property
+    def opposite(self) -> When:
+        """True where this is false."""
+        return When(f"not ({self.sql})") if self.is_asked else ALWAYS if self == NEVER else NEVER
+
+
+ALWAYS, NEVER = When("true"), When("false")
+
+
+def any_of(*conditions: When) -> When:
+    """Whether one of some conditions holds. Equal ones are asked once."""
+    asked = dict.fromkeys(one.sql for one in conditions if one != NEVER)
+    return ALWAYS if ALWAYS in conditions else When(" or ".join(asked)) if asked else NEVER
+
+
+def all_of(*conditions: When) -> When:
+    """Whether all of some conditions hold; those with an ``or`` are grouped already."""
+    asked = [one.sql for one in conditions if one != ALWAYS]
+    return NEVER if NEVER in conditions else When(" and ".join(asked)) if asked else ALWAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditions of one interest."""
+
+    interest: Interest
+    differs: str  # the operator that compares two values, with NULL as a value
+    unlike: Callable[[Sequence[str]], str]  # whether one of some columns differs, whatever their types and collations
+    any_unlike: str  # whether any column of the table differs
+
+    @property
+    def moved(self) -> When:
         """Whether the key differs."""
-        return self.unlike(self.interest.key)
+        return When(self.unlike(self.interest.key))
 
-    def matches(self, row: str) -> str:
-        """Whether the interest is about a row, ``old`` or ``new``; empty if it is about all."""
-        return f"({_of(self.interest.matches, row)}) is true" if self.interest.matches else ""
+    def exact_match(self, row: str) -> When:
+        """Whether the interest is about a row, ``old`` or ``new``; never NULL."""
+        matches = self.match_or_null(row)
+        return When(f"{matches.sql} is true") if matches.is_asked else matches
 
-    def may_match(self, row: str) -> str:
-        """The same for who takes NULL for false: what is read anew for each statement is short."""
-        return f"({_of(self.interest.matches, row)})" if self.interest.matches else ""
+    def match_or_null(self, row: str) -> When:
+        """The same, but NULL may stand for false: a trigger's WHEN is parsed for each statement, so it is short."""
+        return When(_of(self.interest.matches, row)).grouped if self.interest.matches else ALWAYS
 
-    def update(self) -> str:
-        """Whether an update is wanted; empty if none is."""
-        return " or ".join(f"({side})" for side in (self._new_side(), self._old_side()) if side)
+    def exact_update(self) -> When:
+        """Whether an update is wanted."""
+        return any_of(self._new_side().grouped, self._old_side().grouped)
 
-    def may_update(self) -> str:
-        """The same in few words, for who asks `kind` afterwards: it may say yes to what is not wanted."""
-        wants = self.interest.wants
-        sides = [self.may_match("new")] if wants("enter") or wants("change") else []
-        sides += [self.may_match("old")] if wants("leave") or wants("delete") else []
-        return " or ".join(sides) if self.interest.matches else self.update()
+    def wide_update(self) -> When:
+        """True for all updates that are wanted and for some others, in few words: `update_kind` is exact."""
+        exact, wants = self.exact_update(), self.interest.wants
+        if exact == NEVER or not self.interest.matches:
+            return exact
+        new, old = wants("enter") or wants("change"), wants("leave") or wants("delete")
+        return any_of(*[self.match_or_null("new")] * new, *[self.match_or_null("old")] * old)
 
-    def kind(self, moved: str = "'moved'") -> str:
+    def update_kind(self, moved: str = "'moved'") -> str:
         """Which kind of change an update is, or `moved` if it has changed the key; NULL if it is not wanted."""
         enter, leave = (f"'{kind}'" if self.interest.wants(kind) else "null" for kind in ("enter", "leave"))
-        change = f"case when {self._watched()} then 'change' end" if self.interest.wants("change") else "null"
+        change = f"case when {self._watched().sql} then 'change' end" if self.interest.wants("change") else "null"
         inside = f"else {change}"
         if self.interest.matches:
-            new, old = self.matches("new"), self.matches("old")
+            new, old = self.exact_match("new").sql, self.exact_match("old").sql
             inside = f"when {new} then case when {old} then {change} else {enter} end when {old} then {leave}"
-        return f"case when {self.moved} then {moved} {inside} end"
+        return f"case when {self.moved.sql} then {moved} {inside} end"
 
-    def _new_side(self) -> str:
-        """Of a row that the interest is about then: it entered, or has changed inside."""
+    def _new_side(self) -> When:
+        """Whether the row entered, or has changed and is still of interest."""
         enter, change = self.interest.wants("enter"), self.interest.wants("change")
-        new, old = self.matches("new"), self.matches("old")
+        new, old = self.exact_match("new"), self.exact_match("old")
         differs = [self._watched()] if change else []
         if enter:
-            differs += [f"not ({old})"] if old else []
+            differs += [old.opposite]
             differs += [self.moved] if self.interest.watches is not None or not change else []
-        if not differs:
-            return ""
-        terms = [new, f"({' or '.join(differs)})"]
-        return " and ".join(term for term in (*terms, old if change and not enter else "") if term)
+        return all_of(new, any_of(*differs).grouped, old if change and not enter else ALWAYS)
 
-    def _old_side(self) -> str:
-        """Of a row that the interest was about: it left, or its key is gone."""
-        leave, delete = self.interest.wants("leave"), self.interest.wants("delete")
-        new, old = self.matches("new"), self.matches("old")
-        gone = [f"not ({new})"] if leave and new else []
-        if delete:
-            gone.append(self.moved)
-        return " and ".join(term for term in (old, f"({' or '.join(gone)})") if term) if gone else ""
+    def _old_side(self) -> When:
+        """Whether the row left, or its key is gone."""
+        left = [self.exact_match("new").opposite] if self.interest.wants("leave") else []
+        moved = [self.moved] if self.interest.wants("delete") else []
+        return all_of(self.exact_match("old"), any_of(*left, *moved).grouped)
 
-    def _watched(self) -> str:
+    def _watched(self) -> When:
         if self.interest.watches is None:
-            return self.any_unlike
-        parts = [f"({_of(watch, 'old')}) {self.differs} ({_of(watch, 'new')})" for watch in self.interest.watches]
+            return When(self.any_unlike)
+        parts = [When(f"({_of(one, 'old')}) {self.differs} ({_of(one, 'new')})") for one in self.interest.watches]
         captured = () if self.interest.exact else (*self.interest.before, *self.interest.after)
-        parts += [self.unlike(tuple(dict.fromkeys(captured)))] if captured else []
-        return " or ".join(parts) or "false"
+        return any_of(*parts, *([When(self.unlike(tuple(dict.fromkeys(captured))))] if captured else ()))
 
 
 def _of(sql: str | None, row: str) -> str:

@@ -77,7 +77,7 @@ class Position:
             return cls(Snapshot.parse(given["seen"]), batch, _number(given["last"]), _number(given["high"]))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise CursorInvalid(
-                f"{text!r} is no position in the change feed.", fix="Use one that a reader was said to have."
+                f"{text!r} is no position in the change feed.", fix="Use a position that a reader has reported."
             ) from None
 
     def __str__(self) -> str:

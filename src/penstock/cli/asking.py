@@ -25,7 +25,7 @@ def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
         sure: Whether ``--yes`` was said.
 
     Raises:
-        ConfigError: There is no terminal on which to ask.
+        ConfigError: There is no terminal to ask on.
         Abort: The answer is no, or none.
     """
     if consequence:
@@ -33,7 +33,7 @@ def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
     if sure:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(f"{question} There is no terminal on which to ask.", fix="Say so with --yes.")
+        raise ConfigError(f"{question} There is no terminal to ask on.", fix="Confirm with --yes.")
     with _interruptible():
         try:
             click.confirm(question, abort=True, err=True)
@@ -47,7 +47,7 @@ def confirm_many(count: int, verb: str, noun: str, *, sure: bool) -> None:
     """Ask before several things are changed at once; one is changed without.
 
     Raises:
-        ConfigError: There is no terminal on which to ask.
+        ConfigError: There is no terminal to ask on.
         Abort: The answer is no, or none.
     """
     confirm(f"{verb.capitalize()} {counted(count, noun)}?", sure=sure or count <= 1)

@@ -42,9 +42,9 @@ class _Look:
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options) -> None:
-    """Show the readers of the change feed, the interests that are captured, and how much room the feed takes.
+    """Show the readers of the change feed, the captured interests, and the feed's size.
 
-    Of each reader up to ten thousand unread changes are counted.
+    Counts up to 10,000 unread changes per reader.
     """
     if context.invoked_subcommand is not None:
         return
@@ -57,12 +57,12 @@ def command(context: click.Context, options: Options) -> None:
 
 @command.command("drop")
 @click.argument("reader")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask first.")
 @pass_options
 def drop(options: Options, reader: str, yes: bool) -> None:
-    """Forget a reader that nobody needs any more, so that the feed keeps nothing for it."""
+    """Remove a reader that nobody needs. The feed then keeps no changes for it."""
     complete(_drop(open_app(options), options, reader, sure=yes))
-    say(f"{reader} is dropped. What no other reader has to read is emptied by the next look of a pruner.")
+    say(f"{reader} is dropped. The pruner soon deletes changes that no other reader needs.")
 
 
 # ----- steps
@@ -91,7 +91,7 @@ async def _drop(app: App, options: Options, name: str, *, sure: bool) -> None:
         outbox = outbox_read(name)
         if outbox is not None and any(one.plan.name == outbox for one in await backend.engine.store.outboxes.list()):
             raise DataError(
-                f"{name} is the reader of outbox {outbox}, which would leave out messages without it.",
+                f"{name} is the reader of outbox {outbox}, which would lose messages without it.",
                 fix=f"Drop the outbox: penstock outbox drop {outbox}",
             )
         if name not in known:
@@ -112,7 +112,7 @@ def _tell(look: _Look, row: ReaderRow, standing: Standing, others: int) -> None:
     )
     worker = look.worker(row)
     if worker is not None:
-        say(f"It is read by {worker} now, which will lose it.")
+        say(f"{worker} reads it now, and will lose it.")
 
 
 # ----- how it looks

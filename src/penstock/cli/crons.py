@@ -15,7 +15,7 @@ from penstock.cli.output import print_list, readable_time, say
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options) -> None:
-    """Show the crons that the database knows: when each is due next, and what became of its last run."""
+    """Show all crons: when each is due next, and how its last run ended."""
     if context.invoked_subcommand is not None:
         return
     app = open_app(options)
@@ -28,7 +28,7 @@ def command(context: click.Context, options: Options) -> None:
 @click.argument("cron")
 @pass_options
 def run(options: Options, cron: str) -> None:
-    """Run a cron now, beside its schedule; print the id of the job. Refused while a run of it is under way."""
+    """Run a cron now and print the job's id. Refused while a run is in progress."""
     app = open_app(options)
     click.echo(with_backend(app, options, lambda backend: app.crons.run(backend, cron)))
 
@@ -37,17 +37,17 @@ def run(options: Options, cron: str) -> None:
 @click.argument("cron")
 @pass_options
 def pause(options: Options, cron: str) -> None:
-    """Run a cron no more, on all machines, until it is resumed."""
+    """Pause a cron on all machines."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.crons.pause(backend, cron))
-    say(f"{cron} is paused: a run under way goes on, and no other one is started.")
+    say(f"{cron} is paused. A current run continues; no other one starts.")
 
 
 @command.command("resume")
 @click.argument("cron")
 @pass_options
 def resume(options: Options, cron: str) -> None:
-    """Run a paused cron again, from its next planned time on."""
+    """Resume a paused cron, from its next planned time."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.crons.resume(backend, cron))
     say(f"{cron} runs again.")
@@ -57,7 +57,7 @@ def resume(options: Options, cron: str) -> None:
 @click.argument("cron")
 @pass_options
 def remove(options: Options, cron: str) -> None:
-    """Remove a cron that was created at run time, or that no program declares any more."""
+    """Remove a cron that was created at run time, or that no program declares."""
     app = open_app(options)
     found = with_backend(app, options, lambda backend: app.crons.remove(backend, cron))
     say(f"{cron} is removed." if found else f"The database knows no cron {cron!r}.")

@@ -31,20 +31,22 @@ _NUMBERS = {Kind.INTEGER, Kind.REAL, Kind.DECIMAL}
 
 @click.command("data")
 @click.argument("table", required=False)
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many rows.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many rows to show.")
 @click.option(
     "--order",
     type=click.Choice(["asc", "desc"]),
     default="desc",
     show_default=True,
-    help="By key: newest last, or first.",
+    help="Order by key: asc shows the newest last.",
 )
-@click.option("--where", metavar="COLUMN=VALUE", multiple=True, help="Only such rows; also <, <=, >, >=, and =null.")
-@click.option("--jsonl", is_flag=True, help="Print each row as a line of JSON, as penstock export does.")
+@click.option(
+    "--where", metavar="COLUMN=VALUE", multiple=True, help="Only matching rows; also <, <=, >, >=, and =null."
+)
+@click.option("--jsonl", is_flag=True, help="Print JSON lines, like penstock export.")
 @json_option()
 @pass_options
 def command(options: Options, table: str | None, limit: int, order: str, where: Sequence[str], jsonl: bool) -> None:
-    """Show the tables of the app with their row counts, or rows of one TABLE."""
+    """Show all tables with their row counts, or rows of one TABLE."""
     options.json |= jsonl
     if table is None:
         _show_tables(options, complete(_count(open_app(options), options)))
@@ -153,7 +155,7 @@ def _condition(statements: TableStatements, text: str) -> tuple[Condition, Any]:
     if column.optional and comparison == "=" and value == "null":
         return Condition(name, "is null"), None
     if column.kind is Kind.JSON:
-        raise ValueInvalid(f"{name} holds JSON, which has no order.", fix="Filter the rows of --jsonl instead.")
+        raise ValueInvalid(f"{name} holds JSON, which cannot be ordered.", fix="Filter the rows of --jsonl instead.")
     for said in (value, json.dumps(value)) if column.kind is not Kind.TEXT else (json.dumps(value),):
         try:
             checked = column.adapter.validate_json(said)

@@ -41,13 +41,13 @@ _LONGEST_GRACE = 2.0
 @click.command("dev")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 for any.")
-@click.option("--reload/--no-reload", default=True, help="Whether to start again when the source changes.")
+@click.option("--reload/--no-reload", default=True, help="Restart when the source changes.")
 @pass_options
 def command(options: Options, host: str, port: int, reload: bool) -> None:
-    """Run server and services in one process, and start again when the source changes.
+    """Run server and services in one process, and restart when the source changes.
 
-    For development: callers see the text of unexpected errors, and running jobs get little time to finish. The admin
-    interface takes a token that is shown, unless the setting admin_token names another.
+    For development only: callers see unexpected errors, and running jobs get little time to end. Prints a token for the
+    admin interface, unless admin_token is set.
     """
     set_up_logs(options.log_level or "info", options.log_format)
     watch = Watch(_folders(options)) if reload else None

@@ -39,9 +39,9 @@ from penstock.store.sql.statements import TableStatements
 @json_option("Report as JSON.")
 @pass_options
 def command(options: Options, tables: Sequence[str], output: str) -> None:
-    """Write TABLEs to files as JSON lines; all tables if none is named.
+    """Write TABLEs to files as JSON lines, by default all tables.
 
-    All rows of all tables are those of one moment. penstock import reads the files back, and nothing is lost.
+    All rows come from one snapshot. penstock import reads the files back without loss.
     """
     if output == "-" and len(tables) != 1:
         raise click.UsageError("Only one table goes to stdout; name it.")

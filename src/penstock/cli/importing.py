@@ -31,15 +31,15 @@ from penstock.transaction.transaction import Transaction
 @click.command("import")
 @click.argument("table")
 @click.argument("file", metavar="FILE|-")
-@click.option("--append", is_flag=True, help="Add the rows to those of the table.")
-@click.option("--replace", is_flag=True, help="Delete all rows of the table first, in the same transaction.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask before rows are deleted.")
+@click.option("--append", is_flag=True, help="Keep the existing rows.")
+@click.option("--replace", is_flag=True, help="Delete the existing rows first, in the same transaction.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before deleting rows.")
 @json_option("Report as JSON.")
 @pass_options
 def command(options: Options, table: str, file: str, append: bool, replace: bool, yes: bool) -> None:
     """Read rows into TABLE from a FILE of JSON lines, or from stdin.
 
-    Ids and creation times are kept if the lines have them. Without --append or --replace the table must be empty.
+    Keeps ids and creation times. The table must be empty without --append or --replace.
     """
     if append and replace:
         raise click.UsageError("--append and --replace exclude each other.")

@@ -26,22 +26,20 @@ _ENDED = [state.value for state in JobState if state in FINISHED]
 _NOT_RUN_AGAIN = [state for state in _ENDED if JobState(state) not in RETRIABLE]
 _CANCELABLE = ["pending", "running"]
 _FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several jobs are changed by a filter.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several jobs.")
 
 
 @click.command("retry")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @filter_options(_ENDED, f"Only jobs in this state; {' and '.join(_NOT_RUN_AGAIN)} go with --on-complete only.")
-@click.option(
-    "--on-complete", is_flag=True, help="Only call their on_complete again, if that has failed for good; in any state."
-)
+@click.option("--on-complete", is_flag=True, help="Only call a permanently failed on_complete again; in any state.")
 @_yes
 @json_option()
 @pass_options
 def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool, **given: Any) -> int:
-    """Run JOBs again that have failed or were canceled, or all failed ones that the options tell.
+    """Run failed or canceled JOBs again, or all failed jobs that match.
 
-    They are pending then, their attempts begin anew, and their on_complete runs again when they have ended.
+    Their attempts count from one. Their on_complete runs again at the end.
     """
     check_meant(jobs, given, "retry")
     app = open_app(options)
@@ -72,9 +70,9 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool
 @json_option()
 @pass_options
 def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> None:
-    """Ask for JOBs to be canceled, or for all that the options tell and that have not ended.
+    """Cancel JOBs, or all unfinished jobs that match.
 
-    Pending ones never start, running ones are asked to stop. Where only the on_complete is left, it runs all the same.
+    Pending jobs never start; running ones are asked to stop. Jobs that only wait for their on_complete go on.
     """
     check_meant(jobs, given, "cancel")
     app = open_app(options)
@@ -94,21 +92,20 @@ def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) ->
         if status.state in FINISHED:
             say(f"{status.id} has ended already: {status.state.value}.")
         elif status.state is JobState.COMPLETING:
-            say(f"{status.id} is not canceled: it has ended but for its on_complete, which runs all the same.")
+            say(f"{status.id} is not canceled. Only its on_complete is left, and that still runs.")
         else:
             say(f"Asked for {status.id} to be canceled; it was {status.state.value}.")
 
 
 @click.command("wait")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--timeout", type=Duration(), metavar="DURATION", help="How long to wait at most, such as 90s or 5m.")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="The longest wait, such as 90s or 5m.")
 @json_option()
 @pass_options
 def wait(options: Options, jobs: Sequence[str], timeout: float | None) -> int:
-    """Wait until JOBs have ended, and print how each did.
+    """Wait until JOBs have ended, and print how.
 
-    Ends with 0 if all have succeeded, with 3 if one has failed, with 4 if one was canceled and none has failed, and
-    with 5 if one has not ended in time.
+    Exit status: 0 if all succeeded, 3 if one failed, 4 if one was canceled and none failed, 5 after the timeout.
     """
     found = with_backend(open_app(options), options, lambda backend: _wait(backend, options, jobs, timeout))
     if options.json:

@@ -68,22 +68,22 @@ def filter_options(
     """
     options = [
         click.option("--state", type=click.Choice(states), help=of_state),
-        click.option("--pool", help="Only jobs of this pool; default for those of the scheduler."),
-        click.option("--function", help="Only jobs of this function, with or without its module."),
-        click.option("--name", help="Only jobs that are called so."),
-        click.option("--key", help="Only jobs that were enqueued with this key."),
-        click.option("--concurrency-key", help="Only jobs that were enqueued with this concurrency key."),
-        click.option("--error", metavar="TEXT", help="Only jobs whose last error contains this."),
+        click.option("--pool", help="Only jobs of this pool; the scheduler's is named default."),
+        click.option("--function", help="Only jobs of this function; the module is optional."),
+        click.option("--name", help="Only jobs of this name."),
+        click.option("--key", help="Only jobs with this key."),
+        click.option("--concurrency-key", help="Only jobs with this concurrency key."),
+        click.option("--error", metavar="TEXT", help="Only jobs whose last error contains this text."),
         click.option(
             "--since",
             type=Moment(),
             metavar="WHEN",
-            help="Only jobs that ended since, or were enqueued if they have not.",
+            help="Only jobs that ended since; for unfinished ones, enqueued since.",
         ),
-        click.option("--before", type=Moment(), metavar="WHEN", help="The same time, but earlier than this."),
+        click.option("--before", type=Moment(), metavar="WHEN", help="The same, before this time."),
     ]
     if ended:
-        told = "Only jobs whose on_complete has failed for good, with an error that contains this; '' for any."
+        told = "Only jobs whose on_complete failed for good with this text; '' for any."
         options.append(click.option("--on-complete-error", metavar="TEXT", help=told))
 
     def decorate(command: F) -> F:

@@ -23,7 +23,7 @@ from penstock.values import decode_json
 _STATES = [state.value for state in JobState]
 _SHOWN = 60
 _limit = click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list."
+    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many jobs to list."
 )
 
 
@@ -34,7 +34,7 @@ _limit = click.option(
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options, /, limit: int, **given: Any) -> None:
-    """Show how jobs stand: how many are in each state, and the newest ones. The same as penstock jobs list."""
+    """Show the number of jobs in each state, and the newest jobs, like penstock jobs list."""
     if context.invoked_subcommand is None:
         _list(options, limit, given)
 
@@ -45,7 +45,7 @@ def command(context: click.Context, options: Options, /, limit: int, **given: An
 @json_option()
 @pass_options
 def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
-    """Show how many jobs are in each state, and the newest ones that the options tell."""
+    """Show the number of jobs in each state, and the newest jobs that match."""
     _list(options, limit, given)
 
 
@@ -54,7 +54,7 @@ def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
 @json_option()
 @pass_options
 def show(options: Options, job: str) -> None:
-    """Show all that is known of a job: its options, its result, and each attempt that failed, with its traceback."""
+    """Show a job: its options, its result, and the traceback of each failed attempt."""
     status = with_backend(open_app(options), options, lambda backend: known_job(backend, job))
     if options.json:
         print_json(_as_data(status))

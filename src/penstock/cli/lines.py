@@ -98,7 +98,8 @@ class Lines:
         if self._begun:
             if not self._stream.seekable():
                 raise ConfigError(
-                    "Others changed the table meanwhile, and stdin cannot be read again.", fix="Import from a file."
+                    "Another process changed the table meanwhile, and stdin cannot be read again.",
+                    fix="Import from a file.",
                 )
             self._stream.seek(0)
         self._begun = True

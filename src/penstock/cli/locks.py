@@ -14,11 +14,11 @@ from penstock.store.contract.locks import LockRow
 
 @click.group("locks", invoke_without_command=True)
 @json_option()
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many locks to list.")
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options, limit: int) -> None:
-    """Show the locks that are held, or have run out since, those that were taken first before others."""
+    """Show locks that are held or have expired, the oldest first."""
     if context.invoked_subcommand is not None:
         return
     locks = with_backend(open_app(options), options, lambda backend: _look(backend, limit))
@@ -28,10 +28,10 @@ def command(context: click.Context, options: Options, limit: int) -> None:
 
 @command.command("release")
 @click.argument("key")
-@click.option("--fence", type=click.IntRange(1), required=True, help="The number of its holder, as the list shows it.")
+@click.option("--fence", type=click.IntRange(1), required=True, help="The holder's fencing token, from penstock locks.")
 @pass_options
 def release(options: Options, key: str, fence: int) -> None:
-    """Take a lock away from its holder, who learns of it when it is to be renewed: within a third of its lease."""
+    """Take a lock from its holder. The holder learns of it within a third of its lease."""
     with_backend(open_app(options), options, lambda backend: _release(backend, key, fence))
     say(f"{key} is free.")
 

@@ -20,29 +20,29 @@ from penstock.cli.failure import show_failure
 from penstock.cli.options import Options, shared_options
 
 _COMMANDS = {
-    "dev": ("penstock.cli.dev", "Run server and services, and start again when the source changes."),
+    "dev": ("penstock.cli.dev", "Run server and services, and restart when the source changes."),
     "serve": ("penstock.cli.serve", "Run the server."),
-    "worker": ("penstock.cli.worker", "Run the services: jobs, and whatever else runs by itself."),
+    "worker": ("penstock.cli.worker", "Run the services: jobs, crons, reactive tasks, outboxes."),
     "run": ("penstock.cli.run", "Run a function."),
     "functions": ("penstock.cli.functions", "List the functions of the app."),
-    "migrate": ("penstock.cli.migrate", "Make the database fit the tables of the app."),
+    "migrate": ("penstock.cli.migrate", "Make the database fit the app."),
     "data": ("penstock.cli.data", "Show tables and their rows."),
-    "export": ("penstock.cli.exporting", "Write tables to files, as JSON lines."),
+    "export": ("penstock.cli.exporting", "Write tables to files as JSON lines."),
     "import": ("penstock.cli.importing", "Read rows into a table from JSON lines."),
-    "jobs": ("penstock.cli.jobs", "Show jobs, retry, cancel and wait for them."),
+    "jobs": ("penstock.cli.jobs", "Show jobs; retry, cancel, wait."),
     "top": ("penstock.cli.top", "Watch pools and workers, live."),
-    "pools": ("penstock.cli.pools", "Show pools, and change their limits."),
-    "crons": ("penstock.cli.crons", "Show crons; run, pause, resume or remove one."),
-    "tasks": ("penstock.cli.tasks", "Show reactive tasks and their rows; retry, cancel, skip, pause, explain."),
+    "pools": ("penstock.cli.pools", "Show pools; change a limit."),
+    "crons": ("penstock.cli.crons", "Show crons; run, pause, resume, remove."),
+    "tasks": ("penstock.cli.tasks", "Show reactive tasks; explain, retry, cancel, skip, delete, pause, reconcile."),
     "outbox": (
         "penstock.cli.outbox",
-        "Show outboxes and their messages; retry, skip, pause, move, resend, rebuild, drop.",
+        "Show outboxes; retry, skip, pause, move, resend, rebuild, drop.",
     ),
-    "changes": ("penstock.cli.changes", "Show the readers of the change feed, and what it captures; drop a reader."),
-    "locks": ("penstock.cli.locks", "Show locks; take one away from its holder."),
-    "pause": ("penstock.cli.pause", "Start no more jobs of a pool."),
-    "resume": ("penstock.cli.resume", "Start jobs of a paused pool again."),
-    "config": ("penstock.cli.settings", "Show the settings in force, and where each comes from."),
+    "changes": ("penstock.cli.changes", "Show the change feed; drop a reader."),
+    "locks": ("penstock.cli.locks", "Show locks; release one."),
+    "pause": ("penstock.cli.pause", "Pause a pool."),
+    "resume": ("penstock.cli.resume", "Resume a paused pool."),
+    "config": ("penstock.cli.settings", "Show the settings in force and their origin."),
 }
 
 

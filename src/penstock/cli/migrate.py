@@ -25,18 +25,17 @@ from penstock.store.push.migrate import Plan, push
 
 
 @click.command("migrate")
-@click.option("--plan", "only_plan", is_flag=True, help="Print what would be done, and change nothing.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print the changes, and make none.")
 @json_option()
 @pass_options
 def command(options: Options, only_plan: bool) -> None:
-    """Make the database fit the tables of the app.
+    """Make the database fit the app.
 
-    Adds tables, columns, indexes and checks, and makes pools, crons, reactive tasks and outboxes known: changes are
-    captured for these from then on, by triggers on their tables. Whatever would lose or break data is refused before
-    anything is changed.
+    Adds tables, columns, indexes and checks, registers pools, crons, reactive tasks and outboxes, and adds the triggers
+    that capture changes for them. Refuses changes that would lose data, before it changes anything.
 
-    --plan prints the SQL for the tables, and in comments what would be made known, and which tables would get triggers.
-    The SQL of the triggers is not printed: run penstock migrate for these, as the SQL alone is not all.
+    --plan prints the SQL for tables, and comments for the rest. It omits the SQL of triggers, so do not run its output
+    in place of this command.
     """
     app = open_app(options)
     config = app.config(database=options.database)
@@ -101,9 +100,9 @@ def _print_script(plan: Plan, news: Sequence[News] | None) -> None:
     for remark in _remarks(plan):
         click.echo(f"-- {remark}")
     if news is None:
-        click.echo("-- What is made known beside this SQL is not known until penstock's own tables are up to date.")
+        click.echo("-- Further changes are unknown until penstock's own tables are up to date.")
     elif news:
-        click.echo("-- Beside this SQL, penstock migrate does what follows, and so does the program when it starts:")
+        click.echo("-- penstock migrate, and the program at its start, also do this:")
     for one in news or ():
         click.echo(f"-- {_told(one)}")
     if plan.empty and not news:

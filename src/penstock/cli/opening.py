@@ -134,6 +134,6 @@ async def _expect_fit(app: App, config: Config) -> None:
         await store.close()
     if not plan.empty:
         raise ConfigError(
-            "The database does not hold all that this program declares.",
+            "The database lacks declarations of this program.",
             fix="Run penstock migrate; penstock migrate --plan shows what it would do.",
         )

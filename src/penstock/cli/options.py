@@ -51,7 +51,7 @@ def shared_options(*, hidden: bool) -> list[click.Parameter]:
             "--app",
             hidden=hidden,
             metavar="MODULE[:NAME]",
-            help="Where the app is: a module, or a file.",
+            help="The app: a module or a file.",
             envvar="PENSTOCK_APP",
         ),
         _shared(
@@ -65,20 +65,20 @@ def shared_options(*, hidden: bool) -> list[click.Parameter]:
             "--log-level",
             hidden=hidden,
             type=click.Choice(LEVELS),
-            help="From which level on logs are shown.",
+            help="The lowest level of logs to show.",
             envvar="PENSTOCK_LOG_LEVEL",
         ),
         _shared(
             "--log-format",
             hidden=hidden,
             type=click.Choice(FORMATS),
-            help="How logs are written.",
+            help="The format of logs.",
             envvar="PENSTOCK_LOG_FORMAT",
         ),
     ]
 
 
-def json_option(help_text: str = "Print JSON, for programs.") -> Callable[[F], F]:
+def json_option(help_text: str = "Print JSON.") -> Callable[[F], F]:
     """``--json``, for commands whose output programs read; errors are then JSON too."""
     return click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
 

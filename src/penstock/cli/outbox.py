@@ -25,9 +25,9 @@ from penstock.cli.visible import first_line
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options) -> None:
-    """Show the outboxes that the database knows, and how far they are behind.
+    """Show all outboxes and their backlog.
 
-    Of each up to 100,000 messages are counted.
+    Counts up to 100,000 messages per outbox.
     """
     if context.invoked_subcommand is not None:
         return
@@ -42,7 +42,7 @@ def command(context: click.Context, options: Options) -> None:
 @json_option()
 @pass_options
 def show(options: Options, outbox: str) -> None:
-    """Show how OUTBOX stands, and the message that keeps it from going on, with its traceback."""
+    """Show the state of OUTBOX, and the message that blocks it, with its traceback."""
     app = open_app(options)
 
     async def look(backend: Backend) -> tuple[OutboxStatus, list[OutboxMessage]]:
@@ -67,16 +67,18 @@ def show(options: Options, outbox: str) -> None:
     "states",
     type=click.Choice(STATES),
     multiple=True,
-    help="Only those that stand so; may be given several times.",
+    help="Only messages in this state; may be repeated.",
 )
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
-@click.option("--after", type=int, metavar="NUMBER", help="Go on after the last list, which has told the number.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many messages to list."
+)
+@click.option("--after", type=int, metavar="NUMBER", help="Continue after this number, from the last list.")
 @json_option()
 @pass_options
 def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int, after: int | None) -> None:
-    """Show messages of OUTBOX that have failed, are parked, or wait for one that has failed.
+    """Show messages of OUTBOX that failed, are parked, or wait for a failed one.
 
-    Messages that nobody has looked at yet, as they are behind these, are not listed.
+    Omits messages that were not attempted yet.
     """
     app = open_app(options)
 

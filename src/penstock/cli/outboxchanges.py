@@ -7,8 +7,7 @@ from datetime import datetime
 import click
 
 from penstock.api.outbox.overview import outbox_of
-from penstock.api.outbox.rebuilding import reset_of
-from penstock.api.outbox.resending import chosen_rows
+from penstock.api.outbox.rebuilding import chosen_rows, reset_of
 from penstock.api.outbox.views import OutboxStatus, read_place
 from penstock.app import App, Backend
 from penstock.changes.position import Position
@@ -18,7 +17,7 @@ from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
 from penstock.errors import DataError, ValueInvalid
 
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask first.")
 
 
 @click.command("retry")
@@ -26,11 +25,10 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.argument("numbers", type=int, nargs=-1)
 @pass_options
 def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
-    """Have messages of OUTBOX that have failed tried again now: those with these NUMBERS, or all.
+    """Retry failed messages of OUTBOX now: those with these NUMBERS, or all.
 
-    Their attempts are counted anew. Parked ones come next, before what is still to be read; while the next message
-    waits for its own attempt, they wait with it. The number of a row that was there before the outbox is negative:
-    write -- before it.
+    Their attempts count from one. Parked messages are delivered next, but not while the next message waits for its
+    retry. A row older than the outbox has a negative number: write -- before it.
     """
     app = open_app(options)
 
@@ -40,44 +38,44 @@ def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
     count = with_backend(app, options, do)
     if numbers and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
-    say(f"{counted(count, 'message')} of {outbox} will be tried again." if count else f"{outbox} has none that failed.")
+    say(f"{counted(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed.")
 
 
 @click.command("skip")
 @click.argument("outbox")
 @click.argument("number", type=int)
-@click.option("--reason", required=True, help="Why; the log tells it.")
+@click.option("--reason", required=True, help="The reason, for the log.")
 @_yes
 @pass_options
 def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> None:
-    """Pass by the message of OUTBOX with this NUMBER, which has failed: its handler never gets it."""
+    """Skip a failed message of OUTBOX. Its handler never gets it."""
     app = open_app(options)
 
     async def do(backend: Backend) -> None:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         await _expect_failed(app, backend, name, number)
-        confirm(f"Pass message {number} of {name} by, for good?", sure=yes)
+        confirm(f"Skip message {number} of {name} for good?", sure=yes)
         await app.outboxes.skip(backend, name, number, reason)
 
     with_backend(app, options, do)
-    say(f"Message {number} of {outbox} is passed by.")
+    say(f"Message {number} of {outbox} is skipped.")
 
 
 @click.command("pause")
 @click.argument("outbox")
 @pass_options
 def pause(options: Options, outbox: str) -> None:
-    """Hand over nothing of OUTBOX any more, on all machines, until it is resumed. What is written is kept."""
+    """Pause OUTBOX on all machines. New messages are kept."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.outboxes.pause(backend, outbox))
-    say(f"{outbox} is paused. The change feed keeps what is written meanwhile, and grows.")
+    say(f"{outbox} is paused. The change feed keeps new messages, and grows.")
 
 
 @click.command("resume")
 @click.argument("outbox")
 @pass_options
 def resume(options: Options, outbox: str) -> None:
-    """Hand over messages of a paused OUTBOX again."""
+    """Resume a paused OUTBOX."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.outboxes.resume(backend, outbox))
     say(f"{outbox} is resumed.")
@@ -89,24 +87,22 @@ def resume(options: Options, outbox: str) -> None:
 @_yes
 @pass_options
 def move(options: Options, outbox: str, to: str, yes: bool) -> None:
-    """Have OUTBOX go on from elsewhere: sending again what is kept, or passing messages by.
+    """Move the cursor of OUTBOX, to deliver kept messages again or to skip some.
 
-    The PLACE is "beginning", that of what is kept; "end", behind all there is; a time with its offset, such as
-    2030-05-01T09:00Z, before all that was written then or later; or a position that penstock outbox show has told.
+    PLACE is beginning (the oldest kept message), end (after all messages), a time with an offset such as
+    2030-05-01T09:00Z (messages written since), or a position from penstock outbox show.
     """
     app, place = open_app(options), _place(to)
 
     async def do(backend: Backend) -> OutboxStatus:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         before = await _status(app, backend, name)
-        end = (
-            "\nNone of these will be handed over." if to == "end" else "\nMessages are passed by, or handed over again."
-        )
-        confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to hand over.{end}", sure=yes)
+        end = "\nNone of these will be delivered." if to == "end" else "\nMessages are skipped, or delivered again."
+        confirm(f"Move {name} to {to}?", f"{name} has {_left(before)} to deliver.{end}", sure=yes)
         return await app.outboxes.move(backend, name, place)
 
     moved = with_backend(app, options, do)
-    say(f"{moved.name} is moved, and has {_left(moved)} to hand over.")
+    say(f"{moved.name} is moved, and has {_left(moved)} to deliver.")
 
 
 @click.command("rebuild")
@@ -114,9 +110,9 @@ def move(options: Options, outbox: str, to: str, yes: bool) -> None:
 @_yes
 @pass_options
 def rebuild(options: Options, outbox: str, yes: bool) -> None:
-    """Make what the handler of OUTBOX has written anew, from the rows that there are.
+    """Rebuild what the handler of OUTBOX has written, from the current rows.
 
-    Its reset runs and it begins with all rows again, in one transaction.
+    Runs its reset and starts it with all rows again, in one transaction.
     """
     app = open_app(options)
 
@@ -125,30 +121,28 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
         reset_of(app.outboxes.find(name), name)  # what cannot be is refused before anybody is asked
         confirm(
             f"Rebuild {name}?",
-            f"What {name} has written is cleared, and is incomplete until all rows are sent.",
+            f"The effects of {name} are cleared, and incomplete until all rows are delivered.",
             sure=yes,
         )
         await app.outboxes.rebuild(backend, name)
 
     with_backend(app, options, do)
-    say(f"{outbox} begins with all rows again. See penstock outbox show {outbox} for how far it has come.")
+    say(f"{outbox} starts again with all rows. penstock outbox show {outbox} shows its progress.")
 
 
 @click.command("resend")
 @click.argument("outbox")
-@click.option(
-    "--where", required=True, metavar="TEXT", help="Which rows: a condition such as 'day >= 7 and shop == \"a\"'."
-)
+@click.option("--where", required=True, metavar="TEXT", help="A condition, such as 'day >= 7 and shop == \"a\"'.")
 @_yes
 @pass_options
 def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
-    """Send rows of the table of OUTBOX again, as they are now, in order, behind what it has still to hand over."""
+    """Send rows of OUTBOX's table again, as they are now and in order, after its backlog."""
     app = open_app(options)
 
     async def do(backend: Backend) -> int:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
         chosen_rows(app.outboxes.find(name), name, where)  # what cannot be is refused before anybody is asked
-        confirm(f"Send rows of {name} again?", f"Its handler gets each row of which this is true: {where}", sure=yes)
+        confirm(f"Send rows of {name} again?", f"Its handler gets each row that matches: {where}", sure=yes)
         return await app.outboxes.resend(backend, name, where)
 
     count = with_backend(app, options, do)
@@ -160,7 +154,7 @@ def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
 @_yes
 @pass_options
 def drop(options: Options, outbox: str, yes: bool) -> None:
-    """Forget OUTBOX: its place, the messages that it has put aside, and what is captured for it."""
+    """Remove OUTBOX: its cursor, its parked messages, and its capture."""
     app = open_app(options)
 
     async def do(backend: Backend) -> bool:
@@ -169,12 +163,12 @@ def drop(options: Options, outbox: str, yes: bool) -> None:
         read_by = f"\nIt is read by {before.read_by} now." if before.read_by else ""
         aside = f" {counted(before.parked, 'message')} parked will be forgotten." if before.parked else ""
         never = ", and never will" if before.messages or before.older_rows is not None else ""
-        confirm(f"Drop {name}?", f"{name} has {_left(before)} to hand over{never}.{aside}{read_by}", sure=yes)
+        confirm(f"Drop {name}?", f"{name} has {_left(before)} to deliver{never}.{aside}{read_by}", sure=yes)
         await app.outboxes.drop(backend, name)
         return before.declared
 
     declared = with_backend(app, options, do)
-    say(f"{outbox} is dropped." + (" This program declares it, and makes it anew when it starts." if declared else ""))
+    say(f"{outbox} is dropped." + (" This program declares it, and creates it again at its start." if declared else ""))
 
 
 # ----- steps
@@ -196,7 +190,7 @@ async def _expect_failed(app: App, backend: Backend, name: str, number: int) -> 
 
 def _left(one: OutboxStatus) -> str:
     messages = [counted(one.messages, "message")] if one.messages else []
-    rows = ["rows that were there before it"] if one.older_rows is not None else []
+    rows = ["older rows"] if one.older_rows is not None else []
     return " and ".join([*messages, *rows]) or "no messages"
 
 

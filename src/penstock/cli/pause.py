@@ -14,6 +14,6 @@ from penstock.cli.pools import change_in_database
 @click.argument("pool")
 @pass_options
 def command(options: Options, pool: str) -> None:
-    """Start no more jobs of a pool, on all machines, until it is resumed."""
+    """Pause a pool on all machines: start none of its jobs."""
     complete(change_in_database(open_app(options), options, pool, paused=True))
-    say(f"{pool} is paused: what runs goes on, and nothing more is started.")
+    say(f"{pool} is paused. Running jobs continue; no other ones start.")

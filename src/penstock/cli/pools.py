@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from penstock.api.pools.limits import change_pool
+from penstock.api.pools.admin import change_pool
 from penstock.app import App, Backend
 from penstock.cli.opening import complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
@@ -16,15 +16,16 @@ from penstock.store.contract.pools import KeyRow, PoolRow
 
 @click.group("pools", invoke_without_command=True)
 @json_option()
-@click.option("--keys", type=click.IntRange(1, KEYS_READ), metavar="N", help="Show also the N keys that wait the most.")
+@click.option(
+    "--keys", type=click.IntRange(1, KEYS_READ), metavar="N", help="Also show the N keys with the most waiting jobs."
+)
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options, keys: int | None) -> None:
-    """Show the pools that the database knows: their limits, and how many of their jobs stand where.
+    """Show all pools: their limits, and the number of their jobs in each state.
 
-    Of the jobs that are ready, those at the gate of their pool wait for a turn of their concurrency key, or for a rate
-    limit. --keys N shows for each pool the N concurrency keys of which the most jobs wait there. It reads the first
-    thousand keys in order, and counts a thousand jobs of each.
+    Jobs at the gate are ready, and wait for their concurrency key or a rate limit. --keys reads the first 1,000 keys in
+    order, and counts up to 1,000 jobs of each.
     """
     if context.invoked_subcommand is not None:
         return
@@ -40,11 +41,14 @@ def command(context: click.Context, options: Options, keys: int | None) -> None:
 @command.command("set")
 @click.argument("pool")
 @click.option(
-    "--max-parallelism", type=click.IntRange(0, MOST_PARALLEL), required=True, help="How many of its jobs run at once."
+    "--max-parallelism",
+    type=click.IntRange(0, MOST_PARALLEL),
+    required=True,
+    help="How many of its jobs may run at once.",
 )
 @pass_options
 def change(options: Options, pool: str, max_parallelism: int) -> None:
-    """Change the limit of a pool, on all machines at once, until another one is set or declared."""
+    """Change the limit of a pool on all machines, until somebody sets or declares another."""
     row = complete(change_in_database(open_app(options), options, pool, max_parallelism=max_parallelism))
     say(f"{pool} runs at most {max_parallelism:,} jobs at once{', once it is resumed' if row.paused else ''}.")
 

@@ -14,7 +14,7 @@ from penstock.cli.pools import change_in_database
 @click.argument("pool")
 @pass_options
 def command(options: Options, pool: str) -> None:
-    """Start jobs of a paused pool again."""
+    """Resume a paused pool."""
     row = complete(change_in_database(open_app(options), options, pool, paused=False))
     if row.max_parallelism:
         say(f"{pool} starts jobs again.")

@@ -31,17 +31,17 @@ from penstock.wire.outgoing import Format, encode_result
 @json_option("Print the result on one line.")
 @pass_options
 def command(options: Options, function: str, arguments: Sequence[str]) -> None:
-    """Run a FUNCTION of the app, internal ones too, and print its result as JSON.
+    """Run a FUNCTION of the app, public or internal, and print its result as JSON.
 
-    ARGS are a JSON object, or name=value pairs, or - to read a JSON object from stdin. The name of a function may be
-    given without its module if no other module has one of that name.
+    ARGS are name=value pairs, a JSON object, or - to read a JSON object from stdin. Leave out the function's module if
+    the name is unique.
 
     \b
     penstock run book customer=Ada phone=123 starts_at=2026-12-24T18:00:00Z
     penstock run bookings:upcoming '{"customer": "Ada"}'
 
-    The database must fit the app: penstock migrate sees to that, and so do dev, serve and worker.
-    """  # noqa: D301 - click's mark for lines that are not to be wrapped
+    The database must fit the app: migrate, dev, serve and worker see to that.
+    """  # noqa: D301 - click's mark for lines that it must not wrap
     app = open_app(options)
     found = find_function(app.registry, function)
     text = complete(_run(app, options, found, check_arguments(found, arguments)))

@@ -13,8 +13,8 @@ from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
 from penstock.cli.taskfilter import read_task_filter, task_filter_options
 
-_all = click.option("--all", "everything", is_flag=True, help="All rows of all tasks, if nothing else is told.")
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several rows are changed.")
+_all = click.option("--all", "everything", is_flag=True, help="All rows of all tasks.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several rows.")
 
 
 @click.command("retry")
@@ -25,9 +25,9 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before several
 @json_option()
 @pass_options
 def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Run rows of TASK again, or of all tasks; those that have succeeded too, unless --state says otherwise.
+    """Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.
 
-    Their attempts are counted anew. Rows that are being run are run once more afterwards.
+    Their attempts count from one. Running rows run once more afterwards.
     """
     _change(options, "retry", task, given, everything=everything, sure=yes)
 
@@ -40,9 +40,9 @@ def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **
 @json_option()
 @pass_options
 def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Ask for runs of TASK to be canceled, or of all tasks.
+    """Cancel runs of TASK, or of all tasks.
 
-    Pending ones never start, running ones are asked to stop.
+    Pending runs never start; running ones are asked to stop.
     """
     _change(options, "cancel", task, given, "pending", "running", everything=everything, sure=yes)
 
@@ -55,7 +55,7 @@ def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, *
 @json_option()
 @pass_options
 def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """End pending runs of TASK as skipped, or of all tasks. The next change of a row is run."""
+    """End pending runs of TASK, or of all tasks, as skipped. A row's next change runs."""
     _change(options, "skip", task, given, "pending", everything=everything, sure=yes)
 
 
@@ -67,9 +67,9 @@ def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **g
 @json_option()
 @pass_options
 def delete(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Forget what is kept of rows of TASK, or of all tasks. The rows themselves are left alone.
+    """Delete the records of TASK, or of all tasks. The rows of the table stay.
 
-    Pending runs are canceled first. Those under way are asked to stop; do it again when they have.
+    Cancels pending runs and asks running ones to stop; repeat the command afterwards.
     """
     _change(options, "delete", task, given, everything=everything, sure=yes)
 
@@ -78,30 +78,30 @@ def delete(options: Options, /, task: str | None, everything: bool, yes: bool, *
 @click.argument("task")
 @pass_options
 def pause(options: Options, task: str) -> None:
-    """Start no runs of TASK any more, on all machines, until it is resumed. Those under way go on."""
+    """Pause TASK on all machines. Running runs continue."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.tasks.pause(backend, task))
-    say(f"{task} is paused: runs under way go on, and no other ones are started.")
+    say(f"{task} is paused. Running ones continue; no other ones start.")
 
 
 @click.command("resume")
 @click.argument("task")
 @pass_options
 def resume(options: Options, task: str) -> None:
-    """Start runs of a paused TASK again."""
+    """Resume a paused TASK."""
     app = open_app(options)
     count = with_backend(app, options, lambda backend: app.tasks.resume(backend, task))
-    say(f"{task} runs again; {counted(count, 'run')} that had been put off {'is' if count == 1 else 'are'} due now.")
+    say(f"{task} runs again; {counted(count, 'run')} that had been deferred {'is' if count == 1 else 'are'} due now.")
 
 
 @click.command("reconcile")
 @click.argument("task")
 @pass_options
 def reconcile(options: Options, task: str) -> None:
-    """Have all rows of TASK looked at, from the beginning. Planners do it; penstock tasks tells how far they are."""
+    """Check all rows of TASK again. The planner does it; penstock tasks shows its progress."""
     app = open_app(options)
     with_backend(app, options, lambda backend: app.tasks.reconcile(backend, task))
-    say(f"All rows of {task} are looked at, by whichever process plans.")
+    say(f"All rows of {task} will be checked by the planner.")
 
 
 # ----- steps

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.api.rowfilters import read_rows
+from penstock.api.tasks.selection import rows_by_text
 from penstock.app import App
 from penstock.errors import ValueInvalid
 from penstock.reactive.filter import STATES, TaskFilter
@@ -33,19 +33,14 @@ def task_filter_options(command: F) -> F:
     """The options that tell rows of tasks apart; the command takes them as keyword arguments."""
     options = (
         click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
-        click.option(
-            "--error", metavar="TEXT", help="Only rows whose last error contains this; upper and lower case differ."
-        ),
-        click.option("--has-error/--no-error", default=None, help="Only rows with a last error, or without one."),
-        click.option(
-            "--key", metavar="KEY", help="Only the row with this id, or key; a JSON array if that has several columns."
-        ),
-        click.option("--table", metavar="TABLE", help="Only rows of tasks that are about this table."),
+        click.option("--error", metavar="TEXT", help="Only rows whose last error contains this text; case-sensitive."),
+        click.option("--has-error/--no-error", default=None, help="Only rows with, or without, a last error."),
+        click.option("--key", metavar="KEY", help="Only the row with this id or key; several columns as a JSON array."),
+        click.option("--table", metavar="TABLE", help="Only rows of this table's tasks."),
         click.option(
             "--rows",
             metavar="TEXT",
-            help="Only rows of which this is true now, such as 'status == \"paid\" and amount > 100'. Needs a TASK, or "
-            "--table.",
+            help="Only rows that match now, such as 'status == \"paid\" and amount > 100'. Needs TASK or --table.",
         ),
     )
     for option in reversed(options):
@@ -63,7 +58,7 @@ def read_task_filter(app: App, task: str | None, given: dict[str, Any]) -> TaskF
     if given["rows"] is not None:
         try:
             own = [declared.task for declared in app.tasks]
-            table, rows = read_rows(own, None if task is None else (task,), table, given["rows"])
+            table, rows = rows_by_text(own, None if task is None else (task,), table, given["rows"])
         except ValueInvalid as error:
             raise click.UsageError(str(error)) from error
     known = {name: given[name] for name in ("state", "error", "has_error", "key")}

@@ -24,9 +24,9 @@ from penstock.errors import DataError
 @pass_options
 @click.pass_context
 def command(context: click.Context, options: Options) -> None:
-    """Show the reactive tasks that the database knows, and how much there is to do for each.
+    """Show all reactive tasks and their backlogs.
 
-    Runs are counted up to 100,000 of each kind.
+    Counts up to 100,000 runs of each kind.
     """
     if context.invoked_subcommand is not None:
         return
@@ -39,21 +39,20 @@ def command(context: click.Context, options: Options) -> None:
 @command.command("records")
 @click.argument("task", required=False)
 @task_filter_options
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many to list.")
-@click.option("--after", metavar="PLACE", help="Go on after the last list, which has told the place.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many rows to list.")
+@click.option("--after", metavar="PLACE", help="Continue after this place, from the last list.")
 @click.option(
     "--order",
     type=click.Choice(["due", "key"]),
-    help="Those first that are due first; or by task and key, which is quicker where there are many. The default is "
-    "due, and with --rows key, as there is no other then.",
+    help="Order by due time, or by task and key, which is faster. Default: due; with --rows only key.",
 )
-@click.option("--count", is_flag=True, help="Only count them, by state. It reads them all.")
+@click.option("--count", is_flag=True, help="Only count the rows by state; reads them all.")
 @json_option()
 @pass_options
 def records(
     options: Options, /, task: str | None, limit: int, after: str | None, order: Any, count: bool, **given: Any
 ) -> None:
-    """Show rows of TASK, or of all tasks, and how their runs stand."""
+    """Show rows of TASK, or of all tasks, and the state of their runs."""
     app = open_app(options)
     where = read_task_filter(app, task, given)
     order = order or ("due" if where.rows is None else "key")
@@ -87,14 +86,14 @@ def records(
 @json_option()
 @pass_options
 def show(options: Options, task: str, key: str) -> None:
-    """Show what is kept of the row with the id or key KEY; for its runs see penstock jobs show.
+    """Show the record of the row with this KEY; for its runs see penstock jobs show.
 
-    A KEY of several columns is a JSON array, such as '[7, "a"]'.
+    Write a KEY of several columns as a JSON array: '[7, "a"]'.
     """
     app = open_app(options)
     record = with_backend(app, options, lambda backend: app.tasks.find(backend, task, key))
     if record is None:
-        raise DataError(f"{task} has not heard of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
+        raise DataError(f"{task} has no record of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
     if options.json:
         print_json(record)
         return
@@ -107,10 +106,7 @@ def show(options: Options, task: str, key: str) -> None:
 @json_option()
 @pass_options
 def explain(options: Options, task: str, key: str) -> None:
-    """Say why TASK has run for the row with the id or key KEY, or has not.
-
-    A KEY of several columns is a JSON array, such as '[7, "a"]'.
-    """
+    """Say why TASK has run, or not, for the row with this KEY; several columns as a JSON array."""
     app = open_app(options)
     found = with_backend(app, options, lambda backend: app.tasks.explain(backend, task, key))
     if options.json:

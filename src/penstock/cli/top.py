@@ -28,17 +28,14 @@ _SHARE = 4  # looking takes at most one part in so many of the time, however muc
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print it once; so it does without a terminal.")
+@click.option("--once", is_flag=True, help="Print once; the default without a terminal.")
 @click.option(
-    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between updates."
 )
-@json_option("Print it once as JSON, for programs.")
+@json_option("Print once, as JSON.")
 @pass_options
 def command(options: Options, once: bool, interval: float) -> None:
-    """Watch pools and workers: what runs, waits and fails, and how fast. q ends it.
-
-    Rates are those of the last ten seconds.
-    """
+    """Watch pools and workers: running, waiting and failing jobs, and rates over ten seconds. q ends it."""
     app = open_app(options)
     with contextlib.suppress(KeyboardInterrupt):
         complete(_watch(app, options, None if once or options.json or not sys.stdout.isatty() else interval))

@@ -27,15 +27,13 @@ _BY_SIGNAL = 128  # to which the exit code of a process that a signal ends adds 
 
 
 @click.command("worker")
-@click.option("--jobs", type=click.IntRange(1), help="How many jobs to run at once; by default as worker_jobs says.")
-@click.option(
-    "--metrics-port", type=click.IntRange(1, 65535), help="Show metrics on this port; by default as metrics_port says."
-)
+@click.option("--jobs", type=click.IntRange(1), help="How many jobs to run at once; default: worker_jobs.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Show metrics on this port; default: metrics_port.")
 @pass_options
 def command(options: Options, jobs: int | None, metrics_port: int | None) -> None:
-    """Run the services: jobs, and whatever else runs by itself. Any number of workers may run on one database.
+    """Run the services: jobs, crons, reactive tasks, outboxes and pruning. Any number of workers may share a database.
 
-    SIGINT and SIGTERM let running jobs finish within the grace time; a second one does not wait.
+    After SIGINT or SIGTERM, running jobs may finish within the grace time. A second signal ends the worker at once.
     """
     app = open_app(options, log_level="info")
     config = app.config(database=options.database, worker_jobs=jobs, metrics_port=metrics_port)

@@ -30,7 +30,7 @@ _LONGEST_TEXT = 500
 
 
 class FunctionError(PenstockError):
-    """The function was not found, refused its arguments, or failed; `ApplicationError` is raised apart.
+    """The function does not exist, refused its arguments, or failed. `ApplicationError` is separate.
 
     Attributes:
         request_id: Names the call in the server's log.
@@ -44,13 +44,13 @@ class FunctionError(PenstockError):
 
 
 class ServerUnreachable(TryAgain):
-    """The server cannot be reached. ``facts["uncertain"]`` is true if the call may have reached it nevertheless."""
+    """The client cannot reach the server. ``facts["uncertain"]`` is true if the call may have reached it."""
 
     code = "server_unreachable"
 
 
 class ServerError(PenstockError):
-    """The server failed, or is no penstock server at all."""
+    """The server failed, or is no penstock server."""
 
     code = "server_error"
 

@@ -83,9 +83,7 @@ def _as_text(value: Any) -> Any:
         return str(value)
     if hasattr(value, "model_dump"):
         return _encoded(value.model_dump(by_alias=True))
-    raise ValueInvalid(
-        f"A {type(value).__qualname__} cannot be sent.", fix="Send what JSON, or a pydantic model, can say."
-    )
+    raise ValueInvalid(f"A {type(value).__qualname__} cannot be sent.", fix="Send JSON values, or a pydantic model.")
 
 
 def _duration(value: timedelta) -> str:

@@ -130,6 +130,6 @@ def _is_read_without_month(expression: str) -> bool:
 def _never(expression: str, where: str) -> DeclarationError:
     return DeclarationError(
         f"The cron expression {expression!r} never comes in {where}.",
-        fix="Choose a day that the month has, such as L for its last one, and an hour that no clock jumps over.",
+        fix="Choose a day that the month has, such as L for its last, and an hour that no clock change skips.",
         expression=expression,
     )

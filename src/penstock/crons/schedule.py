@@ -44,7 +44,7 @@ class Interval:
         if not SECOND <= given <= _LONGEST:
             raise DeclarationError(
                 f"Interval: every must be from a second to {_LONGEST.days} days, not {given}.",
-                fix="Write timedelta(seconds=1) or more; what has to come more often is a loop in a service.",
+                fix="Write timedelta(seconds=1) or more; run anything more frequent in a loop of your own.",
             )
         anchor: object = self.anchor
         if not isinstance(anchor, datetime) or anchor.tzinfo is None:

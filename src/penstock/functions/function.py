@@ -9,7 +9,7 @@ import enum
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
@@ -20,6 +20,7 @@ from penstock.functions.signature import Signature, check_declaration
 C = TypeVar("C", contravariant=True)
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+T = TypeVar("T")
 X = TypeVar("X", covariant=True)
 
 Runtime = Literal["thread", "process"]
@@ -150,6 +151,17 @@ def name_of(handler: Callable[..., Any]) -> str:
     if "." in handler.__qualname__ and "<locals>" not in handler.__qualname__:
         raise DeclarationError(f"{handler.__qualname__} is a method; declare functions at the top of a module.")
     return f"{_module_name(handler.__module__)}:{handler.__name__}"
+
+
+def find_named(known: Iterable[T], name: object, name_of_one: Callable[[T], str]) -> T | None:
+    """The one with a name, or else the only one that has it after its module; None if there is none."""
+    if not isinstance(name, str):
+        return None
+    names = {name_of_one(one): one for one in known}
+    if name in names:
+        return names[name]
+    found = [one for whole, one in names.items() if whole.endswith(f":{name}")]
+    return found[0] if len(found) == 1 else None
 
 
 def _module_name(module: str) -> str:

@@ -146,7 +146,9 @@ class Signature:
                 return to_json(value, bytes_mode="base64")
             encoded: bytes = self._result.dump_json(value)
         except (ValueError, TypeError) as error:
-            raise ResultInvalid(f"{self.name} returned what JSON cannot say: {error}.", function=self.name) from error
+            raise ResultInvalid(
+                f"{self.name} returned a value that JSON cannot hold: {error}.", function=self.name
+            ) from error
         return encoded
 
     def result_of_json(self, text: bytes) -> Any:
@@ -182,7 +184,7 @@ def check_declaration(handler: Callable[..., Any], name: str, kind: str, public:
         missing.append("return")
     if public and missing:
         raise DeclarationError(
-            f"{name} is public, and {', '.join(missing)} has no annotation, so anything could be sent to it.",
+            f"{name} is public, and {', '.join(missing)} has no annotation, so callers could send anything.",
             fix=f"Annotate it, or declare an internal_{kind}.",
         )
 

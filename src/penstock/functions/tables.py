@@ -16,23 +16,24 @@ from penstock.schema.table import Table
 
 
 def tables_of(functions: Iterable[AnyFunction]) -> list[type[Table]]:
-    """Tables that the modules of functions name: directly, or through modules of the same package."""
+    """Tables that the modules of functions name: directly, or through modules of the same package.
+
+    The module of a wrapped handler, of a task or an outbox, tells of tables that penstock creates. Those of other
+    programs are theirs to create, and a handler that needs one names it.
+    """
     found: dict[type[Table], None] = {}
     for function in functions:
-        module = _module_of(function.declared)
+        declared = function.declared
+        own: dict[str, Any] = declared.__globals__
+        handlers = None if own.get("__name__") == declared.__module__ else sys.modules.get(declared.__module__)
+        module = own if handlers is None else vars(handlers)
         root = str(module.get("__name__", "")).partition(".")[0]
+        beside = _tables_in(module)
         for value in list(module.values()):
             if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:
-                found.update(dict.fromkeys(_tables_in(vars(value))))
-        found.update(dict.fromkeys(_tables_in(module)))
+                beside += _tables_in(vars(value))
+        found.update((table, None) for table in beside if handlers is None or table.__managed__)
     return list(found)
-
-
-def _module_of(declared: Any) -> dict[str, Any]:
-    """The module of a function; of the wrapped handler of a task or an outbox, the handler's."""
-    own: dict[str, Any] = declared.__globals__
-    module = None if own.get("__name__") == declared.__module__ else sys.modules.get(declared.__module__)
-    return own if module is None else vars(module)
 
 
 def _tables_in(namespace: Mapping[str, Any]) -> list[type[Table]]:

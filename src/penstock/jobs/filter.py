@@ -112,7 +112,7 @@ def cancelable(where: JobFilter) -> JobFilter:
         ValueInvalid: Jobs in this state have ended, or are about to.
     """
     if where.on_complete_error is not None:
-        raise ValueInvalid("Jobs whose on_complete has failed have ended.", fix="Leave on_complete_error away.")
+        raise ValueInvalid("Jobs whose on_complete has failed have ended.", fix="Leave out on_complete_error.")
     if where.state not in {None, JobState.PENDING.value, JobState.RUNNING.value}:
         raise ValueInvalid(
             f"Jobs in state {where.state!r} cannot be canceled.", fix="Those that can are pending and running."

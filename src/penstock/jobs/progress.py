@@ -38,7 +38,7 @@ def progress_of(done: Any, total: Any, note: Any) -> Progress:
         if not (_is_amount(value) or (name == "total" and value is None)):
             raise ValueInvalid(f"progress: {name} must be a number from 0 to {_LARGEST:,}, not {value!r}.")
     if total is not None and done > total:
-        raise ValueInvalid(f"progress: {done} are done, of only {total}.", fix="Leave total away if it is not known.")
+        raise ValueInvalid(f"progress: {done} are done, of only {total}.", fix="Leave out total if it is not known.")
     if note is not None and not _is_note(note):
         raise ValueInvalid(f"progress: a note is a text of up to {_LONGEST_NOTE:,} characters that can be stored.")
     return Progress(done, total, note)

@@ -141,7 +141,7 @@ def series(policy: str, waits: object, jitter: float) -> Series:
     if not 1 <= len(waits) <= _MOST_IN_SERIES:
         raise DeclarationError(
             f"{policy}: waits must be 1 to {_MOST_IN_SERIES}, not {len(waits)}.",
-            fix="The last one comes again and again.",
+            fix="The last wait repeats.",
         )
     found = tuple(seconds_of(f"{policy}: waits[{place}]", wait) for place, wait in enumerate(waits))
     return Series(found, _part(policy, jitter))

@@ -31,96 +31,87 @@ class Meter:
 
 
 METERS = {
-    "penstock_jobs_enqueued": Meter("counter", ("pool",), "Jobs that this process has enqueued and committed."),
-    "penstock_jobs_started": Meter("counter", ("pool",), "Attempts that this process has started."),
+    "penstock_jobs_enqueued": Meter("counter", ("pool",), "Jobs that this process enqueued and committed."),
+    "penstock_jobs_started": Meter("counter", ("pool",), "Attempts that this process started."),
     "penstock_jobs_completed": Meter(
-        "counter", ("pool", "status"), "Jobs that have ended in this process: as success, failed, canceled or skipped."
+        "counter", ("pool", "status"), "Jobs that ended in this process as success, failed, canceled or skipped."
     ),
-    "penstock_attempts_failed": Meter("counter", ("pool",), "Attempts that raised or were lost, the last ones too."),
+    "penstock_attempts_failed": Meter("counter", ("pool",), "Attempts that raised or were lost, last ones included."),
     "penstock_on_complete_failed": Meter("counter", ("pool",), "Calls of an on_complete that raised or were lost."),
-    "penstock_start_lag_seconds": Meter("histogram", ("pool",), "From when a job was due to the start of its attempt."),
-    "penstock_run_seconds": Meter(
-        "histogram", ("pool",), "How long an attempt took, with an on_complete that follows."
+    "penstock_start_lag_seconds": Meter(
+        "histogram", ("pool",), "Time from a job's due time to the start of its attempt."
     ),
-    "penstock_jobs_running": Meter("gauge", ("pool",), "Jobs that run in this process now."),
-    "penstock_slots_held": Meter("gauge", ("pool",), "Slots of the pool that the worker of this process holds."),
+    "penstock_run_seconds": Meter("histogram", ("pool",), "Duration of an attempt, with its on_complete."),
+    "penstock_jobs_running": Meter("gauge", ("pool",), "Jobs that this process runs now."),
+    "penstock_slots_held": Meter("gauge", ("pool",), "Slots of the pool that this process's worker holds."),
     "penstock_jobs_ready": Meter("gauge", ("pool",), "Backlog: jobs in the database that may start, up to 100,000."),
     "penstock_jobs_scheduled": Meter(
-        "gauge", ("pool",), "Jobs in the database that start later; counted up to 100,000 of all pools."
+        "gauge", ("pool",), "Jobs in the database that start later, up to 100,000 in all pools."
     ),
-    "penstock_oldest_ready_seconds": Meter("gauge", ("pool",), "For how long the oldest job that may start is due."),
-    "penstock_max_parallelism": Meter("gauge", ("pool",), "The pool's own limit; 0 while it is paused."),
+    "penstock_oldest_ready_seconds": Meter("gauge", ("pool",), "Time since the oldest ready job was due."),
+    "penstock_max_parallelism": Meter("gauge", ("pool",), "The pool's own limit; 0 while paused."),
     "penstock_change_reader_rows": Meter(
-        "gauge", ("reader",), "Changes that the reader of the change feed has still to read, up to 10,000."
+        "gauge", ("reader",), "Unread changes of a reader of the change feed, up to 10,000."
     ),
-    "penstock_change_reader_seconds": Meter(
-        "gauge", ("reader",), "For how long the oldest change that the reader has still to read was written."
-    ),
-    "penstock_change_bytes": Meter("gauge", (), "Bytes that the change feed takes; on SQLite about that many."),
+    "penstock_change_reader_seconds": Meter("gauge", ("reader",), "Age of the reader's oldest unread change."),
+    "penstock_change_bytes": Meter("gauge", (), "Bytes of the change feed; an estimate on SQLite."),
     "penstock_oldest_transaction_seconds": Meter(
-        "gauge", (), "For how long the oldest transaction of the database is open, on PostgreSQL, if that may be seen."
+        "gauge", (), "Age of the oldest open transaction, on PostgreSQL, if the role may see it."
     ),
     "penstock_interests_broken": Meter(
-        "gauge", ("state",), "Interests that capture no changes, at the last look of the pruner of this process."
+        "gauge", ("state",), "Interests that capture no changes, at the last look of this process's pruner."
     ),
     "penstock_task_runs": Meter(
-        "counter", ("task", "outcome"), "Runs of reactive tasks that have ended in this process, retries not counted."
+        "counter", ("task", "outcome"), "Runs of reactive tasks that ended in this process, without retries."
     ),
-    "penstock_task_retries": Meter("counter", ("task",), "Attempts at runs that failed here, and are tried again."),
+    "penstock_task_retries": Meter("counter", ("task",), "Failed attempts in this process that are retried."),
     "penstock_task_run_seconds": Meter(
-        "histogram", ("task",), "How long attempts at runs of the task took in this process, failed ones too."
+        "histogram", ("task",), "Duration of attempts in this process, failed ones included."
     ),
     "penstock_task_audit_found": Meter(
-        "counter", ("task",), "Rows that the audit of this process found otherwise than they were kept, and mended."
+        "counter", ("task",), "Rows whose record was wrong, and which this process's audit repaired."
     ),
-    "penstock_task_ready": Meter("gauge", ("task",), "Runs of the task that may start, up to 100,000 of a pool."),
+    "penstock_task_ready": Meter("gauge", ("task",), "Runs that may start, up to 100,000 per pool."),
     "penstock_task_scheduled": Meter(
-        "gauge", ("task",), "Runs that start later: debounced, tried again or put off; up to 100,000 of all jobs."
+        "gauge", ("task",), "Runs that start later: debounced, retried or deferred; up to 100,000 of all jobs."
     ),
-    "penstock_task_running": Meter("gauge", ("task",), "Runs of the task that are under way, in all processes."),
-    "penstock_task_failed": Meter("gauge", ("task",), "Rows whose last run has failed, up to 100,000."),
+    "penstock_task_running": Meter("gauge", ("task",), "Runs in progress, in all processes."),
+    "penstock_task_failed": Meter("gauge", ("task",), "Rows whose last run failed, up to 100,000."),
     "penstock_task_oldest_due_seconds": Meter(
-        "gauge", ("task",), "For how long the oldest run that may start is due; 0 if there is none."
+        "gauge", ("task",), "Time since the oldest ready run was due; 0 without one."
     ),
     "penstock_task_lag_seconds": Meter(
         "gauge",
         ("task",),
-        "For how long the oldest run that waits is due, counted from when it was due at first, though it failed or was "
-        "put off since; 0 if there is none. It looks at up to 100,000 runs.",
+        "Time since the oldest waiting run was first due, retries and deferrals included; 0 without one. "
+        "Reads up to 100,000 runs.",
     ),
     "penstock_task_reconciled_timestamp_seconds": Meter(
-        "gauge", ("task",), "When all rows of the task were looked at last, as a Unix time; not told before."
+        "gauge", ("task",), "Unix time of the last check of all rows; absent before the first."
     ),
     "penstock_task_paused": Meter("gauge", ("task",), "Whether the task is paused: 1 or 0."),
-    "penstock_outbox_delivered": Meter("counter", ("outbox",), "Messages that this process has delivered."),
-    "penstock_outbox_failed": Meter("counter", ("outbox",), "Attempts to hand a message over that failed here."),
+    "penstock_outbox_delivered": Meter("counter", ("outbox",), "Messages that this process delivered."),
+    "penstock_outbox_failed": Meter("counter", ("outbox",), "Delivery attempts that failed in this process."),
     "penstock_outbox_messages": Meter(
         "gauge",
         ("outbox",),
-        "Messages that are still to be delivered, without those parked and rows that were there before the outbox; of "
-        "each kind up to 10,000.",
+        "Messages to deliver, up to 10,000 of each kind; without parked ones and rows older than the outbox.",
     ),
-    "penstock_outbox_seconds": Meter(
-        "gauge", ("outbox",), "For how long the oldest of these was written; 0 if there is none."
-    ),
-    "penstock_outbox_failing": Meter(
-        "gauge", ("outbox",), "Messages that have failed and keep others waiting, all or those of their key."
-    ),
+    "penstock_outbox_seconds": Meter("gauge", ("outbox",), "Age of the oldest of these messages; 0 without one."),
+    "penstock_outbox_failing": Meter("gauge", ("outbox",), "Failed messages that block the outbox or their key."),
     "penstock_outbox_halted": Meter(
-        "gauge",
-        ("outbox",),
-        "Whether the outbox, or a key of it, waits for a message whose attempts are used up: 1 or 0.",
+        "gauge", ("outbox",), "Whether the outbox, or a key, waits for a message whose attempts are used up: 1 or 0."
     ),
-    "penstock_outbox_parked": Meter("gauge", ("outbox",), "Messages that are parked, up to 10,000."),
+    "penstock_outbox_parked": Meter("gauge", ("outbox",), "Parked messages, up to 10,000."),
     "penstock_outbox_paused": Meter("gauge", ("outbox",), "Whether the outbox is paused: 1 or 0."),
-    "penstock_database_up": Meter("gauge", (), "Whether the database has answered what is asked here: 1 or 0."),
+    "penstock_database_up": Meter("gauge", (), "Whether the database answered this scrape: 1 or 0."),
     "penstock_calls": Meter(
-        "counter", ("function", "outcome"), "Runs of functions, as jobs too: success, error or canceled."
+        "counter", ("function", "outcome"), "Runs of functions, in jobs too, as success, error or canceled."
     ),
     "penstock_call_seconds": Meter(
-        "histogram", ("kind",), "How long runs of functions took, by query, mutation, action."
+        "histogram", ("kind",), "Duration of runs of functions, by query, mutation and action."
     ),
-    "penstock_conflicts": Meter("counter", ("function",), "Transactions that conflicted with others and ran again."),
+    "penstock_conflicts": Meter("counter", ("function",), "Transactions that conflicted and ran again."),
 }
 
 

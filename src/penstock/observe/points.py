@@ -22,7 +22,7 @@ POINTS = frozenset(
         "outbox.next",  # it is known which messages of an outbox are next, none is handed over
         "outbox.write",  # how an outbox stands is about to be written by itself
         "outbox.rebuild",  # the reset of an outbox has run, and it is about to begin anew
-        "lease.renew",  # a worker is about to renew its lease
+        "lease.renew",  # a process is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock
     }
 )

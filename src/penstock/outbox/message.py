@@ -131,6 +131,6 @@ def check_key(key: object) -> None:
         given = f"{len(key)} characters" if isinstance(key, str) else repr(key)
         raise ValueInvalid(
             f"The key of a message is a text of 1 to {LONGEST_KEY} characters, not {given}.",
-            fix="Leave it away for none.",
+            fix="Leave it out for none.",
         )
     check_text(key, "The key of a message")

@@ -79,13 +79,13 @@ class WorkOptions:
         if changed.run_at is not None and changed.run_after is not None:
             raise UsageError("run_at and run_after were both given.", fix="Give one of them.")
         if changed.key is None and ("on_duplicate" in options or changed.max_wait is not None):
-            raise UsageError("on_duplicate and max_wait are about work with a key.", fix="Give key too.")
+            raise UsageError("on_duplicate and max_wait need a key.", fix="Give key too.")
         if changed.on_duplicate == "debounce" and changed.run_after is None:
-            raise UsageError("Work is debounced by a delay.", fix="Give run_after=timedelta(seconds=…).")
+            raise UsageError("A debounce needs a delay.", fix="Give run_after=timedelta(seconds=…).")
         if changed.max_wait is not None and changed.on_duplicate != "debounce":
-            raise UsageError("max_wait is for work that is debounced.", fix='Give on_duplicate="debounce".')
+            raise UsageError("max_wait needs a debounce.", fix='Give on_duplicate="debounce".')
         if changed.on_complete is None and (changed.context is not None or changed.on_complete_retry is not None):
-            raise UsageError("context and on_complete_retry are about an on_complete.", fix="Give on_complete too.")
+            raise UsageError("context and on_complete_retry need an on_complete.", fix="Give on_complete too.")
         return changed
 
     def retry_of(self, function: AnyFunction, pool: PoolDefinition) -> Retry | None:
@@ -97,9 +97,9 @@ class WorkOptions:
         if function.kind is not FunctionKind.ACTION:
             if self.retry:
                 raise UsageError(
-                    f"{function.name} is a {function.kind.value}, which is not retried when it raises: it would raise "
-                    "again. Conflicts and lost connections are retried anyway.",
-                    fix="Leave retry away; or call what may fail for a while in an action.",
+                    f"{function.name} is a {function.kind.value}, which is not retried when it raises. "
+                    "Conflicts and lost connections are always retried.",
+                    fix="Leave out retry, or make the call that may fail in an action.",
                 )
             return None
         asked = pool.retry_actions_by_default if self.retry is None else self.retry

@@ -73,7 +73,7 @@ class PoolDefinition:
         if self.log_level not in get_args(LogLevel):
             raise DeclarationError(
                 f"Pool {self.name}: log_level must be one of {', '.join(get_args(LogLevel))}, not {self.log_level!r}.",
-                fix="debug and info tell of each job, report tells how the pool does about once a minute.",
+                fix="debug and info log each job; report logs a summary about once a minute.",
             )
         _check_keys_and_rates(self)
 

@@ -253,7 +253,7 @@ def _check_count(policy: RateLimit, count: object) -> None:
     most = capacity(policy)
     if count > most:
         raise LimitExceeded(
-            f"{count} tokens are more than the {most} that ever gather, so waiting for them would not help.",
+            f"{count} tokens are more than the capacity of {most}, so waiting would not help.",
             fix="Take them in parts, or declare a greater capacity.",
             limit=most,
         )
@@ -275,12 +275,12 @@ def _check(policy: RateLimit) -> None:
     most = capacity(policy) + max_reserved(policy)
     if most * (period // _TICK) > policy.rate * (_LONGEST // _TICK):
         raise DeclarationError(
-            f"{kind}: {most} tokens, all that can gather and be reserved, take more than a hundred years to come.",
+            f"{kind}: {most} tokens, capacity and reservations together, take more than a hundred years to refill.",
             fix="Declare a lower capacity and max_reserved, or a higher rate.",
         )
     if most * _parts(policy) > _LARGEST:
         raise DeclarationError(
-            f"{kind}: so many tokens, in so small parts, are more than the databases can count.",
+            f"{kind}: this rate and period need more precision than the databases have.",
             fix="Choose a rate that divides the period, such as 1000 a second, or a shorter period.",
         )
 

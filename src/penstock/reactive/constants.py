@@ -67,7 +67,7 @@ def plain_constant(value: Any) -> Constant:
     kind = Kind.DATETIME if isinstance(value, datetime) else _COMPUTED.get(type(value))
     if kind is None or (kind is Kind.REAL and value != 0 and not MIN_REAL <= abs(value) <= MAX_REAL):
         raise ConstantInvalid(
-            f"there is no computing with {value!r}. Compute with numbers, datetimes and timedeltas; with one &, "
+            f"cannot compute with {value!r}. Compute with numbers, datetimes and timedeltas; with one &, "
             "put each comparison into parentheses"
         )
     return constant_for(kind, None, value)

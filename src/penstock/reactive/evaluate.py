@@ -53,6 +53,7 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _MAX_DAYS = 300_000_000  # of a length of time in a database; penstock stores shorter ones
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_WIDER = frozenset({Kind.REAL, Kind.DECIMAL, Kind.JSON})  # with which whole numbers are compared
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {"==": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
 _TEXT: dict[str, Callable[[str, str], bool]] = {
     "startswith": str.startswith,
@@ -265,8 +266,9 @@ def _says(leaf: Any, found: Any, values: Values) -> bool:
 
 
 def _compared(leaf: Compare, values: Values) -> bool:
-    kind = compared_as(leaf)
-    left, right = (_as(kind, _read(one, values)) for one in (leaf.left, leaf.right))
+    kind, left, right = compared_as(leaf), _read(leaf.left, values), _read(leaf.right, values)
+    if kind in _WIDER:
+        left, right = _as(kind, left), _as(kind, right)
     if leaf.operator == "==":
         return same(left, right)
     if left is None or right is None or (kind is Kind.JSON and not _alike(left, right)):
@@ -278,7 +280,7 @@ def _as(kind: Kind, value: Any) -> Any:
     """A value as one of the kind in which it is compared."""
     if kind is Kind.REAL and isinstance(value, int):
         return float(value)
-    if kind in {Kind.DECIMAL, Kind.JSON} and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(value)
     return value
 

@@ -56,7 +56,7 @@ class TaskFilter(Generic[T]):
             raise ValueInvalid(f"There is no state {unknown[0]!r}.", fix=f"They are {', '.join(STATES)}.")
         if self.rows is not None and self.table is None:
             raise ValueInvalid(
-                "rows is a function of a row, but of which table?",
+                "rows is a function of a row, but the table is unknown.",
                 fix="Write TaskFilter(table=Order, rows=lambda order: …).",
             )
 

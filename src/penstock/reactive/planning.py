@@ -228,11 +228,9 @@ def _meant(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
 
 def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
     """Which kind of change it is, where triggers tell of more than is meant."""
-    sides = (_side(task, change.values(when), read) if text is not None else None
-             for when, text in (("before", change.before), ("after", change.after)))  # fmt: skip
-    before, after = sides
-    if change.kind == "enter":  # also where a row has another key now: under that it was not there
-        before = None
+    # One that enters may have another key now: under that it was not there before.
+    before = None if change.before is None or change.kind == "enter" else values_of(task, change.before, read)
+    after = None if change.after is None else values_of(task, change.after, read)
     was, is_now = _means(task, before), _means(task, after)
     if before is None or after is None:
         return "delete" if was else "enter" if is_now else None

@@ -7,9 +7,10 @@ filters to `tracing`, and what becomes of a change to `planning`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from penstock.errors import DeclarationError
@@ -224,6 +225,7 @@ def interest_name(task: str) -> str:
     return f"{_INTEREST}{task}"
 
 
-def kinds_of(expressions: Sequence[Expression]) -> dict[str, Kind]:
+@lru_cache(maxsize=1024)  # it is asked for each run
+def kinds_of(expressions: tuple[Expression, ...]) -> Mapping[str, Kind]:
     """The columns that expressions read, and their kinds."""
     return {name: kind for one in expressions for name, kind in fields_of(one).items()}

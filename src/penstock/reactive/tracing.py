@@ -138,7 +138,7 @@ def _call(at: Site, function: Callable[[Any], Any]) -> Any:
     except Exception as error:
         raise DeclarationError(
             f"{at.what} on {at.definition.table.__name__}: it raised {type(error).__name__}: {error}.",
-            fix="It is called once with a stand-in for the row, and may only compare and compute with its fields.",
+            fix="It gets a stand-in for the row once, and may only compare and compute with the fields.",
         ) from error
     if inspect.iscoroutine(value):
         value.close()

@@ -40,6 +40,8 @@ from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
 class Kind(enum.Enum):
     """What a column is in SQL; each store's dialect says by which type."""
 
+    __hash__ = object.__hash__  # as `jobs.states` has it: it is asked for each value that is read or captured
+
     TEXT = "text"
     INTEGER = "integer"
     REAL = "real"
@@ -241,7 +243,7 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
         try:
             adapter.validate_json(text)
         except ValidationError as error:
-            raise ValueInvalid(f"{where}: what JSON makes of a value could not be read again: {error}.") from error
+            raise ValueInvalid(f"{where}: a value could not be read back from JSON: {error}.") from error
         return text
 
     return encode, adapter.validate_json
@@ -286,7 +288,7 @@ def _integer(where: str) -> Encode:
 def _real(where: str) -> Encode:
     def encode(value: float) -> float:
         if value != value:  # noqa: PLR0124 - NaN
-            raise ValueInvalid(f"{where}: NaN cannot be stored, as it has no place in an order.", fix="Use None.")
+            raise ValueInvalid(f"{where}: NaN cannot be stored, because it cannot be ordered.", fix="Use None.")
         return float(value)
 
     return encode

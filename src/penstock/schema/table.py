@@ -396,5 +396,5 @@ def _check_indexed_kinds(definition: TableDefinition) -> None:
                 raise DeclarationError(
                     f"Table {definition.table.__name__}: index {index.name} contains {name}, which is stored as JSON "
                     "and has no order.",
-                    fix="Keep the value to look for in a field of its own.",
+                    fix="Store the value in a field of its own.",
                 )

@@ -105,7 +105,7 @@ def check_bytes(schema: CoreSchema, where: str) -> None:
     """
     for name in _with_bytes_as_text(schema):
         raise DeclarationError(
-            f"{where}: {name} holds bytes, and its config says them in JSON as UTF-8 text, which few bytes are.",
+            f"{where}: {name} holds bytes, and its config writes them to JSON as UTF-8 text, which fits few bytes.",
             fix=f"Give {name} the pydantic config {', '.join(f'{key}={value!r}' for key, value in _BASE64.items())}.",
         )
 

@@ -108,7 +108,7 @@ class Admin:
     async def _admitted(self, *, limited: bool) -> AsyncIterator[None]:
         """Take on a request. One that changes something ends by itself in time, and is not cut off."""
         if self._under_way >= _MOST_AT_ONCE:
-            raise Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are under way.")
+            raise Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are in progress.")
         seconds = self._config.call_timeout
         timer = asyncio.timeout(seconds if limited else None)
         self._under_way += 1

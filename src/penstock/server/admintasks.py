@@ -10,10 +10,8 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, cast
 
-from penstock.api.rowfilters import read_rows
-from penstock.api.tasks.admin import Order
-from penstock.api.tasks.changes import Verb, change_rows, pause, reconcile, resume
-from penstock.api.tasks.selection import Part, task_of
+from penstock.api.tasks.admin import Order, Verb, change_rows, pause, reconcile, resume
+from penstock.api.tasks.selection import Part, rows_by_text, task_of
 from penstock.app import Backend
 from penstock.jobs.job import JobStatus, job_uuid
 from penstock.reactive.filter import TaskFilter
@@ -111,7 +109,7 @@ async def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
         known = await backend.engine.store.tasks.list()
         for name in tasks or ():
             task_of(known, name)  # a task that nobody knows is not found, whatever is asked of its rows
-        table, rows = read_rows([declared.task for declared in backend.app.tasks], tasks, table, text)
+        table, rows = rows_by_text([declared.task for declared in backend.app.tasks], tasks, table, text)
     return TaskFilter(
         task=tasks,
         state=words.texts("state", commas=True),

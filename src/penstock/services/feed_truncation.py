@@ -1,6 +1,6 @@
-"""The room of the change feed: what all readers have passed is dropped, a bounded step at a time. A part of the pruner.
+"""Truncates the change feed behind all readers, a bounded step at a time. A part of the pruner.
 
-Owns how often. Leaves what may be dropped to the store, which waits for nobody.
+The store decides what may be dropped, and waits for nobody.
 """
 
 from __future__ import annotations
@@ -13,13 +13,8 @@ from penstock.store.contract.changes import Changes
 _AT_ONCE = 2000
 
 
-class FeedRoom:
-    """Looks after the room of the feed.
-
-    Args:
-        changes: The feed.
-        clock: The time.
-    """
+class FeedTruncation:
+    """Decides how often the feed is truncated."""
 
     def __init__(self, changes: Changes, clock: Clock) -> None:
         self._changes = changes
@@ -28,7 +23,7 @@ class FeedRoom:
         self._emptied = 0
 
     async def look(self) -> float:
-        """Drop one piece; seconds until the next look."""
+        """Truncate one step; seconds until the next look."""
         done = await self._changes.rotate(self._clock.now(), _AT_ONCE)
         more = done.moved or done.emptied >= _AT_ONCE
         self._emptied += done.emptied

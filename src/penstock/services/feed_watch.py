@@ -1,8 +1,7 @@
-"""A watch over the change feed: it tells of readers that are behind, and mends interests that do not capture.
+"""Watches the change feed: logs readers that are behind, and mends interests that do not capture. A part of the pruner.
 
-It also tells of tasks and outboxes that have none, for which nothing can be mended here.
-
-A part of the pruner. Owns when to look, and that nothing is told twice. Leaves who is behind to `changes/behind`.
+It also logs tasks and outboxes without an interest, which it cannot mend. Each fault is logged once. `changes/behind`
+decides which readers are behind.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from penstock.changes.behind import Behind, Standing, Told, behind, is_news, is_try
+from penstock.changes.behind import Standing, Told, behind, is_news, is_try
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.observe.logs import event as log_event
@@ -33,14 +32,10 @@ _FIXES: dict[State, str] = {
 
 
 class FeedWatch:
-    """Watches over readers and interests.
-
-    Args:
-        store: Where the feed is.
-        clock: The time.
+    """Watches readers and interests.
 
     Attributes:
-        broken: How many interests do not capture, by state, at the last look.
+        broken: How many interests did not capture at the last look, by state.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -52,19 +47,18 @@ class FeedWatch:
         self.broken: Mapping[str, float] = {}
 
     async def look(self) -> float:
-        """Look at all interests and readers; seconds until the next look."""
+        """Check all interests and readers; seconds until the next look."""
         await self._look_at_interests()
         feed = await see_feed(self._store.changes, MOST)
         for _row, reader in feed.readers:
-            self._tell_of_reader(reader, feed)
-        gone = self._told.keys() - {reader.name for _row, reader in feed.readers}
-        for name in gone:
+            self._check_reader(reader, feed)
+        for name in self._told.keys() - {reader.name for _row, reader in feed.readers}:
             del self._told[name]
         return _PAUSE
 
     # ----- readers
 
-    def _tell_of_reader(self, reader: Standing, feed: FeedSeen) -> None:
+    def _check_reader(self, reader: Standing, feed: FeedSeen) -> None:
         now = self._clock.now()
         found, told = behind(reader, feed.size, now), self._told.get(reader.name)
         if found is None:
@@ -72,21 +66,17 @@ class FeedWatch:
                 log_event("changes.reader_caught_up", reader=reader.name)
         elif is_news(found, told, now):
             self._told[reader.name] = Told(found, now)
-            self._tell_behind(reader, found, feed)
-
-    def _tell_behind(self, reader: Standing, found: Behind, feed: FeedSeen) -> None:
-        now = self._clock.now()
-        log_event(
-            "changes.reader_behind",
-            logging.ERROR if found.full else logging.WARNING,
-            reader=reader.name,
-            stopped=found.stopped,
-            rows=reader.rows,
-            seconds=round(reader.age(now).total_seconds()),
-            moved_at=reader.moved_at,
-            bytes=feed.size,
-            fix=f"Start what reads it, or let it go: penstock {_dropped_by(reader.name)}",
-        )
+            log_event(
+                "changes.reader_behind",
+                logging.ERROR if found.full else logging.WARNING,
+                reader=reader.name,
+                stopped=found.stopped,
+                rows=reader.rows,
+                seconds=round(reader.age(now).total_seconds()),
+                moved_at=reader.moved_at,
+                bytes=feed.size,
+                fix=f"Start its reader, or drop it: penstock {_dropped_by(reader.name)}",
+            )
 
     # ----- interests
 
@@ -106,12 +96,12 @@ class FeedWatch:
         await self._look_for_deaf({row.id for row in rows})
 
     async def _look_for_deaf(self, interests: Collection[int]) -> None:
-        """Tell of tasks and outboxes without an interest, at the second look: it may be that one is being declared."""
+        """Log tasks and outboxes without an interest, at the second look, as one may be declared just now."""
         tasks = [interest_name(row.plan.name) for row in await self._store.tasks.list() if row.interest is None]
         outboxes = [
             reader_name(row.plan.name)
             for row in await self._store.outboxes.list()
-            if row.ready and not any(number in interests or _is_topic(number) for number in row.interests)
+            if row.ready and not any(number in interests or number < 0 for number in row.interests)  # < 0 is a topic
         ]
         self._deaf = {name: self._deaf.get(name, 0) + 1 for name in (*tasks, *outboxes)}
         for name, looks in self._deaf.items():
@@ -120,7 +110,7 @@ class FeedWatch:
                 log_event("changes.no_interest", logging.ERROR, reader=name, fix=fix)
 
     async def _mend(self, row: InterestRow, looks: int) -> bool:
-        """Have an interest capture again, if that can be; whether it does. It is told once, and when it is mended."""
+        """Let an interest capture again if possible; whether it does. A fault is logged once, and so is its end."""
         error: PenstockError | None = None
         mended, told_at = False, 0
         if row.state != "gone" and is_try(looks):
@@ -129,7 +119,7 @@ class FeedWatch:
             except (DeclarationError, DataError) as refused:
                 error = refused
             except DatabaseBusy as refused:
-                error, told_at = refused, 1  # it may be that it is being declared just now
+                error, told_at = refused, 1  # perhaps it is being declared just now
             else:
                 if not mended:  # another process has, or has dropped it
                     return True
@@ -149,10 +139,6 @@ class FeedWatch:
             **facts,
             fix=_FIXES[row.state],
         )
-
-
-def _is_topic(number: int) -> bool:
-    return number < 0
 
 
 def _dropped_by(reader: str) -> str:

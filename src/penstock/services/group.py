@@ -11,8 +11,7 @@ from typing import Any
 from penstock.services.service import Service
 from penstock.store.contract.store import Signals
 
-# A worker makes tens of thousands of objects with each claim. Python looks for cycles whenever 700 are new, and to go
-# through all of those jobs again and again costs a fifth of the worker's speed.
+# A claim makes tens of thousands of objects. Collecting garbage after every 700 costs a fifth of a worker's speed.
 _COLLECT_AFTER = 30_000
 
 
@@ -24,7 +23,7 @@ class Group:
         self._signals = signals
 
     def start(self) -> None:
-        """Start all, woken by signals. From now on this process looks for garbage less often."""
+        """Start all and subscribe them to signals. The process collects garbage less often from now on."""
         if self.services:
             _collect_less_often()
         for service in self.services:
@@ -32,11 +31,10 @@ class Group:
             service.start()
 
     async def stop(self, seconds: float = math.inf) -> None:
-        """Stop all: each finishes what it has begun, within this time."""
+        """Stop all; each finishes its work within this time."""
         await self._end([service.stop(seconds) for service in reversed(self.services)])
 
     async def kill(self) -> None:
-        """End all at once, as a crash does."""
         await self._end([service.kill() for service in reversed(self.services)])
 
     async def _end(self, endings: list[Coroutine[Any, Any, None]]) -> None:
@@ -46,7 +44,6 @@ class Group:
 
 
 def _collect_less_often() -> None:
-    """Let Python look for cycles after as many new objects as a claim makes, unless it is told to do so less often."""
     young, *older = gc.get_threshold()
     if 0 < young < _COLLECT_AFTER:
         gc.set_threshold(_COLLECT_AFTER, *older)

@@ -1,6 +1,6 @@
-"""The pruner: forgets what has had its time, a bounded piece at a time, and looks after the change feed.
+"""The pruner: deletes expired rows in bounded steps, truncates the change feed and watches it.
 
-Owns when which of its parts looks; one that fails keeps no other from its time. Leaves the feed's parts to their files.
+Owns when each part is due. A part that fails delays no other.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.calls.run.runner import Runner
 from penstock.observe.logs import event as log_event
-from penstock.services.feed_truncation import FeedRoom
+from penstock.services.feed_truncation import FeedTruncation
 from penstock.services.feed_watch import FeedWatch
 from penstock.services.service import Service
 
@@ -19,7 +19,7 @@ _LATER = 600.0
 
 
 class Pruner(Service):
-    """Deletes what has had its time."""
+    """Deletes what has expired."""
 
     name = "pruner"
 
@@ -30,11 +30,11 @@ class Pruner(Service):
         meters = runner.engine.journal.meters
         if meters is not None:
             meters.gauges["penstock_interests_broken"] = lambda: watch.broken
-        parts = (self._prune, FeedRoom(self._store.changes, self.clock).look, watch.look)
+        parts = (self._prune, FeedTruncation(self._store.changes, self.clock).look, watch.look)
         self._due: dict[Callable[[], Awaitable[float]], float] = dict.fromkeys(parts, self.clock.monotonic())
 
     async def tick(self) -> float:
-        """Have those of its parts look whose time has come; seconds until the next one's."""
+        """Run the parts that are due; seconds until the next one is."""
         failed: Exception | None = None
         for look, due in self._due.items():
             if due <= self.clock.monotonic():
@@ -47,7 +47,7 @@ class Pruner(Service):
         return self._pause()
 
     async def _guarded_tick(self) -> float:
-        """A tick, unless it is only a signal that asks for one: signals come with every job."""
+        """A tick if a part is due; signals, which come with every job, cause none."""
         early = self._pause()
         return early if early > 0 else await super()._guarded_tick()
 
@@ -55,7 +55,7 @@ class Pruner(Service):
         return max(0.0, min(self._due.values()) - self.clock.monotonic())
 
     async def _prune(self) -> float:
-        """Forget one piece of finished jobs, rate limits and tokens; seconds until the next look."""
+        """Delete some expired jobs, rate limits, tokens and locks; seconds until the next look."""
         now = self.clock.now()
         jobs = await self._store.jobs.prune(now, _AT_ONCE)
         rates = await self._store.rates.prune(now, _AT_ONCE)

@@ -1,7 +1,6 @@
-"""How many changes a service reads at once: fewer if they are large, so that its memory does not depend on that.
+"""How many changes a service reads at once: fewer if they are large, so that its memory stays bounded.
 
-Owns the number. It begins small, since nobody knows beforehand how large they are, and a process that was ended for the
-memory it took would read as much again.
+The number begins small. A process that was killed for its memory would otherwise read as much again.
 """
 
 from __future__ import annotations
@@ -10,26 +9,19 @@ from penstock.store.contract.changes import Batch
 
 _BYTES = 16 * 2**20  # about
 _FIRST, _GROWTH = 25, 4
-_USUAL = 100  # next, where they were small: what is handed over together should not be read in two
+_USUAL = 100  # for small changes, so that one read fills a batch
 _SMALL = 10  # times as many would fit
 
 
 class ReadSize:
-    """How many changes are read at once.
-
-    Args:
-        most: The most.
-
-    Attributes:
-        number: How many are read next.
-    """
+    """The number of changes to read next, at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.number = min(most, _FIRST)
 
     def adapt(self, batch: Batch) -> None:
-        """This was read. More at once are worth it only while there is more."""
+        """Learn from a batch. The number grows only while more changes wait."""
         changes = batch.changes
         if not changes:
             self.number = min(self.number, _USUAL)

@@ -1,8 +1,7 @@
-"""Looks at all rows of tasks: those that are older than a task, and those whose changes nobody could tell.
+"""Compares all rows of a task with its records: rows older than the task, and rows whose changes were not captured.
 
-A part of the planner, which is the only one who writes records: what it reads here in one snapshot, and has not planned
-still, nobody else has planned either. Owns one bounded step at a time. What a row calls for is decided by
-`reactive/reconciling`.
+A part of the planner, which alone writes records, so the planner's snapshot is current. Does one bounded step at a
+time. `reactive/reconciling` decides what a row needs.
 """
 
 from __future__ import annotations
@@ -33,8 +32,24 @@ _AFTER_REFUSAL = 60.0  # seconds for which rows that the database refuses to sho
 
 
 @dataclass(frozen=True, slots=True)
+class _Piece:
+    """The rows to compare next, in one snapshot."""
+
+    session: Session
+    task: PlannedTask
+    source: Source
+    at: Reconciling
+    unread: set[str]  # keys of rows with changes that are still to be planned
+    now: datetime
+
+    @property
+    def limit(self) -> int:
+        return _AUDITED_AT_ONCE if self.at.audit else _AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
 class _Step:
-    """What is decided about a piece."""
+    """The plans for a piece."""
 
     rows: list[RowPlan]
     looked: int
@@ -42,17 +57,12 @@ class _Step:
 
     @property
     def found(self) -> int:
-        """How many rows are run or forgotten, not counting what is noted only."""
+        """How many rows are run or forgotten."""
         return sum(map(is_found, self.rows))
 
 
 class Reconciler:
-    """Looks at the rows of tasks, a piece at a time.
-
-    Args:
-        runner: Runs functions.
-        read: The value of a captured column of some kind.
-    """
+    """Compares the rows of tasks, a piece at a time; `read` reads a captured value."""
 
     def __init__(self, runner: Runner, read: Read) -> None:
         self._store = runner.engine.store
@@ -64,7 +74,7 @@ class Reconciler:
         self._refused: dict[int, float] = {}
 
     def due(self, tasks: Sequence[TaskRow], now: datetime) -> tuple[TaskRow, Reconciling] | None:
-        """The task that is looked at next, and how far that has come; None if there is nothing to look at now."""
+        """The next task and its progress; None if none is due."""
         left_alone = self._clock.monotonic() - _AFTER_REFUSAL
         tasks = [
             task for task in tasks if task.interest is not None and self._refused.get(task.id, -math.inf) <= left_alone
@@ -83,20 +93,19 @@ class Reconciler:
         return None
 
     async def step(self, task: TaskRow, at: Reconciling, move: Move, now: datetime) -> tuple[bool, Reconciling | None]:
-        """Look at one piece of a task's rows; whether the reader is still this planner's, and how far it has come.
+        """Compare one piece of a task's rows; whether the reader is still this planner's, and the task's progress.
 
-        Nothing is done while more changes of its rows are unread than could be passed by, or if the database refuses to
-        show them, as a column is gone that the task reads. Others are looked at meanwhile.
+        A task with too many unread changes waits, and so does one whose rows the database refuses to show.
         """
         number = task.interest
         assert number is not None  # noqa: S101 - it was due
         planned = PlannedTask.of(task.id, task.plan.spec)
         try:
             source = await self._source(number)
-            if source is None:  # the table is gone, of which the care of the change feed tells
+            if source is None:  # the table is gone, as `feed_watch` logs
                 self._refused[task.id] = self._clock.monotonic()
                 return True, at
-            step = await self._look(planned, number, source, at, move.after, now)
+            step = await self._compare(planned, number, source, at, move.after, now)
         except TryAgain:
             raise
         except PenstockError as error:
@@ -114,25 +123,25 @@ class Reconciler:
             self._store.signals.notify()
             self._count(task, at, step.found)
         if moved is None:
-            _tell(task, at, step)
+            _log_end(task, at, step)
         return True, moved
 
     # ----- steps
 
     def _leave_alone(self, task: TaskRow, number: int, error: PenstockError) -> None:
-        """The database refuses to show the rows of a task: tell of it once, and try again later."""
+        """Log once that the database refuses to show the rows of a task, and try again later."""
         if task.id not in self._refused:
             log_event("task.not_reconciled", logging.ERROR, task=task.plan.name, error=error)
         self._refused[task.id] = self._clock.monotonic()
-        self._sources.pop(number, None)  # it was made for columns that are others now
+        self._sources.pop(number, None)  # the columns may have changed
 
     def _count(self, task: TaskRow, at: Reconciling, found: int) -> None:
-        """Count what an audit has found, which should be nothing."""
+        """Count the rows that an audit found, which should be none."""
         if at.audit and self._journal.meters is not None:
             self._journal.meters.add("penstock_task_audit_found", task.plan.name, number=found)
 
     async def _source(self, number: int) -> Source | None:
-        """How the rows are read that an interest is about; None if its table is not there."""
+        """The statements that read the rows of an interest; None if its table is gone."""
         if number not in self._sources:
             source = await self._store.interests.source(number)
             if source is None:
@@ -140,7 +149,7 @@ class Reconciler:
             self._sources[number] = source
         return self._sources[number]
 
-    async def _look(
+    async def _compare(
         self, task: PlannedTask, number: int, source: Source, at: Reconciling, position: Position, now: datetime
     ) -> _Step | None:
         session = await self._store.begin_read()
@@ -148,50 +157,30 @@ class Reconciler:
             unread = await self._store.changes.unread(session, position, number, _UNREAD)
             if unread is None:
                 return None
-            limit = _AUDITED_AT_ONCE if at.audit else _AT_ONCE
-            if at.part == "rows":
-                return await self._look_at_rows(session, task, source, at, limit, unread, now)
-            return await self._look_at_records(session, task, source, at, limit, unread, now)
+            piece = _Piece(session, task, source, at, unread, now)
+            return await (self._compare_rows(piece) if at.part == "rows" else self._compare_records(piece))
         finally:
             await session.rollback()
 
-    async def _look_at_rows(
-        self,
-        session: Session,
-        task: PlannedTask,
-        source: Source,
-        at: Reconciling,
-        limit: int,
-        unread: set[str],
-        now: datetime,
-    ) -> _Step:
-        if at.after is None:
-            rows = await session.fetch(source.first, [limit])
+    async def _compare_rows(self, piece: _Piece) -> _Step:
+        task, source, limit = piece.task, piece.source, piece.limit
+        if piece.at.after is None:
+            rows = await piece.session.fetch(source.first, [limit])
         else:
-            rows = await session.fetch(source.following, [at.after, limit])
-        found = [Found(*row) for *row, place in rows if place == row[0]]  # others have keys that nobody can say
-        known = await self._store.tasks.records(session, task.number, [row.key for row in found])
-        plans = compare_rows(task, found, known, unread, now, self._read)
+            rows = await piece.session.fetch(source.following, [piece.at.after, limit])
+        found = [Found(*row) for *row, place in rows if place == row[0]]  # the key of any other cannot be written
+        known = await self._store.tasks.records(piece.session, task.number, [row.key for row in found])
+        plans = compare_rows(task, found, known, piece.unread, piece.now, self._read)
         return _Step(plans, len(found), rows[-1][3] if len(rows) == limit else None)
 
-    async def _look_at_records(
-        self,
-        session: Session,
-        task: PlannedTask,
-        source: Source,
-        at: Reconciling,
-        limit: int,
-        unread: set[str],
-        now: datetime,
-    ) -> _Step:
-        kept = await self._store.tasks.slice(session, task.number, at.after or "", limit)
-        rows = await session.fetch(source.among, [_array(kept)]) if kept else ()
+    async def _compare_records(self, piece: _Piece) -> _Step:
+        task, source, limit, fetch = piece.task, piece.source, piece.limit, piece.session.fetch
+        kept = await self._store.tasks.slice(piece.session, task.number, piece.at.after or "", limit)
+        rows = await fetch(source.among, [_array(kept)]) if kept else ()
         there = {row[0]: Found(*row) for row in rows}
         absent = [key for key in kept if key not in there]
-        exist = (
-            {*there, *(row[0] for row in await session.fetch(source.keys, [_array(absent)]))} if absent else {*there}
-        )
-        plans = compare_records(task, kept, there, exist, at, unread, now, self._read)
+        exist = {*there, *(row[0] for row in await fetch(source.keys, [_array(absent)]))} if absent else {*there}
+        plans = compare_records(task, kept, there, exist, piece.at, piece.unread, piece.now, self._read)
         return _Step(plans, len(kept), next(reversed(kept)) if len(kept) == limit else None)
 
 
@@ -199,7 +188,7 @@ def _array(keys: Sequence[str] | Mapping[str, object]) -> str:
     return f"[{','.join(keys)}]"
 
 
-def _tell(task: TaskRow, at: Reconciling, step: _Step) -> None:
+def _log_end(task: TaskRow, at: Reconciling, step: _Step) -> None:
     found = at.found + step.found
     if not at.audit:
         log_event("task.reconciled", task=task.plan.name, looked=at.looked + step.looked, found=found)

@@ -1,7 +1,7 @@
-"""The scheduler: enqueues a job for each cron whose time has come.
+"""The scheduler: enqueues a job for each cron that is due. Any number of processes run one.
 
-Any number of processes run one. Which planned time is run is decided by `crons/turn` while the store holds the cron.
-The decision is written with the job, so that each is decided once, whatever the clocks say and whoever dies.
+`crons/turn` decides which planned time runs, while the store locks the cron. The decision and the job are written in
+one transaction, so each time is decided once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _AT_ONCE = 100
 _SOON = 0.05
 _LEAST = 0.25  # between looks that nothing but a signal asks for: signals come with every job
 _SYNCHRONIZE_EVERY = 30.0
-_LATER = timedelta(minutes=1)  # when a cron that cannot be understood is looked at again
+_LATER = timedelta(minutes=1)  # until the next look at an unreadable cron
 
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What is decided about a cron, and what is to be told of it once it is committed."""
+    """The decision about a cron, which is logged once it is committed."""
 
     name: str
     move: CronMove | None = None
@@ -39,33 +39,21 @@ class _Decision:
     error: Exception | None = None
 
     def tell(self) -> None:
-        """Log what has become of the cron."""
         if self.error is not None:
             log_event("cron.unreadable", logging.ERROR, cron=self.name, error=self.error)
         for skip in self.turn.skips if self.turn is not None else ():
-            log_event(
-                "cron.skipped",
-                logging.WARNING,
-                cron=self.name,
-                first=skip.first,
-                last=skip.last,
-                reason=skip.reason,
-            )
+            first, last, reason = skip.first, skip.last, skip.reason
+            log_event("cron.skipped", logging.WARNING, cron=self.name, first=first, last=last, reason=reason)
         if self.move is not None and self.move.job is not None:
-            log_event(
-                "cron.enqueued", cron=self.name, job=job_id(self.move.job.id), planned_at=self.move.kept.planned_at
-            )
+            job, planned_at = job_id(self.move.job.id), self.move.kept.planned_at
+            log_event("cron.enqueued", cron=self.name, job=job, planned_at=planned_at)
 
 
 class CronScheduler(Service):
-    """Keeps the times of crons.
-
-    Args:
-        runner: Runs functions.
-        scope: The crons of its program.
+    """Enqueues the jobs of crons; `scope` are those of its program.
 
     Attributes:
-        next_at: The next planned time, at its last look.
+        next_at: The next planned time at the last look.
     """
 
     name = "scheduler"
@@ -80,7 +68,6 @@ class CronScheduler(Service):
         self._vain = 0
 
     async def tick(self) -> float:
-        """Decide on crons that are due; seconds until the next look."""
         self._looked_at = self.clock.monotonic()
         await self._synchronize(_SYNCHRONIZE_EVERY)
         look = await self._store.crons.look(self._scope, self.clock.now())
@@ -88,14 +75,14 @@ class CronScheduler(Service):
         if look.due and await self._decide_on_due():
             self._vain = 0
             return 0.0
-        if look.due or look.waiting:  # another scheduler holds it, or its run has not ended
+        if look.due or look.waiting:  # another scheduler holds it, or its last run goes on
             self._vain += 1
             return min(self._poll, _SOON * 2.0 ** min(self._vain, 10), self._until_next())
         self._vain = 0
         return min(self._poll, self._until_next())
 
     async def _guarded_tick(self) -> float:
-        """A tick, unless it is only a signal that asks for one, and the last look was a moment ago."""
+        """A tick, unless a signal asks for one a moment after the last look."""
         early = self._looked_at + _LEAST - self.clock.monotonic()
         if early > 0 and not self._vain and self._until_next() > 0:
             return min(early, self._until_next())
@@ -107,7 +94,7 @@ class CronScheduler(Service):
         return max(0.0, (self.next_at - self.clock.now()).total_seconds())
 
     async def _synchronize(self, every: float) -> None:
-        """Set the clock by the database's: one that runs ahead would begin runs too early."""
+        """Set the clock by the database's, since one that is fast would begin runs too early."""
         if self.clock.monotonic() - self._synchronized_at >= every:
             await self._store.synchronize()
             self._synchronized_at = self.clock.monotonic()
@@ -115,7 +102,7 @@ class CronScheduler(Service):
     # ----- decide
 
     async def _decide_on_due(self) -> int:
-        """Decide on a bounded number of crons, and tell of it once it is committed; how many there were."""
+        """Decide on a bounded number of crons; how many there were."""
         await self._synchronize(0.0)
         now = self.clock.now()
         decided: list[_Decision] = []
@@ -135,7 +122,7 @@ class CronScheduler(Service):
         return count
 
     def _decide(self, kept: KeptCron, now: datetime, *, under_way: bool) -> _Decision:
-        """What becomes of one cron. One that cannot be understood keeps no other from its time."""
+        """Decide on one cron. An unreadable cron delays no other."""
         name = kept.plan.name
         try:
             cron = kept.plan.cron()

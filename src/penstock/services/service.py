@@ -1,6 +1,6 @@
-"""A service: something that runs by itself, one bounded tick at a time. The loop around ticks is written once, here.
+"""A service runs by itself, one bounded tick at a time. The loop around ticks is written once, here.
 
-Owns when to look again, what follows an error, and how a service is woken and stopped.
+Owns the pause between ticks, what follows an error, and how a service is woken and stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Service:
     """Runs ticks until it is stopped.
 
     Attributes:
-        name: What it is called in log events.
+        name: Its name in log events.
         wake: Set it to have the next tick at once.
     """
 
@@ -42,7 +42,7 @@ class Service:
         raise NotImplementedError
 
     async def finish(self) -> None:
-        """Leave nothing behind after the last tick."""
+        """Clean up after the last tick."""
 
     def start(self) -> None:
         """Begin to run on the current event loop."""
@@ -50,7 +50,7 @@ class Service:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock-{self.name}")
 
     async def stop(self, seconds: float = math.inf) -> None:
-        """Finish the current tick, then what `finish` does; cut off what takes longer, as the database may be away."""
+        """End the current tick, then `finish`. Cut both off after this time, as the database may be away."""
         self._stopping = True
         self.wake.set()
         if self._task is not None:
@@ -76,7 +76,7 @@ class Service:
         while not self._stopping:
             self.wake.clear()
             pause = await self._guarded_tick()
-            if self._killed:  # and what it ran has kept that from it
+            if self._killed:  # but the tick swallowed the cancellation
                 return
             if pause > 0 and not self._stopping:
                 await self.clock.wait(self.wake, pause)
@@ -88,7 +88,7 @@ class Service:
         except BaseException as error:
             if _ends_the_task(error):
                 raise
-            self._errors += 1  # a service outlives every error, and tells of it
+            self._errors += 1  # a service outlives every error
             pause = backoff(_AFTER_ERROR, self._errors, self.clock.random())
             known = isinstance(error, TryAgain)
             log_event(
@@ -104,7 +104,7 @@ class Service:
 
 
 def _ends_the_task(error: BaseException) -> bool:
-    """Whether the task is to end, as it or the process is asked to. All else that is raised is an error like others."""
+    """Whether the task or the process is asked to end. Anything else is an error like others."""
     task = asyncio.current_task()
     cancelled = isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
     return cancelled or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))

@@ -57,7 +57,7 @@ def scheme_of(url: str) -> str:
         )
     if driver:
         raise ConfigError(
-            f"The database URL names the driver {driver!r}, which is not chosen there.",
+            f"The database URL names the driver {driver!r}, which penstock does not support.",
             fix=f"Drop the driver: {scheme}://…",
         )
     hosts = parts.netloc.rpartition("@")[2].split(",") if scheme == "postgresql" else ()
@@ -78,17 +78,19 @@ def sqlite_path(url: str) -> Path:
     parts = urlsplit(url)
     if parts.netloc:
         raise ConfigError(
-            f"The database URL names the host {parts.hostname or ''!r}, but SQLite is a file.",
+            f"The database URL names the host {parts.hostname or ''!r}, but a SQLite database is a file.",
             fix="Write three slashes: sqlite:///file.db.",
         )
     path = unquote(parts.path.removeprefix("/")) if parts.scheme else url
     if path in {"", ":memory:"}:
-        raise ConfigError("penstock needs a SQLite file: memory is not shared.", fix="Use sqlite:///file.db.")
+        raise ConfigError(
+            "penstock needs a SQLite file, because processes cannot share memory.", fix="Use sqlite:///file.db."
+        )
     return Path(path)
 
 
 def _unreadable() -> ConfigError:
     return ConfigError(
-        "The database URL cannot be read: its host or its port is none.",
-        fix="Use postgresql://user:password@host:5432/database; of a password write @ as %40, / as %2F and : as %3A.",
+        "The database URL cannot be read: its host or its port is invalid.",
+        fix="Use postgresql://user:password@host:5432/database; in a password write @ as %40, / as %2F and : as %3A.",
     )

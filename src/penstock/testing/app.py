@@ -294,7 +294,7 @@ class TestApp(Backend):
         What a hold puts off before its handler is called is no attempt.
         """
         self.engine.journal.started(jobs)
-        now, holds = self.clock.now(), self.engine.holds
+        now, holds = self.clock.now(), self.engine.pauses
         jobs = [job for job in jobs if job.options.task is None or not holds.has(job.options.task, now)]
         self._attempts += len(jobs)
         tasks = {one.function.name: one.task for one in self.app.tasks}

@@ -48,7 +48,7 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
         if await keys.replace(transaction, holder, _delayed(job, holder, duplicate), transaction.now):
             transaction.wakes = True
             return holder.job_id
-    raise Conflict(f"The key {key!r} of pool {job.pool} was taken and freed by others again and again.")
+    raise Conflict(f"The key {key!r} of pool {job.pool} was taken and freed repeatedly by other transactions.")
 
 
 def _may_be_lost(job: NewJob, holder: KeyHolder) -> bool:

@@ -344,8 +344,8 @@ class Scan(Generic[T]):
     def _refuse_filter(self, what: str) -> None:
         if self._filters:
             raise ValueInvalid(
-                f"{what} is done by the database, which cannot run a Python filter.",
-                fix="Narrow with with_index, or add up in an async for.",
+                f"{what} runs in the database, which cannot run a Python filter.",
+                fix="Narrow with with_index, or count in an async for.",
             )
 
 

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from penstock.errors import Conflict, ContextError
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract.session import Row, Session, Statement
-from penstock.store.contract.tasks import RecordRow
 from penstock.store.sql.statements import TableStatements
 
 T = TypeVar("T")
@@ -35,7 +34,7 @@ class Shared:
         found: Names of such tables that were not known.
         failure: What no savepoint undoes: nothing of this transaction may be committed.
         rows: Rows as those have left them who have ended well.
-        records: Records of reactive tasks, by task and key; they were read before the session began.
+        generations: Of which changes records of reactive tasks are, by task and key; read before the session began.
         savepoints: How many have been made.
     """
 
@@ -45,7 +44,7 @@ class Shared:
         self.found: set[str] = set()
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}
-        self.records: Mapping[tuple[int, str], RecordRow | None] = {}
+        self.generations: Mapping[tuple[int, str], int | None] = {}
         self.savepoints = 0
         self._kept_back: list[Change] = []
         self._keys: set[Key] = set()
@@ -162,14 +161,14 @@ class Part:
     def _end(self) -> None:
         self._ended = True
         if self._calls:  # which its function began and left behind, and which may still change something
-            self._shared.failure = self._shared.failure or Conflict("A call was left behind in a shared transaction.")
+            self._shared.failure = self._shared.failure or Conflict("A call was not finished in a shared transaction.")
 
     # ----- rows by their keys
 
     @property
-    def records(self) -> Mapping[tuple[int, str], RecordRow | None]:
-        """Records of reactive tasks that are known."""
-        return self._shared.records
+    def generations(self) -> Mapping[tuple[int, str], int | None]:
+        """Of which changes records of reactive tasks are, as far as is known."""
+        return self._shared.generations
 
     async def row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
         """The row with a key, or none."""
@@ -232,11 +231,11 @@ class Part:
 
     async def commit(self) -> None:
         """Only who has begun it ends it."""
-        raise ContextError("This transaction is shared, and ends for all at once.")
+        raise ContextError("This transaction is shared and cannot end alone.")
 
     async def rollback(self) -> None:
         """Only who has begun it ends it."""
-        raise ContextError("This transaction is shared, and ends for all at once.")
+        raise ContextError("This transaction is shared and cannot end alone.")
 
     # ----- steps
 

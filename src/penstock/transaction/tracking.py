@@ -46,7 +46,7 @@ class Calls:
         """
         if self.ended:
             call.close()
-            raise ContextError(f"{self.function} has ended; its ctx cannot be used any more.")
+            raise ContextError(f"{self.function} has ended; its ctx can no longer be used.")
         if len(self._calls) >= _PRUNE_AT:
             self._calls = [known for known in self._calls if _is_unfinished(known)]
         self._calls.append(call)

@@ -102,7 +102,7 @@ def _resolve(value: Any, depth: int) -> Any:
 def _tagged(value: dict[str, Any]) -> Any:
     if len(value) != 1:
         name = next(key for key in value if key.startswith("$"))
-        raise ValueInvalid(f"The key {name!r} begins with a dollar, which only the one key of a tag may.")
+        raise ValueInvalid(f"The key {name!r} begins with a dollar, which is reserved for tags.")
     ((name, content),) = value.items()
     found = read_tag(name, content)
     return base64.b64encode(found).decode("ascii") if isinstance(found, bytes) else found

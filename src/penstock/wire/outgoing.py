@@ -93,7 +93,7 @@ def _written(writer: _Writer, value: Any) -> bytes:
     except RecursionError as error:
         raise ResultInvalid("A result is nested too deeply, or refers to itself.") from error
     except (PydanticSerializationError, ValueError, TypeError, AttributeError) as error:
-        raise ResultInvalid(f"A result cannot be said in JSON: {error}.") from error
+        raise ResultInvalid(f"A result cannot be written as JSON: {error}.") from error
 
 
 class _Writer:
@@ -187,7 +187,7 @@ class _Writer:
         try:
             adapter = TypeAdapter(kind)
         except Exception as error:
-            raise ResultInvalid(f"A result holds a {kind.__qualname__}, which cannot be said in JSON.") from error
+            raise ResultInvalid(f"A result holds a {kind.__qualname__}, which cannot be written as JSON.") from error
         return lambda value: self(adapter.dump_python(value, mode="json"))
 
 
@@ -206,7 +206,7 @@ class _EncodedWriter(_Writer):
     def check_key(self, key: str) -> None:
         if key.startswith("$") or not (key.isascii() and key.isprintable()) or len(key) > _LONGEST_KEY:
             raise ResultInvalid(
-                f"The key {key[:100]!r} of a result cannot be said in this format: keys are printable ASCII, at most "
+                f"The key {key[:100]!r} of a result does not fit this format: keys are printable ASCII, at most "
                 f"{_LONGEST_KEY} characters, and do not begin with a dollar.",
                 fix="Return a list of pairs.",
             )

@@ -9,10 +9,10 @@ import builtins
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Unpack
 from uuid import UUID
 
-from penstock.api.callers import Program
+from penstock.api.callers import for_ctx_readers, for_functions, for_programs
 from penstock.api.crons.declaring import (
     AnySchedule,
     CronOptions,
@@ -22,7 +22,7 @@ from penstock.api.crons.declaring import (
     plan_of_declared,
 )
 from penstock.api.decorators import CronDecorator
-from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ctxkinds import check_ctx, refuse_bare
 from penstock.crons.plan import CronPlan, KeptCron, schedule_of, schedule_words
 from penstock.errors import ContextError, DataError, DeclarationError, UsageError
@@ -33,10 +33,6 @@ from penstock.jobs.states import JobState
 from penstock.store.contract.crons import CronMove, CronScope
 from penstock.store.rows.crons import run_of
 from penstock.transaction.transaction import Transaction
-
-if TYPE_CHECKING:
-    from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-    from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,138 +162,23 @@ class Crons:
 
     # ----- at run time
 
-    @overload
-    def create(
+    @for_functions
+    async def create(
         self,
-        ctx: MutationCtx | ActionCtx | Program,
+        calls: JobCalls,
         name: str,
         schedule: AnySchedule,
         function: Function[Any, Any, Any, Any],
         args: Mapping[str, Any] | None = None,
         **options: Unpack[CronOptions],
-    ) -> Coroutine[Any, Any, None]: ...
-    @overload
-    def create(
-        self,
-        ctx: SyncMutationCtx | SyncActionCtx,
-        name: str,
-        schedule: AnySchedule,
-        function: Function[Any, Any, Any, Any],
-        args: Mapping[str, Any] | None = None,
-        **options: Unpack[CronOptions],
-    ) -> None: ...
-    def create(
-        self,
-        ctx: Any,
-        name: str,
-        schedule: AnySchedule,
-        function: Any,
-        args: Mapping[str, Any] | None = None,
-        **options: Unpack[CronOptions],
-    ) -> Any:
-        """Create a cron; in a mutation it exists if and only if the transaction commits. See `declare`.
-
-        Args:
-            ctx: The ctx of a mutation or an action, or the backend of a program.
-            name: As for `declare`.
-            schedule: As for `declare`.
-            function: As for `declare`.
-            args: As for `declare`.
-            **options: As for `declare`.
+    ) -> None:
+        """Create a cron; in a mutation it exists if and only if the transaction commits. It takes what `declare` takes.
 
         Raises:
             DataError: The name is taken.
             DeclarationError: The name, the schedule or an option cannot be.
             ArgumentsInvalid: The function does not take these arguments.
         """
-        calls = _calls(ctx, writes=True)
-        return calls.answer(self._create(calls, name, schedule, function, args, options))
-
-    @overload
-    def remove(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, bool]: ...
-    @overload
-    def remove(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> bool: ...
-    def remove(self, ctx: Any, name: str) -> Any:
-        """Remove a cron that was created at run time, or that no program declares any more; whether there was one.
-
-        A run that is enqueued or under way goes on.
-
-        Raises:
-            UsageError: This program declares it.
-        """
-        calls = _calls(ctx, writes=True)
-        return calls.answer(self._remove(calls, name))
-
-    @overload
-    def pause(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, None]: ...
-    @overload
-    def pause(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> None: ...
-    def pause(self, ctx: Any, name: str) -> Any:
-        """Run a cron no more, on all machines and over restarts, until `resume`. A run under way goes on.
-
-        Raises:
-            DataError: There is no such cron.
-        """
-        calls = _calls(ctx, writes=True)
-        return calls.answer(self._pause(calls, name, pause=True))
-
-    @overload
-    def resume(self, ctx: MutationCtx | ActionCtx | Program, name: str) -> Coroutine[Any, Any, None]: ...
-    @overload
-    def resume(self, ctx: SyncMutationCtx | SyncActionCtx, name: str) -> None: ...
-    def resume(self, ctx: Any, name: str) -> Any:
-        """Run a cron again, from its next planned time on. What was planned while it was paused is not caught up.
-
-        Raises:
-            DataError: There is no such cron.
-        """
-        calls = _calls(ctx, writes=True)
-        return calls.answer(self._pause(calls, name, pause=False))
-
-    @overload
-    def run(self, ctx: ActionCtx | Program, name: str) -> Coroutine[Any, Any, JobId]: ...
-    @overload
-    def run(self, ctx: SyncActionCtx, name: str) -> JobId: ...
-    def run(self, ctx: Any, name: str) -> Any:
-        """Run a cron now, beside its schedule, even while it is paused; the id of the job.
-
-        Raises:
-            DataError: There is no such cron, or a run of it is under way.
-            ContextError: The ctx is one of a transaction, in which nobody could say what is under way.
-        """
-        calls = _calls(ctx, writes=True)
-        if calls.in_transaction:
-            raise ContextError("A cron is run outside of transactions.", fix="Do it in an action.")
-        return calls.answer(self._run(calls, name))
-
-    @overload
-    def list(self, ctx: QueryCtx | ActionCtx | Program) -> Coroutine[Any, Any, builtins.list[CronStatus]]: ...
-    @overload
-    def list(self, ctx: SyncQueryCtx | SyncActionCtx) -> builtins.list[CronStatus]: ...
-    def list(self, ctx: Any) -> Any:
-        """All crons that the database knows, by name."""
-        calls = _calls(ctx)
-        return calls.answer(self._list(calls))
-
-    # ----- steps
-
-    def _function_of(self, handler: Any) -> AnyFunction:
-        if isinstance(handler, Function):
-            return handler
-        function: AnyFunction = kind_of(handler)(handler, public=False)
-        check_ctx(function)
-        self._registry.add(function)
-        return function
-
-    async def _create(
-        self,
-        calls: JobCalls,
-        name: str,
-        schedule: AnySchedule,
-        function: Any,
-        args: Mapping[str, Any] | None,
-        options: CronOptions,
-    ) -> None:
         declared = declared_cron(name, schedule, function, args, options)
         calls.check_function(function)
         plan = plan_of_declared(calls, declared)
@@ -309,11 +190,19 @@ class Crons:
         if name in self._declared or not await calls.write(create):
             raise DataError(f"There is a cron called {name!r}.", fix="Remove it first, or choose another name.")
 
-    async def _remove(self, calls: JobCalls, name: str) -> bool:
+    @for_functions
+    async def remove(self, calls: JobCalls, name: str) -> bool:
+        """Remove a cron that was created at run time, or that no program declares any more; whether there was one.
+
+        A run that is enqueued or under way goes on.
+
+        Raises:
+            UsageError: This program declares it.
+        """
         if name in self._declared:
             raise UsageError(
-                f"The cron {name!r} is declared by this program, which would make it known again.",
-                fix="Take its declaration away, or pause it.",
+                f"The cron {name!r} is declared by this program, which would create it again.",
+                fix="Remove its declaration, or pause it.",
             )
 
         def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:
@@ -321,15 +210,34 @@ class Crons:
 
         return await calls.write(remove)
 
-    async def _pause(self, calls: JobCalls, name: str, *, pause: bool) -> None:
-        def write(transaction: Transaction) -> Coroutine[Any, Any, bool]:
-            crons, session = transaction.store.crons, transaction.session
-            return transaction.change_cron(crons.pause(session, name, transaction.now, pause=pause))
+    @for_functions
+    async def pause(self, calls: JobCalls, name: str) -> None:
+        """Run a cron no more, on all machines and over restarts, until `resume`. A run under way goes on.
 
-        if not await calls.write(write):
-            raise _unknown(name)
+        Raises:
+            DataError: There is no such cron.
+        """
+        await _pause(calls, name, pause=True)
 
-    async def _run(self, calls: JobCalls, name: str) -> JobId:
+    @for_functions
+    async def resume(self, calls: JobCalls, name: str) -> None:
+        """Run a cron again, from its next planned time on. Times planned while it was paused are not caught up.
+
+        Raises:
+            DataError: There is no such cron.
+        """
+        await _pause(calls, name, pause=False)
+
+    @for_programs()
+    async def run(self, calls: JobCalls, name: str) -> JobId:
+        """Run a cron now, beside its schedule, even while it is paused; the id of the job.
+
+        Raises:
+            DataError: There is no such cron, or a run of it is under way.
+            ContextError: The ctx is one of a transaction, in which nobody could say what is under way.
+        """
+        if calls.in_transaction:
+            raise ContextError("A cron cannot be run inside a transaction.", fix="Do it in an action.")
         now, uuid = calls.now(), UUID(int=calls.engine.clock.uuid7())
 
         async def decide(crons: builtins.list[tuple[KeptCron, bool]]) -> builtins.list[CronMove]:
@@ -345,10 +253,29 @@ class Crons:
         calls.store.signals.notify()
         return job_id(uuid)
 
-    async def _list(self, calls: JobCalls) -> builtins.list[CronStatus]:
+    @for_ctx_readers
+    async def list(self, calls: JobCalls) -> builtins.list[CronStatus]:
+        """All crons that the database knows, by name."""
         found = await calls.read(lambda session: calls.store.crons.list(session, calls.now()))
         scope = self.scope()
         return [_status(kept, state, scope) for kept, state in found]
+
+    def _function_of(self, handler: Any) -> AnyFunction:
+        if isinstance(handler, Function):
+            return handler
+        function: AnyFunction = kind_of(handler)(handler, public=False)
+        check_ctx(function)
+        self._registry.add(function)
+        return function
+
+
+async def _pause(calls: JobCalls, name: str, *, pause: bool) -> None:
+    def write(transaction: Transaction) -> Coroutine[Any, Any, bool]:
+        crons, session = transaction.store.crons, transaction.session
+        return transaction.change_cron(crons.pause(session, name, transaction.now, pause=pause))
+
+    if not await calls.write(write):
+        raise _unknown(name)
 
 
 def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
@@ -374,10 +301,3 @@ def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
 
 def _unknown(name: str) -> DataError:
     return DataError(f"The database knows no cron {name!r}.", fix="Start the program that declares it once.")
-
-
-def _calls(ctx: Any, *, writes: bool = False) -> JobCalls:
-    calls = calls_of(ctx)
-    if writes and not calls.is_writable:
-        raise ContextError("A query only reads; it can change no cron.", fix="Do it in a mutation.")
-    return calls

@@ -102,7 +102,7 @@ def declared_cron(
     if retry is not None and function.kind is not FunctionKind.ACTION:
         raise DeclarationError(
             f"Cron {name!r}: {function.name} is a mutation, which is not retried when it raises.",
-            fix="Leave retry away; or call what may fail for a while in an action.",
+            fix="Leave out retry, or make the call that may fail in an action.",
         )
     return DeclaredCron(cron, function, dict(args or {}), pool, retry)
 
@@ -112,7 +112,7 @@ def _schedule(name: str, given: object, timezone: str | None) -> Schedule:
         return CronExpression(given, "UTC" if timezone is None else timezone)
     if timezone is not None:
         raise DeclarationError(
-            f"Cron {name!r}: only a cron expression given as text takes a time zone beside it.",
+            f"Cron {name!r}: only a cron expression given as text takes timezone=.",
             fix='Write CronExpression("0 9 * * *", "Europe/Prague"), or daily(…, timezone="Europe/Prague").',
         )
     if isinstance(given, timedelta):
@@ -155,13 +155,13 @@ def _job(calls: JobCalls, declared: DeclaredCron, arguments: Mapping[str, Any]) 
     job = declared.pool.job(calls, function, arguments)
     if job.options.key is not None:
         raise UsageError(
-            f"Cron {declared.cron.name!r}: the key of its pool is of no use, as one run is under way at a time.",
-            fix="Leave it away.",
+            f"Cron {declared.cron.name!r}: its pool options have a key, but only one run is in progress at a time.",
+            fix="Leave it out.",
         )
     if job.run_at > calls.now():
         raise UsageError(
-            f"Cron {declared.cron.name!r}: run_at and run_after of its pool contradict its schedule.",
-            fix="Leave them away; for a spread of its runs use jitter.",
+            f"Cron {declared.cron.name!r}: its pool options have run_at or run_after, which contradict its schedule.",
+            fix="Leave them out; to spread its runs, use jitter.",
         )
     return job
 

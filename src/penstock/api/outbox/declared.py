@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.calls.handlers.deliveries import Messages, Wanted
+from penstock.calls.handlers.deliveries import HandlerInput, Messages
 from penstock.changes.interest import Interest
 from penstock.functions.function import AnyFunction
 from penstock.outbox.meaning import Meaning
@@ -72,7 +72,7 @@ class DeclaredOutbox:
         """What makes messages of its changes."""
         exact = self.outbox.definition is None or self.interest(dialect).exact
         meaning = self._meaning(exact=exact, ordered=bool(self.outbox.order_by))
-        return Messages(self.outbox, dialect, Wanted(self.handler, self.outbox), meaning)
+        return Messages(self.outbox, dialect, HandlerInput(self.handler, self.outbox), meaning)
 
     def _meaning(self, *, exact: bool, ordered: bool) -> Meaning:
         outbox = self.outbox

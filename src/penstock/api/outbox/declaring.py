@@ -183,7 +183,7 @@ async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
                 source=status.source,
                 messages=status.messages,
                 seconds=round(status.seconds),
-                fix=f"Declare it under this name, or let it go: penstock outbox drop {status.name}",
+                fix=f"Declare it under this name, or drop it: penstock outbox drop {status.name}",
             )
 
 
@@ -197,7 +197,7 @@ def _check_source(outbox: Outbox, row: OutboxRow) -> None:
         raise DeclarationError(
             f"Outbox {outbox.name!r} is one of {row.plan.source} in this database, and cannot become one of "
             f"{outbox.source}.",
-            fix="Give it another name=; the one before goes on waiting for a handler, until it is dropped.",
+            fix="Give it another name=. The old outbox waits for a handler until you drop it.",
         )
 
 

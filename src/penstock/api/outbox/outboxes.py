@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from penstock.api.callers import for_writers
 from penstock.api.guests import Guests
-from penstock.api.outbox.admin import OutboxCare
+from penstock.api.outbox.admin import OutboxAdmin
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.api.sending import Sending
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.enqueue.messages import send_message
 from penstock.calls.handlers.deliveries import run_of
 from penstock.calls.run.ctxkinds import annotation_of, named, refuse_bare, word_of
 from penstock.errors import DeclarationError
@@ -56,7 +58,7 @@ class OutboxOptions(TypedDict, total=False):
     version: int
 
 
-class Outboxes(OutboxCare, Sending):
+class Outboxes(OutboxAdmin):
     """The outboxes of an app.
 
     Args:
@@ -64,7 +66,7 @@ class Outboxes(OutboxCare, Sending):
     """
 
     def __init__(self, guests: Guests) -> None:
-        super().__init__(guests)
+        self._guests = guests
         self._declared: dict[str, DeclaredOutbox] = {}
 
     def __iter__(self) -> Any:
@@ -157,6 +159,26 @@ class Outboxes(OutboxCare, Sending):
             return handler
 
         return decorate
+
+    @for_writers
+    async def send(self, calls: JobCalls, topic: str, payload: Any, *, key: str | None = None) -> None:
+        """Send a message to a topic; see `Sender.send`, which ``ctx.outbox`` is, for what else it may raise.
+
+        The ctx is one of a mutation or an action, the backend of a program, or a connection of psycopg, psycopg2,
+        asyncpg, SQLAlchemy, Django, sqlite3 or aiosqlite. With a connection the message is part of your own
+        transaction. On a sync connection there is nothing to await.
+
+        Args:
+            topic: For which an outbox is declared.
+            payload: What its handler takes.
+            key: By which messages are in order.
+
+        Raises:
+            ContextError: The connection is closed, its transaction has failed, or it leads to another kind of database
+                than the app's; or the ctx is one of a query.
+            ConfigError: The database of the connection has no tables of penstock.
+        """
+        await send_message(calls, topic, payload, key)
 
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from penstock.api.naming import called
 from penstock.api.outbox.views import (
     Found,
     MessageState,
@@ -22,6 +21,7 @@ from penstock.api.outbox.views import (
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import OutboxNotFound
+from penstock.functions.function import find_named
 from penstock.outbox.older import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
@@ -42,7 +42,7 @@ async def outbox_of(store: Store, name: str) -> OutboxRow:
     Raises:
         OutboxNotFound: The database does not know it.
     """
-    found = called(await store.outboxes.list(), name, lambda row: row.plan.name)
+    found = find_named(await store.outboxes.list(), name, lambda row: row.plan.name)
     if found is None:
         raise OutboxNotFound(
             f"The database knows no outbox {name!r}.",

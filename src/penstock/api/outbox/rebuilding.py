@@ -1,6 +1,8 @@
-"""Rebuilding: what the handler of an outbox has written is made anew from the rows that there are.
+"""Rows of an outbox's table once more: rebuild what its handler has written from all of them, or send some again.
 
-Owns that the reset and the new beginning are one transaction, and that no relay is in its way.
+Rebuilding runs the reset and places the outbox at the beginning in one transaction, and keeps relays out meanwhile.
+Resending appends each row to the change feed as it is now, in a transaction that keeps it from being changed. So it
+comes in order, behind the messages that are still to be delivered.
 """
 
 from __future__ import annotations
@@ -9,44 +11,52 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
+from penstock.calls.handlers.deliveries import ChangeRules
+from penstock.calls.lease import Lease
+from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
+from penstock.changes.change import CapturedChange
+from penstock.changes.interest import ROW
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
+from penstock.outbox.meaning import Meaning
 from penstock.outbox.older import first
 from penstock.outbox.outbox import reader_name
+from penstock.reactive.expression import Condition
+from penstock.reactive.filtertext import TextFilter
+from penstock.reactive.tracing import RowFilter, trace_filter
+from penstock.schema.table import TableDefinition
+from penstock.store.contract.changes import Source
 from penstock.store.contract.outboxes import OutboxRow
-from penstock.store.contract.session import Session
+from penstock.store.contract.session import Row, Session
+from penstock.store.sql.conditions import condition_sql
 
-_RENEW_PART = 0.25  # of a lease
+_AT_ONCE = 500
+
+
+# ----- rebuild
 
 
 def reset_of(declared: DeclaredOutbox | None, name: str) -> AnyFunction:
-    """What clears what the handler of an outbox has written.
-
-    Args:
-        declared: The outbox, if this program declares it.
-        name: Its name.
-
-    Raises:
-        ContextError: It does not, or without a reset.
-    """
+    """The reset of an outbox; `ContextError` if this program does not declare the outbox, or no reset."""
     if declared is None:
         raise ContextError(
-            f"Outbox {name} is not declared by this program, so its handler cannot run.",
+            f"Outbox {name} has no declaration in this program, so its handler cannot run.",
             fix="Do it with the program that declares it.",
         )
     if declared.reset is None:
         raise ContextError(
             f"Outbox {name} declares no reset, so there is nothing to rebuild.",
-            fix="Move it back, and it sends again what is kept; or write reset= at an outbox of a table whose handler "
-            "is a mutation.",
+            fix="Move it back to send kept messages again. Only an outbox of a table with a mutation as handler takes "
+            "reset=.",
         )
     return declared.reset
 
@@ -54,27 +64,25 @@ def reset_of(declared: DeclaredOutbox | None, name: str) -> AnyFunction:
 async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
     """Run the reset of an outbox, and have it begin with all rows again.
 
-    Meanwhile it is kept from relays, whose writes to the same rows would be in the way of the reset's, however long
-    that takes. Should this process die, they have it again when its lease has run out.
-
-    Args:
-        engine: Where it is.
-        name: The outbox.
-        reset: What clears what its handler has written.
+    Meanwhile the outbox is held under a lease: a relay would write to the same rows as the reset. If this process dies,
+    relays have it again when the lease expires.
 
     Raises:
         OutboxNotFound: It was dropped meanwhile.
     """
     store = engine.store
-    lease = await store.leases.take(f"rebuild {name}", timedelta(seconds=engine.config.lease), engine.clock.now())
-    log_event("outbox.rebuilding", outbox=name, lease=lease)
+    lease = Lease(engine, f"rebuild {name}", _lost, fenced=True)
+    await lease.keep()
+    log_event("outbox.rebuilding", outbox=name, lease=lease.number)
     row: OutboxRow | None = None
     left = first()
 
     async def hold() -> dict[str, Any]:
-        """Before each attempt: a relay may have it, and it may be declared otherwise."""
+        """Before each attempt: a relay may hold it, and another release may have declared it."""
         nonlocal row, left
-        await store.outboxes.hold(name, lease)
+        while lease.number is None:  # it was lost, and another is about to be taken
+            await engine.clock.sleep(lease.due)
+        await store.outboxes.hold(name, lease.number)
         row = next((one for one in await store.outboxes.list() if one.plan.name == name), None)
         left = await _all_rows(engine, row)
         return {}
@@ -90,23 +98,24 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
     try:
         async with _kept(engine, lease):
-            await Runner(engine).mutation(reset, hold, seal=begin_anew)
+            await Runner(engine).mutation(reset, hold, execution=Execution(seal=begin_anew))
     finally:
-        await store.changes.leave(reader_name(name), lease)  # a relay that takes it sees that nobody died
-        await store.leases.give_back(lease)
+        if lease.number is not None:
+            await store.changes.leave(reader_name(name), lease.number)  # a relay that takes it sees that nobody died
+        await lease.give_back()
         store.signals.notify()
     log_event("outbox.rebuilt", logging.WARNING, outbox=name)
 
 
 @contextlib.asynccontextmanager
-async def _kept(engine: Engine, lease: int) -> AsyncIterator[None]:
-    """Renew a lease for the time of a block."""
+async def _kept(engine: Engine, lease: Lease) -> AsyncIterator[None]:
+    """Renew a lease during a block."""
 
     async def renew() -> None:
         while True:
-            await engine.clock.sleep(engine.config.lease * _RENEW_PART)
-            with contextlib.suppress(TryAgain):  # if it is lost, the next attempt takes the outbox again
-                await engine.store.leases.renew(lease, timedelta(seconds=engine.config.lease), engine.clock.now())
+            await engine.clock.sleep(lease.due)
+            with contextlib.suppress(TryAgain):
+                await lease.keep(busy=False)
 
     keeper = asyncio.create_task(renew())
     try:
@@ -116,9 +125,82 @@ async def _kept(engine: Engine, lease: int) -> AsyncIterator[None]:
         await asyncio.gather(keeper, return_exceptions=True)
 
 
+async def _lost(_lease: int, _reason: str) -> None:
+    """The next attempt holds the outbox again, under another lease."""
+
+
 async def _all_rows(engine: Engine, row: OutboxRow | None) -> str:
-    """What is left of older rows at first: all, in the order whose changes are captured."""
+    """The backfill of all rows, in the order whose changes are captured."""
     if row is None:
         return first()
     found = (one.interest.order for one in await engine.store.interests.list() if one.id == row.interests[-1])
     return first(tuple(next(found, ())), row.epoch)
+
+
+# ----- resend
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Rows of a table of which a condition is true."""
+
+    definition: TableDefinition
+    condition: Condition
+
+
+def chosen_rows(declared: DeclaredOutbox | None, name: str, where: str | RowFilter[Any]) -> Chosen:
+    """The rows of an outbox that are to be sent again.
+
+    Raises:
+        ContextError: This program does not declare it, or it does not send the rows that are inserted into a table.
+        DeclarationError: The condition cannot be translated; if it is a text, `ValueInvalid`.
+    """
+    if declared is None:
+        raise ContextError(
+            f"Outbox {name} has no declaration in this program, so its table is unknown here.",
+            fix="Do it with the program that declares it.",
+        )
+    definition = declared.outbox.definition
+    if definition is None or "insert" not in declared.outbox.on:
+        raise ContextError(
+            f"Outbox {name} does not send inserted rows of a table, so it cannot send rows again.",
+            fix="Move it back to send kept messages again.",
+        )
+    given = TextFilter(definition, where) if isinstance(where, str) else where
+    return Chosen(definition, trace_filter(definition, given, "resend: where"))
+
+
+async def resend(engine: Engine, row: OutboxRow, chosen: Chosen) -> int:
+    """Append chosen rows to the change feed, some in each transaction; how many."""
+    store, number = engine.store, row.interests[-1]
+    only = condition_sql(chosen.condition, chosen.definition, store.dialect, ROW, own=True)
+    source = await store.interests.source(number, only)
+    if source is None:
+        raise ContextError(f"The table of outbox {row.plan.name} is not there, or not captured.")
+    judged = ChangeRules(store.dialect, Meaning(condition=None if only.exact else chosen.condition, kinds=("enter",)))
+    count, place, more = 0, None, True
+
+    def is_meant(key: str, columns: str) -> bool:
+        return judged.kind(CapturedChange(0, number, "enter", key, None, columns, engine.clock.now())) is not None
+
+    async def append() -> tuple[int, Row | None]:
+        session = await store.begin_write()
+        try:
+            rows = await session.fetch(*_page(source, place))
+            meant = [(key, after) for key, after, columns, _place in rows if is_meant(key, columns)]
+            await store.outboxes.resend(session, number, meant)
+            await session.commit()
+        finally:
+            await session.rollback()
+        return len(meant), rows[-1] if len(rows) == _AT_ONCE else None
+
+    while more:
+        sent, last = await Attempts(engine).run(append, "Sending rows again")
+        count, more, place = count + sent, last is not None, None if last is None else last[3]
+    store.signals.notify()
+    log_event("outbox.resent", logging.WARNING, outbox=row.plan.name, rows=count)
+    return count
+
+
+def _page(source: Source, place: str | None) -> tuple[Any, list[Any]]:
+    return (source.first, [_AT_ONCE]) if place is None else (source.following, [place, _AT_ONCE])

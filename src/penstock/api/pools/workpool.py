@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from penstock.api.callers import for_programs, for_readers
 from penstock.api.guests import Guests
-from penstock.api.pools.completer import Completer
-from penstock.api.pools.limits import change_pool
-from penstock.api.pools.retrying import Retrying, Where, filter_of
+from penstock.api.pools.admin import PoolAdmin
 from penstock.calls.enqueue.bulk_enqueue import gone_through
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.clock import SystemClock
@@ -25,16 +24,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.api.callers import (
-        AsyncReader,
-        AsyncWaiter,
-        AsyncWriter,
-        Program,
-        SyncReader,
-        SyncWaiter,
-        SyncWriter,
-    )
-    from penstock.api.syncbackend import SyncWords
+    from penstock.api.callers import AsyncReader, AsyncWriter, SyncReader, SyncWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,7 +32,7 @@ T = TypeVar("T")
 _FIRST_LOOK, _LAST_LOOK = 0.005, 0.25
 
 
-class Workpool(Retrying, Completer):
+class Workpool(PoolAdmin):
     """A pool of work with a limit that holds over all processes and machines.
 
     Made with `App.workpool`. Each piece of work is a job that runs a mutation, an action or a query. A mutation takes
@@ -54,18 +44,12 @@ class Workpool(Retrying, Completer):
     """
 
     def __init__(self, definition: PoolDefinition, guests: Guests, options: WorkOptions | None = None) -> None:
-        self.definition = definition
-        self._guests = guests
+        super().__init__(definition, guests)
         self._options = options or WorkOptions()
         self._asked: dict[AnyFunction, Options] = {}
 
     def __repr__(self) -> str:
         return f"<pool {self.name}>"
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.definition.name
 
     def with_options(self, **options: Any) -> Workpool:
         """The same pool, for work that is asked for something else.
@@ -174,18 +158,14 @@ class Workpool(Retrying, Completer):
 
     # ----- look
 
-    @overload
-    def status(self, ctx: AsyncReader, work_id: JobId) -> Coroutine[Any, Any, WorkStatus | None]: ...
-    @overload
-    def status(self, ctx: SyncReader, work_id: JobId) -> WorkStatus | None: ...
-    def status(self, ctx: Any, work_id: JobId) -> Any:
+    @for_readers
+    async def status(self, calls: JobCalls, work_id: JobId) -> WorkStatus | None:
         """Where work stands: `Pending`, `Running` or `Finished`; None if it is unknown, or its status has expired.
 
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        calls = self._calls(ctx)
-        return calls.answer(self._status(calls, work_id))
+        return await self._status(calls, work_id)
 
     @overload
     def status_batch(
@@ -198,116 +178,43 @@ class Workpool(Retrying, Completer):
         calls = self._calls(ctx)
         return calls.answer(self._status_batch(calls, gone_through(work_ids) if calls.in_thread else work_ids))
 
-    @overload
-    def result(
-        self, ctx: AsyncWaiter, work_id: JobId, timeout: timedelta | None = None
-    ) -> Coroutine[Any, Any, WorkResult[Any]]: ...
-    @overload
-    def result(self, ctx: SyncWaiter, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]: ...
-    def result(self, ctx: Any, work_id: JobId, timeout: timedelta | None = None) -> Any:
-        """How work has ended, once it has.
+    @for_programs(connections=True)
+    async def result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field
+        """The outcome of work, once it has ended.
 
         Args:
-            ctx: The ctx of an action, or a backend: in a transaction nothing would change while it waits.
             work_id: Its id.
             timeout: How long to wait at most; None for as long as it takes.
 
         Raises:
             CallTimeout: It has not ended in time.
-            ValueInvalid: The timeout is no timedelta.
+            ContextError: The ctx is one of a mutation or a query, which would see nothing end while it waits.
             DataError: It is unknown, or its status has expired.
+            ValueInvalid: The timeout is no timedelta.
         """
-        calls = self._calls(ctx)
         if calls.in_transaction:
             raise ContextError(
-                "A transaction sees nothing end while it waits.", fix="Wait in an action, or use on_complete."
+                "A transaction cannot see a job end while it waits.", fix="Wait in an action, or use on_complete."
             )
-        return calls.answer(self._result(calls, work_id, timeout))
-
-    # ----- cancel and change
-
-    @overload
-    def cancel(self, ctx: AsyncWriter, work_id: JobId) -> Coroutine[Any, Any, None]: ...
-    @overload
-    def cancel(self, ctx: SyncWriter, work_id: JobId) -> None: ...
-    def cancel(self, ctx: Any, work_id: JobId) -> Any:
-        """Ask for work to be canceled: if it is pending it never starts; if it runs, ``ctx.cancelled`` is true there.
-
-        What has ended, or never was, is left alone.
-
-        Raises:
-            IdInvalid: It is not an id of a job.
-        """
-        calls = self._calls(ctx, writes=True)
-        return calls.answer(calls.cancel([job_uuid(work_id)]))
-
-    @overload
-    def cancel_all(
-        self, ctx: AsyncWriter, function: Function[Any, Any, Any, Any] | None = None, **where: Unpack[Where]
-    ) -> Coroutine[Any, Any, int]: ...
-    @overload
-    def cancel_all(
-        self, ctx: SyncWriter, function: Function[Any, Any, Any, Any] | None = None, **where: Unpack[Where]
-    ) -> int: ...
-    def cancel_all(self, ctx: Any, function: Any = None, **where: Any) -> Any:
-        """Ask for all work of this pool to be canceled that is enqueued by now; how much had not ended.
-
-        Args:
-            ctx: As for `cancel`.
-            function: Only calls of this function.
-            **where: Only work for which this holds, too; see `JobFilter`. ``state="pending"`` leaves alone what runs.
-
-        Raises:
-            UsageError: Work has nothing by this name to be told apart by.
-            ValueInvalid: It asks for work that has ended, or with a value that cannot be.
-        """
-        calls = self._calls(ctx, writes=True)
-        return calls.answer(calls.cancel_all(filter_of(self.name, function, where)))
-
-    @overload
-    def set_max_parallelism(self, backend: SyncWords, number: int) -> None: ...
-    @overload
-    def set_max_parallelism(self, backend: Program, number: int) -> Coroutine[Any, Any, None]: ...
-    def set_max_parallelism(self, backend: Any, number: int) -> Any:
-        """Change the limit, on all machines at once. It holds until another one is set or declared.
-
-        What runs is not stopped. Once this has returned, after half a second, nothing starts until less runs than the
-        limit allows.
-
-        Raises:
-            DeclarationError: It is no whole number from 0 to a million.
-        """
-        return self._change(backend, max_parallelism=number)
-
-    @overload
-    def pause(self, backend: SyncWords) -> None: ...
-    @overload
-    def pause(self, backend: Program) -> Coroutine[Any, Any, None]: ...
-    def pause(self, backend: Any) -> Any:
-        """Start nothing more, on all machines, until `resume`. Work is accepted, and what runs goes on.
-
-        Nothing starts once this has returned, after half a second.
-        """
-        return self._change(backend, paused=True)
-
-    @overload
-    def resume(self, backend: SyncWords) -> None: ...
-    @overload
-    def resume(self, backend: Program) -> Coroutine[Any, Any, None]: ...
-    def resume(self, backend: Any) -> Any:
-        """Start work again."""
-        return self._change(backend, paused=False)
+        if not isinstance(timeout, timedelta | None):
+            raise ValueInvalid(f"result takes a timedelta or None as its timeout, not {timeout!r}.")
+        clock, pause = SystemClock(), _FIRST_LOOK
+        deadline = None if timeout is None else clock.monotonic() + timeout.total_seconds()
+        while True:
+            status = await self._status(calls, work_id)
+            if isinstance(status, Finished):
+                return status.result
+            if status is None:
+                raise DataError(f"There is no work {work_id}, or its status has expired.")
+            if deadline is not None and clock.monotonic() + pause > deadline:
+                raise CallTimeout(f"{work_id} has not ended within {timeout}.", fix="Ask again, or wait longer.")
+            await clock.sleep(pause)
+            pause = min(pause * 1.5, _LAST_LOOK)
 
     # ----- steps
 
     def _calls(self, ctx: Any, *, writes: bool = False) -> JobCalls:
         return calls_of(ctx, writes=writes, otherwise=self._guests.calls)
-
-    def _change(self, ctx: Any, **changes: Any) -> Any:
-        calls = self._calls(ctx, writes=True)
-        if calls.in_transaction:
-            raise ContextError("A limit is changed for all at once, in no transaction.", fix="Pass the backend.")
-        return calls.answer(change_pool(calls.engine, self.name, **changes))
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
@@ -322,9 +229,9 @@ class Workpool(Retrying, Completer):
     ) -> list[JobId]:
         make = self._maker(calls, function)
         if self._options.key is not None:
-            raise UsageError("A batch of work cannot have one key.", fix="Enqueue work with keys one by one.")
+            raise UsageError("The jobs of a batch cannot share a key.", fix="Enqueue jobs with keys one by one.")
         if not isinstance(arguments, Iterable):
-            raise ArgumentsInvalid(f"enqueue_batch takes the arguments of many calls, not {arguments!r}.")
+            raise ArgumentsInvalid(f"enqueue_batch takes a list of arguments, one per call, not {arguments!r}.")
         return await calls.enqueue_all(map(make, arguments))
 
     def job(self, calls: JobCalls, function: Any, arguments: Mapping[str, Any]) -> NewJob:
@@ -379,19 +286,3 @@ class Workpool(Retrying, Completer):
     async def _status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> list[WorkStatus | None]:
         found = await calls.find_many([job_uuid(work_id) for work_id in work_ids])
         return [None if one is None else work_status(one) for one in found]
-
-    async def _result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field
-        if not isinstance(timeout, timedelta | None):
-            raise ValueInvalid(f"result takes a timedelta or None as its timeout, not {timeout!r}.")
-        clock, pause = SystemClock(), _FIRST_LOOK
-        deadline = None if timeout is None else clock.monotonic() + timeout.total_seconds()
-        while True:
-            status = await self._status(calls, work_id)
-            if isinstance(status, Finished):
-                return status.result
-            if status is None:
-                raise DataError(f"There is no work {work_id}, or its status has expired.")
-            if deadline is not None and clock.monotonic() + pause > deadline:
-                raise CallTimeout(f"{work_id} has not ended within {timeout}.", fix="Ask again, or wait longer.")
-            await clock.sleep(pause)
-            pause = min(pause * 1.5, _LAST_LOOK)

@@ -1,274 +1,57 @@
-"""Looking after reactive tasks: listing them and their rows, and what may be done about these.
+"""Looking after reactive tasks: list them and their rows, and change those that a filter picks.
 
-Owns the words. They change jobs and records at rest, which a transaction of a function never does: they are used in
-actions and by programs, and take effect at once, many rows in small steps.
+These methods change jobs and records at rest, which a transaction of a function never does. Actions and programs call
+them; they take effect at once, many rows in small steps. `selection` decides which rows a filter picks.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from penstock.api.tasks.changes import Verb, change_rows, meant, pause, pieces_of, reconcile, resume
+from penstock.api.callers import for_programs
 from penstock.api.tasks.explaining import explain
-from penstock.api.tasks.selection import Pieces
+from penstock.api.tasks.selection import WHOLE, Act, Changed, Part, Selection, task_of
 from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus
-from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.run.attempts import Attempts
 from penstock.errors import ValueInvalid
+from penstock.observe.logs import event as log_event
 from penstock.reactive.filter import ANYTHING, GONE, STATES, TaskFilter
 from penstock.reactive.task import ReactiveTask
+from penstock.store.contract.records import RecordState, RowKey
 from penstock.store.contract.session import Session
-
-if TYPE_CHECKING:
-    from penstock.api.callers import AsyncWaiter, SyncWaiter
+from penstock.store.contract.tasks import from_the_beginning
 
 Order = Literal["key", "due"]
+Verb = Literal["retry", "cancel", "skip", "delete"]
 
 MOST_COUNTED = 100_000
 _MOST_LISTED = 10_000
+_RELEASED_AT_ONCE = 1000
+_ADMIN = "Reactive tasks are looked after"
 _Where = TaskFilter[Any]
 
 
-class TaskCare:
-    """What may be done about the tasks that a database knows, and about their rows."""
+class TaskAdmin:
+    """Lists and changes the tasks that a database knows, and their rows.
+
+    The ctx is one of an action, or the backend of a program. With that of a mutation or a query each method raises
+    `ContextError`. A task is named with or without its module; each method raises `TaskNotFound` if the database knows
+    none of this name. A method that changes rows returns their number. It raises `UsageError` if its filter is empty
+    and `everything` is not said.
+    """
 
     def _own_tasks(self) -> Sequence[ReactiveTask]:
-        """Those that this program declares."""
+        """The tasks that this program declares."""
         raise NotImplementedError
 
-    @overload
-    def list(self, ctx: AsyncWaiter) -> Coroutine[Any, Any, builtins.list[TaskStatus]]: ...
-    @overload
-    def list(self, ctx: SyncWaiter) -> builtins.list[TaskStatus]: ...
-    def list(self, ctx: Any) -> Any:
-        """All reactive tasks that the database knows, by name.
-
-        Args:
-            ctx: The ctx of an action, or the backend of a program.
-
-        Raises:
-            ContextError: The ctx is one of a mutation or a query.
-        """
-        calls = _calls(ctx)
-        return calls.answer(self._list(calls))
-
-    @overload
-    def records(
-        self, ctx: AsyncWaiter, where: _Where = ..., *, limit: int = ..., after: str | None = ..., order: Order = ...
-    ) -> Coroutine[Any, Any, TaskPage]: ...
-    @overload
-    def records(
-        self, ctx: SyncWaiter, where: _Where = ..., *, limit: int = ..., after: str | None = ..., order: Order = ...
-    ) -> TaskPage: ...
-    def records(
-        self,
-        ctx: Any,
-        where: _Where = ANYTHING,
-        *,
-        limit: int = 50,
-        after: str | None = None,
-        order: Order = "key",
-    ) -> Any:
-        """Rows of tasks that meet a filter, and how their runs stand; some at a time.
-
-        Args:
-            ctx: As for `list`.
-            where: The filter; all rows by default.
-            limit: How many at once. With a filter that has `rows`, a page holds what is kept of so many of them.
-            after: `next` of the page before.
-            order: ``"key"``, by task and key; or ``"due"``, those first whose run is due first, and those last that
-                have none, which sorts all that meet the filter.
-
-        Raises:
-            TaskNotFound: The database knows no task of this name.
-            CursorInvalid: `after` is not what a page has given.
-            DeclarationError: The filter has a function of rows that cannot be translated.
-        """
-        _check_filter(where)
-        calls = _calls(ctx)
-        return calls.answer(self._records(calls, where, limit, after, order))
-
-    @overload
-    def count(self, ctx: AsyncWaiter, where: _Where = ...) -> Coroutine[Any, Any, Mapping[str, int]]: ...
-    @overload
-    def count(self, ctx: SyncWaiter, where: _Where = ...) -> Mapping[str, int]: ...
-    def count(self, ctx: Any, where: _Where = ANYTHING) -> Any:
-        """How many rows of tasks meet a filter, by state; under ``"gone"`` how many of these are gone.
-
-        It reads all records of the tasks; `list` tells of what is to be done without that.
-        """
-        _check_filter(where)
-        calls = _calls(ctx)
-        return calls.answer(self._count(calls, where))
-
-    @overload
-    def find(self, ctx: AsyncWaiter, task: str, key: Any) -> Coroutine[Any, Any, TaskRecord | None]: ...
-    @overload
-    def find(self, ctx: SyncWaiter, task: str, key: Any) -> TaskRecord | None: ...
-    def find(self, ctx: Any, task: str, key: Any) -> Any:
-        """How a row of a task stands; None if the task has not heard of it.
-
-        Args:
-            ctx: As for `list`.
-            task: The name of the task, with or without its module.
-            key: The id of the row, or its key in a table that another program owns; as text, too. A key of several
-                columns is a tuple, and as text an array of JSON.
-
-        Raises:
-            TaskNotFound: The database knows no task of this name.
-            IdInvalid: It is no id of the task's table.
-        """
-        calls = _calls(ctx)
-        return calls.answer(self._find(calls, task, key))
-
-    @overload
-    def explain(self, ctx: AsyncWaiter, task: str, key: Any) -> Coroutine[Any, Any, TaskExplanation]: ...
-    @overload
-    def explain(self, ctx: SyncWaiter, task: str, key: Any) -> TaskExplanation: ...
-    def explain(self, ctx: Any, task: str, key: Any) -> Any:
-        """Why a task has run for a row, or has not. Print it to read it.
-
-        Args:
-            ctx: As for `list`.
-            task: The name of the task.
-            key: As for `find`.
-
-        Raises:
-            TaskNotFound: The database knows no task of this name.
-            IdInvalid: It is no id of the task's table.
-        """
-        calls = _calls(ctx)
-        return calls.answer(explain(calls, self._own_tasks(), task, key))
-
-    @overload
-    def retry(self, ctx: AsyncWaiter, where: _Where, *, everything: bool = ...) -> Coroutine[Any, Any, int]: ...
-    @overload
-    def retry(self, ctx: SyncWaiter, where: _Where, *, everything: bool = ...) -> int: ...
-    def retry(self, ctx: Any, where: _Where, *, everything: bool = False) -> Any:
-        """Run rows of tasks again, whatever became of their last runs; how many.
-
-        They are due now, their attempts are counted anew, and their ctx says ``change == "manual"``, unless they were
-        to be run as rows that had left or were deleted. Of those whose last runs wait, these are run at once; those
-        that are being run are run once more afterwards.
-
-        Args:
-            ctx: As for `list`.
-            where: Which.
-            everything: Whether an empty filter is meant so: all rows of all tasks.
-
-        Raises:
-            UsageError: The filter is empty, and that is not meant.
-            TaskNotFound: The database knows no task of this name.
-        """
-        return self._change(ctx, "retry", where, everything=everything)
-
-    @overload
-    def cancel(self, ctx: AsyncWaiter, where: _Where, *, everything: bool = ...) -> Coroutine[Any, Any, int]: ...
-    @overload
-    def cancel(self, ctx: SyncWaiter, where: _Where, *, everything: bool = ...) -> int: ...
-    def cancel(self, ctx: Any, where: _Where, *, everything: bool = False) -> Any:
-        """Ask for the runs of rows to be canceled that have not ended; how many.
-
-        Pending ones never start, and running ones are asked to stop. A change of the row that comes later, or that came
-        while one ran, is run.
-
-        Raises:
-            UsageError: The filter is empty, and `everything` is not said.
-            ValueInvalid: It is one of runs that have ended.
-        """
-        return self._change(ctx, "cancel", where, everything=everything)
-
-    @overload
-    def skip(self, ctx: AsyncWaiter, where: _Where, *, everything: bool = ...) -> Coroutine[Any, Any, int]: ...
-    @overload
-    def skip(self, ctx: SyncWaiter, where: _Where, *, everything: bool = ...) -> int: ...
-    def skip(self, ctx: Any, where: _Where, *, everything: bool = False) -> Any:
-        """End pending runs of rows as skipped, at once; how many. The next change of a row is run.
-
-        Raises:
-            UsageError: The filter is empty, and `everything` is not said.
-            ValueInvalid: It is one of runs that are not pending.
-        """
-        return self._change(ctx, "skip", where, everything=everything)
-
-    @overload
-    def delete(self, ctx: AsyncWaiter, where: _Where, *, everything: bool = ...) -> Coroutine[Any, Any, int]: ...
-    @overload
-    def delete(self, ctx: SyncWaiter, where: _Where, *, everything: bool = ...) -> int: ...
-    def delete(self, ctx: Any, where: _Where, *, everything: bool = False) -> Any:
-        """Forget what is kept of rows, with their runs; of how many. The rows themselves are left alone.
-
-        Pending runs are canceled first. Those that are under way are asked to stop, and what is kept of these rows is
-        not forgotten yet: do it again when they have ended. A row of which nothing is kept is a new one for its task,
-        which runs it at its next change, or when all rows are looked at.
-
-        Raises:
-            UsageError: The filter is empty, and `everything` is not said.
-        """
-        return self._change(ctx, "delete", where, everything=everything)
-
-    @overload
-    def pause(self, ctx: AsyncWaiter, task: str) -> Coroutine[Any, Any, None]: ...
-    @overload
-    def pause(self, ctx: SyncWaiter, task: str) -> None: ...
-    def pause(self, ctx: Any, task: str) -> Any:
-        """Start no runs of a task any more, on all machines and over restarts, until `resume`.
-
-        Those under way go on, and what changes meanwhile is remembered.
-
-        Raises:
-            TaskNotFound: The database knows no task of this name.
-        """
-        calls = _calls(ctx)
-        return calls.answer(_nothing(pause(calls, task)))
-
-    @overload
-    def resume(self, ctx: AsyncWaiter, task: str) -> Coroutine[Any, Any, int]: ...
-    @overload
-    def resume(self, ctx: SyncWaiter, task: str) -> int: ...
-    def resume(self, ctx: Any, task: str) -> Any:
-        """Start runs of a task again; how many that were put off are due now.
-
-        Raises:
-            TaskNotFound: The database knows no task of this name.
-        """
-        calls = _calls(ctx)
-        return calls.answer(self._resume(calls, task))
-
-    @overload
-    def reconcile(self, ctx: AsyncWaiter, task: str) -> Coroutine[Any, Any, None]: ...
-    @overload
-    def reconcile(self, ctx: SyncWaiter, task: str) -> None: ...
-    def reconcile(self, ctx: Any, task: str) -> Any:
-        """Have all rows of a task looked at, from the beginning, as for a new task; `list` tells how far that has come.
-
-        Planners do it, piece by piece, and begin within some seconds. Rows that match and were not run as they are now
-        are run, and rows that are gone are noted. Do it after rows were written while triggers were off.
-
-        Raises:
-            TaskNotFound: The database knows no task of this name.
-        """
-        calls = _calls(ctx)
-        return calls.answer(_nothing(reconcile(calls, task)))
-
-    # ----- steps
-
-    async def _pieces(self, calls: JobCalls, where: _Where) -> Pieces:
-        return await pieces_of(calls, self._own_tasks(), where)
-
-    def _change(self, ctx: Any, verb: Verb, where: _Where, *, everything: bool) -> Any:
-        _check_filter(where)
-        where.check_meant(verb, everything=everything)
-        where, calls = meant(verb, where), _calls(ctx)
-
-        async def change() -> int:
-            return (await change_rows(calls, self._own_tasks(), verb, where)).changed
-
-        return calls.answer(change())
-
-    async def _list(self, calls: JobCalls) -> builtins.list[TaskStatus]:
+    @for_programs(_ADMIN)
+    async def list(self, calls: JobCalls) -> builtins.list[TaskStatus]:
+        """All reactive tasks that the database knows, by name."""
         ours = {task.name for task in self._own_tasks()}
         backlog = {one.task: one for one in await calls.store.records.backlog(MOST_COUNTED)}
         now, found = calls.now(), []
@@ -294,39 +77,229 @@ class TaskCare:
             )
         return found
 
-    async def _records(self, calls: JobCalls, where: _Where, limit: int, after: str | None, order: Order) -> TaskPage:
+    @for_programs(_ADMIN)
+    async def records(
+        self,
+        calls: JobCalls,
+        where: _Where = ANYTHING,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        order: Order = "key",
+    ) -> TaskPage:
+        """Rows of tasks that a filter picks, with the state of their runs; a page of them.
+
+        Args:
+            where: The filter; all rows by default.
+            limit: How many at once. If the filter has `rows`, the page looks at so many of them.
+            after: `next` of the page before.
+            order: ``"key"``, by task and key; or ``"due"``, the run that is due first comes first, and rows without a
+                run last. That sorts all rows of the filter.
+
+        Raises:
+            CursorInvalid: `after` comes from no page.
+            DeclarationError: The filter has a function of rows that cannot be translated.
+        """
+        _check_filter(where)
         if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
             raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
         if order not in {"key", "due"}:
             raise ValueInvalid(f"order is 'key' or 'due', not {order!r}.")
-        pieces = await self._pieces(calls, where)
-        return await pieces.page(limit, after, by_due=order == "due")
+        selection = await _select(calls, self._own_tasks(), where)
+        return await selection.page(limit, after, by_due=order == "due")
 
-    async def _count(self, calls: JobCalls, where: _Where) -> Mapping[str, int]:
-        pieces, found = await self._pieces(calls, where), Counter[str]()
+    @for_programs(_ADMIN)
+    async def count(self, calls: JobCalls, where: _Where = ANYTHING) -> Mapping[str, int]:
+        """How many rows of tasks a filter picks, by state; under ``"gone"`` how many of these are gone.
 
-        async def count(session: Any) -> None:
-            reading: Session = session
-            for one in await calls.store.records.count(reading, pieces.query):
+        It reads all records of the tasks. `list` tells how much is to be done, without that.
+        """
+        _check_filter(where)
+        selection, found = await _select(calls, self._own_tasks(), where), Counter[str]()
+
+        async def count(session: Session) -> None:
+            for one in await calls.store.records.count(session, selection.query):
                 found.update({one.state: one.number, GONE: one.gone})
 
-        if pieces.is_plain:
+        if selection.is_plain:
             await calls.read(count)
         else:
-            async for piece in pieces.each():
+            async for piece in selection.each():
                 found.update(one.state or "lost" for one in piece)
                 found[GONE] += sum(one.gone is not None for one in piece)
         states = (*STATES, *sorted(found.keys() - {*STATES}))
         return {state: found[state] for state in states if found[state]}
 
-    async def _find(self, calls: JobCalls, task: str, key: Any) -> TaskRecord | None:
-        pieces = await self._pieces(calls, TaskFilter(task=task, key=key))
-        async for piece in pieces.each():
-            return pieces.named(piece[0])
+    @for_programs(_ADMIN)
+    async def find(self, calls: JobCalls, task: str, key: Any) -> TaskRecord | None:
+        """The record of a row; None if the task has not heard of the row.
+
+        Args:
+            task: The name of the task.
+            key: The id of the row, or its key in a table that another program owns; also as text. A key of several
+                columns is a tuple, or as text a JSON array.
+
+        Raises:
+            IdInvalid: It is no id of the task's table.
+        """
+        selection = await _select(calls, self._own_tasks(), TaskFilter(task=task, key=key))
+        async for piece in selection.each():
+            return selection.named(piece[0])
         return None
 
-    async def _resume(self, calls: JobCalls, name: str) -> int:
-        return (await resume(calls, name)).runs
+    @for_programs(_ADMIN)
+    async def explain(self, calls: JobCalls, task: str, key: Any) -> TaskExplanation:
+        """Why a task has run for a row, or has not. Print it to read it. Takes and raises what `find` does."""
+        return await explain(calls, self._own_tasks(), task, key)
+
+    @for_programs(_ADMIN)
+    async def retry(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
+        """Run rows of tasks again, whatever the outcome of their last runs.
+
+        They are due now, and their attempts are counted anew. Their ctx says ``change == "manual"``, unless they were
+        to be run as rows that had left or were deleted. Waiting runs start at once; running rows are run once more
+        afterwards.
+        """
+        return await self._change(calls, "retry", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    async def cancel(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
+        """Ask for the runs of rows to be canceled that have not ended.
+
+        Pending ones never start, and running ones are asked to stop. A later change of the row is run, and so is one
+        that came during the run.
+
+        Raises:
+            ValueInvalid: The filter is one of runs that have ended.
+        """
+        return await self._change(calls, "cancel", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    async def skip(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
+        """End pending runs of rows as skipped, at once. The next change of a row is run.
+
+        Raises:
+            ValueInvalid: The filter is one of runs that are not pending.
+        """
+        return await self._change(calls, "skip", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    async def delete(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
+        """Delete the records of rows with their runs. The rows themselves are left alone.
+
+        Pending runs are canceled first. Running ones are asked to stop, and their records stay: delete again when they
+        have ended. A row without a record is new for its task. It is run at its next change, or when all rows are
+        looked at.
+        """
+        return await self._change(calls, "delete", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    async def pause(self, calls: JobCalls, task: str) -> None:
+        """Start no runs of a task any more, on all machines and over restarts, until `resume`.
+
+        Running ones go on, and changes meanwhile are remembered.
+        """
+        await pause(calls, task)
+
+    @for_programs(_ADMIN)
+    async def resume(self, calls: JobCalls, task: str) -> int:
+        """Start runs of a task again; how many that were put off are due now."""
+        return (await resume(calls, task)).runs
+
+    @for_programs(_ADMIN)
+    async def reconcile(self, calls: JobCalls, task: str) -> None:
+        """Have planners look at all rows of a task from the beginning, as for a new task; `list` tells how far it is.
+
+        They begin within some seconds, and work piece by piece. They run rows that match and were not run as they are
+        now, and note rows that are gone. Do it after rows were written while triggers were off.
+        """
+        await reconcile(calls, task)
+
+    async def _change(self, calls: JobCalls, verb: Verb, where: _Where, *, everything: bool) -> int:
+        _check_filter(where)
+        where.check_meant(verb, everything=everything)
+        return (await change_rows(calls, self._own_tasks(), verb, where)).changed
+
+
+# ----- what the admin interface calls as well
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What became of a task that runs again.
+
+    Attributes:
+        task: Its whole name.
+        runs: How many runs that were put off are due now.
+        more: Whether there may be more that were put off.
+    """
+
+    task: str
+    runs: int
+    more: bool
+
+
+async def change_rows(
+    calls: JobCalls, own: Sequence[ReactiveTask], verb: Verb, where: _Where, part: Part = WHOLE
+) -> Changed:
+    """Change the rows that a filter picks among the tasks of the database: all of them, or a part.
+
+    Raises:
+        TaskNotFound: The database knows no task of this name.
+        CursorInvalid: The part begins at no place in such a list.
+        ValueInvalid: The verb can change nothing about the rows of the filter.
+    """
+    where = _changeable(verb, where)
+    done = await (await _select(calls, own, where)).act(_act(calls, verb, where), part)
+    task, rows = ",".join(where.tasks or ()), done.changed
+    match verb:
+        case "retry":
+            log_event("task.retried", task=task, rows=rows)
+        case "cancel":
+            log_event("task.canceled", task=task, rows=rows)
+        case "skip":
+            log_event("task.skipped", task=task, rows=rows)
+        case "delete":
+            log_event("task.deleted", task=task, rows=rows)
+    return done
+
+
+async def pause(calls: JobCalls, name: str) -> str:
+    """Let none of a task's runs start; its whole name."""
+    task = task_of(await calls.store.tasks.list(), name).plan.name
+    await calls.store.tasks.pause(task, paused=True)
+    calls.store.signals.notify()
+    log_event("task.paused", task=task)
+    return task
+
+
+async def resume(calls: JobCalls, name: str, limit: int | None = None) -> Resumed:
+    """Let a task's runs start again; of those that were put off all are due now, or some."""
+    task, runs = task_of(await calls.store.tasks.list(), name), 0
+    await calls.store.tasks.pause(task.plan.name, paused=False)
+    more = True
+    while more and (limit is None or runs < limit):
+        at_once = _RELEASED_AT_ONCE if limit is None else min(limit - runs, _RELEASED_AT_ONCE)
+        released = await calls.store.tasks.release(task.id, calls.now(), at_once)
+        runs, more = runs + released, released == at_once
+        calls.store.signals.notify()
+    log_event("task.resumed", task=task.plan.name, runs=runs)
+    return Resumed(task.plan.name, runs, more)
+
+
+async def reconcile(calls: JobCalls, name: str) -> str:
+    """Have planners look at all rows of a task from the beginning; its whole name."""
+    while True:
+        task = task_of(await calls.store.tasks.list(), name)
+        if await calls.store.tasks.plan([], None, calls.now(), from_the_beginning([task])) is not None:
+            break
+    calls.engine.look.set()
+    calls.store.signals.notify()
+    log_event("task.reconcile_asked", task=task.plan.name)
+    return task.plan.name
+
+
+# ----- steps
 
 
 def _check_filter(given: object) -> None:
@@ -334,11 +307,40 @@ def _check_filter(given: object) -> None:
         raise ValueInvalid(f"Rows of tasks are picked by a TaskFilter, not {given!r}.", fix="Write TaskFilter(task=…).")
 
 
-async def _nothing(done: Coroutine[Any, Any, str]) -> None:
-    await done
+async def _select(calls: JobCalls, own: Sequence[ReactiveTask], where: _Where) -> Selection:
+    definitions = {task.definition.name: task.definition for task in own}
+    return Selection(calls, where, await calls.store.tasks.list(), definitions)
 
 
-def _calls(ctx: Any) -> JobCalls:
-    calls = calls_of(ctx)
-    calls.check_outside("Reactive tasks are looked after")
-    return calls
+def _changeable(verb: Verb, where: _Where) -> _Where:
+    """A filter without the rows about which a verb can do nothing; `ValueInvalid` if it asks for these."""
+    match verb:
+        case "cancel":
+            return where.in_states("pending", "running", verb="canceled")
+        case "skip":
+            return where.in_states("pending", verb="skipped")
+    return where
+
+
+def _act(calls: JobCalls, verb: Verb, where: _Where) -> Act:
+    """What a verb does to a piece of rows; to how many of them it did."""
+    records = calls.store.records
+    states = None if where.states is None or GONE in where.states else where.states  # which must still be so
+
+    async def write(once: Callable[[], Awaitable[Sequence[RowKey]]]) -> int:
+        return len(await Attempts(calls.engine).run(once, "Looking after reactive tasks"))
+
+    async def act(piece: Sequence[RecordState]) -> int:
+        rows = [(one.task, one.key) for one in piece]
+        match verb:
+            case "retry":
+                return await write(lambda: records.rerun(rows, calls.now(), states))
+            case "cancel":
+                await calls.cancel([one.job for one in piece])
+                return len(piece)
+            case "skip":
+                return await write(lambda: records.skip(rows, calls.now()))
+            case "delete":
+                return await write(lambda: records.delete(rows, calls.now()))
+
+    return act

@@ -123,8 +123,7 @@ async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key
     """What the database has of a row, at one moment."""
     store, keys = calls.store, await _spellings(calls, task, known, key)
 
-    async def look(transaction: Any) -> _Found:
-        session: Session = transaction
+    async def look(session: Session) -> _Found:
         found = await store.records.among(session, _ANY, [task.id], keys)
         pools = {pool.name: pool for pool in await store.pools.list(session)}
         row, unread = (None, None) if known is None else await _row(calls, session, known, key)

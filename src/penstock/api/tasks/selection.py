@@ -1,6 +1,6 @@
-"""Records of reactive tasks in pieces, as a filter picks them, and what is done about each piece.
+"""The rows of reactive tasks that a filter picks, piece by piece.
 
-Owns what a filter means: names of tasks, ids of rows, and functions of rows. Leaves the words to `admin`.
+Owns what a filter means: names of tasks, keys of rows, and conditions on rows, as functions or as text.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.api.naming import called
 from penstock.api.tasks.views import TaskPage, TaskRecord, record_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import CursorInvalid, IdInvalid, TaskNotFound, TryAgain, ValueInvalid
-from penstock.reactive.filter import GONE, TaskFilter
+from penstock.functions.function import find_named
+from penstock.reactive.filter import TaskFilter
+from penstock.reactive.filtertext import TextFilter
+from penstock.reactive.task import ReactiveTask
 from penstock.reactive.tracing import trace_filter
-from penstock.schema.table import TableDefinition, definition_of
+from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract.records import RecordQuery, RecordState, RowKey
 from penstock.store.contract.session import Session
 from penstock.store.contract.tasks import TaskRow
 from penstock.store.sql.values import captured_key
 
 Act = Callable[[Sequence[RecordState]], Awaitable[int]]
-"""Does something about a piece; about how many of its rows."""
+"""Changes a piece; how many of its rows."""
 
 AT_ONCE = 500
 _SOURCE_AT_ONCE = 1000
@@ -38,13 +40,7 @@ _NUMBERS = range(2**31)  # of tasks
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the rows that a filter picks.
-
-    Attributes:
-        limit: How many at most.
-        after: What an earlier part has given as `next`.
-        seconds: After which time no further piece is begun.
-    """
+    """A part of a selection: at most `limit` rows after a cursor; after `seconds` it begins no further piece."""
 
     limit: float = math.inf
     after: str | None = None
@@ -56,27 +52,15 @@ WHOLE = Part()
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was done about rows.
-
-    Attributes:
-        found: How many rows met the filter.
-        changed: About how many of these something was done.
-        next: What the next part is to begin after; None if there are no more.
-    """
+    """How many rows met the filter, how many of them were changed, and the cursor of the next part."""
 
     found: int
     changed: int
     next: str | None
 
 
-class Pieces:
-    """The records that a filter picks.
-
-    Args:
-        calls: By whom they are asked for.
-        where: The filter.
-        tasks: The tasks that the database knows.
-        definitions: The tables of this program's tasks, by their names.
+class Selection:
+    """The records that a filter picks, among the tasks that the database knows and the tables of this program.
 
     Raises:
         TaskNotFound: A task is not known.
@@ -128,14 +112,9 @@ class Pieces:
                 return
 
     async def page(self, limit: int, after: str | None, *, by_due: bool) -> TaskPage:
-        """Some of them, and where to go on.
-
-        Raises:
-            CursorInvalid: `after` is not what a page has given.
-            ValueInvalid: Rows that a function picks are to be ordered otherwise than by their keys.
-        """
+        """A page of them; `ValueInvalid` for `by_due` if a function of rows picks them."""
         if by_due and self._condition is not None:
-            raise ValueInvalid("Rows that a function picks come by their keys.", fix="Leave order away.")
+            raise ValueInvalid("Rows that a function selects are ordered by key.", fix="Leave out order.")
         place = _opened(after)
         if by_due and self.is_plain:
             return await self._page_by_due(limit, place)
@@ -151,10 +130,9 @@ class Pieces:
         return record_of(state, self._names.get(state.task, str(state.task)))
 
     async def act(self, act: Act, part: Part = WHOLE) -> Changed:
-        """Do something about all of them, or a part, piece by piece, and tell workers.
+        """Change all of them, or a part, piece by piece, and tell workers.
 
-        A part ends early, where it can be gone on with, if the database is busy or away after the first piece: what was
-        done by then is done, and has to be told.
+        A part ends early if the database is busy or away after its first piece. So its caller hears what was changed.
         """
         machine = self._calls.engine.machine
         left, until, place = part.limit, machine.monotonic() + part.seconds, _opened(part.after)
@@ -192,11 +170,11 @@ class Pieces:
             numbers = [task.id for task in self.tasks]
             return await self._calls.read(lambda one: records.among(one, self.query, numbers, keys)), None
         place: RowKey | None = None if after is None else _place(after)
-        found = await self._calls.read(lambda one: records.list(_session(one), self.query, limit, place))
+        found = await self._calls.read(lambda one: records.list(one, self.query, limit, place))
         return found, (found[-1].task, found[-1].key) if len(found) == limit else None
 
-    async def _matching(self, transaction: Any, limit: int, after: Any) -> tuple[list[RecordState], Any]:
-        session, store = _session(transaction), self._calls.store
+    async def _matching(self, session: Session, limit: int, after: Any) -> tuple[list[RecordState], Any]:
+        store = self._calls.store
         assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
         definition = definition_of(self._where.table)
         place = None if after is None else _key_place(self._calls, definition, after)
@@ -211,7 +189,7 @@ class Pieces:
 
     async def _page_by_due(self, limit: int, place: Any) -> TaskPage:
         records, after = self._calls.store.records, None if place is None else _due_place(place)
-        found = await self._calls.read(lambda one: records.due(_session(one), self.query, limit, after))
+        found = await self._calls.read(lambda one: records.due(one, self.query, limit, after))
         following = None
         if len(found) == limit:
             last = found[-1]
@@ -235,34 +213,21 @@ class Pieces:
 
 
 def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
-    """A task by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
-
-    Raises:
-        TaskNotFound: The database does not know it.
-    """
-    found = called(tasks, name, lambda task: task.plan.name)
+    """A task by its name, with or without its module; `TaskNotFound` if the database knows none."""
+    found = find_named(tasks, name, lambda task: task.plan.name)
     if found is None:
-        raise unknown_task(name)
+        raise TaskNotFound(
+            f"The database knows no reactive task {name!r}.",
+            fix="Start the program that declares it once; see penstock tasks.",
+        )
     return found
 
 
-def unknown_task(name: str) -> TaskNotFound:
-    """What is raised for a task that the database does not know."""
-    return TaskNotFound(
-        f"The database knows no reactive task {name!r}.",
-        fix="Start the program that declares it once; see penstock tasks.",
-    )
-
-
 async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition | None, key: Any) -> list[str]:
-    """How the change feed spells the key of a row of a task; if its table is not known here, how it may.
-
-    Raises:
-        IdInvalid: It is no key of this table.
-    """
+    """How the change feed spells the key of a row of a task; if its table is not known here, how it may."""
     if definition is not None:
         value = encoded_key(calls, definition, key)
-        return [await calls.read(lambda one: calls.store.records.spelled(_session(one), definition, value))]
+        return [await calls.read(lambda one: calls.store.records.spelled(one, definition, value))]
     if len(task.plan.spec.key) > 1:
         several = [one if isinstance(one, (int, float)) else str(one) for one in _several(key, task.plan.spec.table)]
         found = [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
@@ -279,11 +244,7 @@ def _escaped(first: re.Match[str]) -> str:
 
 
 def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> list[Any]:
-    """The key of a row as the driver takes it, column by column.
-
-    Raises:
-        IdInvalid: It is no key of this table.
-    """
+    """The key of a row as the driver takes it, column by column; `IdInvalid` if it is none of this table."""
     given = str(key) if definition.managed else key
     if len(definition.key) > 1:
         given = _several(key, definition.name)
@@ -291,11 +252,7 @@ def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> list[
 
 
 def _several(key: Any, table: str) -> list[Any]:
-    """The values of a key of several columns; as text it is an array of JSON.
-
-    Raises:
-        IdInvalid: It is neither.
-    """
+    """The values of a key of several columns; as text it is an array of JSON."""
     given: Any = key
     if isinstance(key, str):
         with suppress(ValueError):
@@ -316,14 +273,35 @@ def _key_place(calls: JobCalls, definition: TableDefinition, after: Any) -> list
         raise _no_cursor(after) from None
 
 
-def states_to_check(where: TaskFilter[Any]) -> tuple[str, ...] | None:
-    """The states that jobs must still be in when something is done about them."""
-    return None if where.states is None or GONE in where.states else where.states
+def rows_by_text(
+    own: Sequence[ReactiveTask], tasks: Sequence[str] | None, table: type[Table] | None, text: str
+) -> tuple[type[Table], TextFilter]:
+    """A condition on rows that is given as text, with its table: the one given, or that of the named tasks.
+
+    Raises:
+        ValueInvalid: No table is named, this program declares no such task, the tasks are about several tables, or the
+            text cannot be read or translated.
+    """
+    if table is None:
+        tables = {_own_task(own, name).definition.table for name in tasks or ()}
+        if not tables:
+            raise ValueInvalid(
+                "rows is a condition on a row, but the table is unknown.", fix="Name the task, or the table."
+            )
+        if len(tables) > 1:
+            raise ValueInvalid("rows is a condition on one table, but these tasks have several.")
+        (table,) = tables
+    return table, TextFilter(definition_of(table), text)
 
 
-def _session(transaction: Any) -> Session:
-    session: Session = transaction
-    return session
+def _own_task(own: Sequence[ReactiveTask], name: str) -> ReactiveTask:
+    found = find_named(own, name, lambda task: task.name)
+    if found is None:
+        raise ValueInvalid(
+            f"This program declares no reactive task {name[:100]!r}, so its table is unknown here.",
+            fix="Name a task of this program, or the table, if the program declares that.",
+        )
+    return found
 
 
 def _opened(after: str | None) -> Any:
@@ -365,5 +343,5 @@ def _is_storable(key: str) -> bool:
 
 def _no_cursor(value: Any) -> CursorInvalid:
     return CursorInvalid(
-        f"{value!r} is no place in a list of rows of tasks.", fix="Pass what the page before gave as next."
+        f"{value!r} is no cursor of a list of task rows.", fix="Pass the value of next from the previous page."
     )

@@ -14,10 +14,11 @@ from typing import Any, TypeVar, Unpack
 
 from penstock.api.decorators import TaskDecorator
 from penstock.api.pools.workpool import Workpool
-from penstock.api.tasks.admin import TaskCare
+from penstock.api.tasks.admin import TaskAdmin
 from penstock.api.tasks.options import TaskOptions, given_of, job_options
+from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskCtx
 from penstock.calls.handlers.taskbatch import TaskCall, batch_handler
-from penstock.calls.handlers.taskctx import MutationTaskCtx, SyncMutationTaskCtx, SyncTaskCtx, TaskCtx
+from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskCtx
 from penstock.calls.handlers.taskrun import TaskRun
 from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
@@ -116,7 +117,7 @@ class DeclaredTask:
         )
 
 
-class ReactiveTasks(TaskCare):
+class ReactiveTasks(TaskAdmin):
     """The reactive tasks of an app; and how those are looked after that its database knows."""
 
     def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
@@ -235,7 +236,7 @@ class ReactiveTasks(TaskCare):
         if size is not None:
             batch = Batch(run, size, TaskCall, options.get("linger", timedelta(0)), with_attempts=True)
         elif "linger" in options:
-            raise DeclarationError(f"Reactive task {task.name!r}: linger is of use with batch= only.")
+            raise DeclarationError(f"Reactive task {task.name!r}: linger needs batch=.")
         function = _KINDS[word](run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
@@ -289,7 +290,7 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         after: str | None,
         version: int = -1,
     ) -> Any:
-        state = _begun(task, ctx._ctx._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - as above
+        state = _begun(task, ctx._twin._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - as above
         if (held := state.held()) is not None:
             return held
         try:
@@ -311,8 +312,8 @@ def _begun(task: ReactiveTask, engine: Engine, generation: int, key: str, *call:
 
 def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:
     if isinstance(ctx, SyncMutationCtx):
-        return SyncMutationTaskCtx(ctx, MutationTaskCtx(ctx._mutation, run), ctx._wait)  # noqa: SLF001 - its own ctx
-    return SyncTaskCtx(ctx, TaskCtx(ctx._ctx, run), ctx._wait)  # noqa: SLF001 - its own ctx
+        return SyncMutationTaskCtx(MutationTaskCtx(ctx._twin, run), ctx._wait)  # noqa: SLF001 - its own ctx
+    return SyncTaskCtx(TaskCtx(ctx._twin, run), ctx._wait)  # noqa: SLF001 - its own ctx
 
 
 def _definition(table: Any, handler: Any) -> TableDefinition:
@@ -362,7 +363,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:
-            engine.holds.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
+            engine.pauses.watch(engine.tasks[one.task.name].id, one.task.name, one.breaker)
     await store.interests.keep_declared(interests, now)
 
 

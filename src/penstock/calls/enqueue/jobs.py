@@ -34,7 +34,6 @@ from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
 from penstock.pools.results import Completion
 from penstock.store.contract.jobs import ABOVE_ALL
-from penstock.store.contract.session import OpenTransaction
 from penstock.store.contract.store import Store
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
@@ -214,7 +213,7 @@ class JobCalls:
         async with self._scope.lock:
             return await verb(self._scope.transaction)
 
-    async def read(self, verb: Callable[[OpenTransaction], Awaitable[T]]) -> T:
+    async def read(self, verb: Callable[[Any], Awaitable[T]]) -> T:
         """Look at something in the transaction, or in a snapshot of its own."""
         if self._scope is not None:
             async with self._scope.lock:
@@ -322,8 +321,8 @@ class JobCalls:
         """
         if self._scope is not None:
             raise ContextError(
-                f"{what} outside of queries and mutations: a transaction of theirs would get in the way of workers.",
-                fix="Do it in an action, or with a backend; or enqueue the work anew.",
+                f"{what} outside of queries and mutations: their transaction would block workers.",
+                fix="Do it in an action or with a backend, or enqueue the job again.",
             )
 
     async def complete(self, token: object, result: object) -> Completion:
@@ -357,8 +356,8 @@ class JobCalls:
     def _outside_of_transactions(self) -> Runs:
         if self._scope is not None:
             raise ContextError(
-                "A token was brought in a transaction, which only adds work and ends none.",
-                fix="Bring it in an action, or from the program.",
+                "A transaction cannot complete a job with a token; it can only add jobs.",
+                fix="Complete the job in an action, or from the program.",
             )
         return self._runner
 
@@ -394,7 +393,7 @@ def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCa
         )
     if writes and not calls.is_writable:
         raise ContextError(
-            "A query only reads; it can neither enqueue, nor cancel, nor send, nor take tokens.",
+            "A query only reads; it cannot enqueue, cancel, send, take tokens or change crons.",
             fix="Do it in a mutation.",
         )
     return calls

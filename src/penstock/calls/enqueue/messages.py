@@ -5,7 +5,7 @@ Owns the words and the checks at the door. What hands the messages over is `serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
@@ -42,18 +42,6 @@ class Sender:
         return self._calls.track(send_message(self._calls, topic, payload, key))
 
 
-class SyncSender:
-    """`ctx.outbox` of a function written with def; see `Sender`."""
-
-    def __init__(self, sender: Sender, wait: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-        self._sender = sender
-        self._wait = wait
-
-    def send(self, topic: str, payload: Any, *, key: str | None = None) -> None:
-        """See `Sender.send`."""
-        self._wait(self._sender.send(topic, payload, key=key))
-
-
 async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:
     """Send a message: in the transaction of the calls, or in one of its own. Raises what `Sender.send` raises."""
     check_key(key)
@@ -67,6 +55,6 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
     if not is_topic(topic) or not await calls.write(lambda transaction: transaction.send(topic, text, key)):
         raise TopicNotFound(
             f"No outbox was ever declared for the topic {topic!r}.",
-            fix='Declare one with @app.outbox("…"), and start the program that does on this database once.',
+            fix='Declare one with @app.outbox("…"), and start that program once on this database.',
             topic=topic,
         )

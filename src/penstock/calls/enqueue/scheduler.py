@@ -115,7 +115,7 @@ class Scheduler:
     ) -> JobId:
         self._calls.check_function(function)
         if function.kind is FunctionKind.QUERY:
-            raise ContextError(f"{function.name} is a query: run later, nobody would see its result.")
+            raise ContextError(f"{function.name} is a query. Nobody would see the result of a later run.")
         job = self._calls.new_job(function, function.signature.bind(args, kwargs), run_at)
         await self._calls.enqueue(job)
         return job_id(job.id)

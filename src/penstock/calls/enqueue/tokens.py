@@ -40,7 +40,7 @@ async def complete(runner: Runs, token: object, result: Any) -> Completion:
         if len(kept) > limit:
             raise LimitExceeded(
                 f"The result has {len(kept)} bytes; a job's result may have {limit}.",
-                fix="Store the data elsewhere, and send where it is.",
+                fix="Store the data elsewhere, and send its address.",
                 limit=limit,
             )
         return Outcome(JobEvent.RETURNED, result=kept.decode())
@@ -88,7 +88,7 @@ async def _redeem(
     if redeemed is None:
         raise not_known()
     if redeemed.told == "expired":
-        raise TokenExpired("The time of this token is over, or the attempt that it was made for is.")
+        raise TokenExpired("The token's time is over, or its attempt is.")
     if redeemed.accepted:
         log_event("job.told", job=job_id(token.job_id), attempt=token.attempt, told=told)
         store.signals.notify()

@@ -1,7 +1,6 @@
-"""Calls the handlers of outboxes: makes of captured changes what a handler takes, and runs it, once or for many.
+"""Calls the handlers of outboxes: turns captured changes into messages, and runs the handler for one or many.
 
-Owns the form of a message, and the run. Leaves which messages come next, and what is written about them, to
-`services/relay/delivery`.
+`services/relay/delivery` decides which messages come next, and writes the result.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 
 from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
@@ -37,12 +37,12 @@ Seal = Callable[[Session], Awaitable[bool]]
 
 @dataclass(slots=True)
 class Delivery:
-    """Messages that one run of a handler is for.
+    """The messages of one run of a handler.
 
     Attributes:
-        given: What the handler takes of each.
-        size: How many of them one call takes; None for one, by itself.
-        done: How many it has been through, in this run.
+        given: The handler's argument for each message.
+        size: How many one call takes as a list; None for one message a call.
+        done: How many are handled in this run.
     """
 
     given: Sequence[Any]
@@ -50,95 +50,76 @@ class Delivery:
     done: int = field(default=0)
 
     def calls(self) -> Iterator[Any]:
-        """What each call takes; what it has been given then is done with."""
-        self.done = 0
-        if self.size is None:
-            for given in self.given:
-                yield given
-                self.done += 1
-            return
-        for first in range(0, len(self.given), self.size):
-            part = list(self.given[first : first + self.size])
-            yield part
+        """The argument of each call; asking for the next one counts the last as handled."""
+        size, self.done = self.size or 1, 0
+        for first in range(0, len(self.given), size):
+            part = list(self.given[first : first + size])
+            yield part[0] if self.size is None else part
             self.done += len(part)
 
 
 class Messages:
-    """Makes messages of the changes of one outbox.
-
-    Args:
-        outbox: The outbox.
-        dialect: How its store spells values.
-        wanted: What its handler takes of each, by its annotation.
-        meaning: What it means of what is captured.
+    """Makes messages of the changes of one outbox, in the form that its handler takes.
 
     Attributes:
-        meanings: The same of what is captured under some numbers, as it was declared then: as texts.
+        meanings: The declarations under which changes were captured before, by the numbers of their interests.
     """
 
-    def __init__(self, outbox: Outbox, dialect: Dialect, wanted: Wanted, meaning: Meaning) -> None:
+    def __init__(self, outbox: Outbox, dialect: Dialect, takes: HandlerInput, meaning: Meaning) -> None:
         self._outbox = outbox
         self._dialect = dialect
-        self._wanted = wanted
-        self._now = Judged(dialect, meaning)
+        self._takes = takes
+        self._now = ChangeRules(dialect, meaning)
         self.meanings: Mapping[int, str] = {}
-        self._judged: dict[str, Judged] = {}
+        self._earlier: dict[str, ChangeRules] = {}
         self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
         self._columns = frozenset(_columns(outbox))
 
     def kind(self, change: CapturedChange) -> str | None:
-        """Which kind of change it is, where triggers tell of more than is meant; None if it is no message."""
+        """The kind of a message; None if the change is no message of this outbox."""
         return self._of(change).kind(change)
 
     def meant(self, change: CapturedChange) -> str | None:
-        """The same, also of a change that is no message."""
+        """The kind of a change, also of one that is no message."""
         return self._of(change).meant(change)
 
     def tells(self, kind: str) -> bool:
         """Whether changes of a kind are messages."""
         return kind in self._now.told
 
-    def _of(self, change: CapturedChange) -> Judged:
-        """How a change is judged: as was declared when it was captured."""
+    def _of(self, change: CapturedChange) -> ChangeRules:
+        """The rules that were declared when a change was captured."""
         text = self.meanings.get(change.interest)
         if text is None:
             return self._now
-        found = self._judged.get(text)
-        if found is None:
-            found = self._judged[text] = Judged(self._dialect, Meaning.parse(text))
-        return found
+        if text not in self._earlier:
+            self._earlier[text] = ChangeRules(self._dialect, Meaning.parse(text))
+        return self._earlier[text]
 
     def key(self, change: CapturedChange) -> str | None:
-        """The key by which a message is ordered; None of one that has none, as its partition is NULL."""
+        """The key by which a message is ordered; None if its partition is NULL."""
         column = self._outbox.partition_by
         if column is None or change.kind == TOPIC:
             return change.key
         left = change.after is None or (change.before is not None and self.meant(change) == "leave")
-        text = change.before if left else change.after  # what has left comes behind what was told of it before
+        text = change.before if left else change.after  # a leave follows the earlier messages of its row
         value = None if text is None else read_values(text).get(column)
         return None if value is None else str(value)
 
     def given(self, change: CapturedChange, attempt: int, fence: int) -> Any:
-        """What the handler takes.
-
-        Args:
-            change: The change.
-            attempt: Which attempt this is.
-            fence: The number of who hands it over.
-
-        Raises:
-            DataError: The change cannot be read as the declaration says.
-        """
+        """The handler's argument for a change; DataError if the change does not fit the declaration."""
         if change.kind == TOPIC:
-            payload = self._wanted.read(change.after)
-            if not self._wanted.message:
+            payload = self._takes.read(change.after)
+            if not self._takes.message:
                 return payload
             said = {"payload": payload, "topic": self._outbox.topic}
             return self._message(change, attempt, fence, "message", change.key, **said)
         kind = KIND_OF[self.kind(change) or change.kind]
-        row = None if kind == "delete" else self._row(change.after)  # one that has left is there still, but not here
+        row = (
+            None if kind == "delete" else self._row(change.after)
+        )  # a row that left still exists, but not for this outbox
         previous = None if kind == "insert" else self._row(change.before)
-        if not self._wanted.message:
+        if not self._takes.message:
             return row if row is not None else previous
         key = self.key(change)
         plain = _plain(key) if self._outbox.partition_by is None else key
@@ -174,18 +155,14 @@ class Messages:
             return _part(definition, fields) if self._outbox.fields else definition.make_rows([fields])[0]
         except (ValueError, TypeError, ArithmeticError, DeclarationError) as error:
             raise RowInvalid(
-                f"Outbox {self._outbox.name}: a row of {definition.name}, as it was captured, does not fit its "
+                f"Outbox {self._outbox.name}: a row of {definition.name}, as captured, does not fit its "
                 f"declaration: {error}",
-                fix="Declare the table so that it does, or skip the message.",
+                fix="Change the declaration, or skip the message.",
                 table=definition.name,
             ) from error
 
     def _not_captured(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """What stands for columns that a row has now and had not when it was captured: their defaults.
-
-        Raises:
-            ValueError: One has none.
-        """
+        """The defaults of columns that were added after a row was captured; ValueError if one has none."""
         assert self._outbox.definition is not None  # noqa: S101 - there is a row
         declared, found = self._outbox.definition.table.model_fields, dict[str, Any]()
         for name in sorted(self._columns - fields.keys()):
@@ -195,8 +172,8 @@ class Messages:
         return found
 
 
-class Judged:
-    """Changes as a declaration means them."""
+class ChangeRules:
+    """Which changes are messages by a declaration, and of which kind."""
 
     def __init__(self, dialect: Dialect, meaning: Meaning) -> None:
         self._dialect = dialect
@@ -206,14 +183,14 @@ class Judged:
         self.told = {*meaning.kinds, TOPIC, LOST, RESENT}
 
     def kind(self, change: CapturedChange) -> str | None:
-        """Which kind of change it is; None if it is no message."""
+        """The kind of a message; None if the change is none."""
         kind = self.meant(change)
         if kind == "change" and kind in self.told and self._fields and not self._differs(change):
             return None
         return kind if kind in self.told else None
 
     def meant(self, change: CapturedChange) -> str | None:
-        """The same, also of a change that is no message."""
+        """The kind of a change, also of one that is no message."""
         if self._condition is None or change.kind in {TOPIC, "truncate", LOST}:
             return change.kind
         if change.kind == RESENT:
@@ -224,7 +201,7 @@ class Judged:
         return ("leave" if change.after else "delete") if was else None
 
     def _differs(self, change: CapturedChange) -> bool:
-        """Whether an update has changed a field of the outbox: other columns are captured for other reasons."""
+        """Whether an update has changed a field of the outbox."""
         before, after = change.values("before"), change.values("after")
         return any(before.get(name) != after.get(name) for name in self._fields)
 
@@ -237,7 +214,7 @@ class Judged:
 
 
 def _part(definition: TableDefinition, fields: dict[str, Any]) -> Table:
-    """A row with some of its fields, which is not validated: nobody knows the others."""
+    """A row with some of its fields, not validated as the others are unknown."""
     known = fields if definition.managed else aware(fields)
     key = definition.key_in(known)
     known.setdefault("id", Id(key) if len(definition.key) == 1 else key)
@@ -245,7 +222,7 @@ def _part(definition: TableDefinition, fields: dict[str, Any]) -> Table:
 
 
 def _columns(outbox: Outbox) -> tuple[str, ...]:
-    """The columns that rows have which are handed over."""
+    """The columns of the rows that the handler gets."""
     definition = outbox.definition
     if definition is None:
         return ()
@@ -253,26 +230,19 @@ def _columns(outbox: Outbox) -> tuple[str, ...]:
 
 
 def _plain(key: str | None) -> str | None:
-    """A key as users write it: that of one column without the JSON around it."""
+    """A key as users write it: without JSON if it has one column."""
     if key is None:
         return None
     values = json.loads(key)
     return str(values[0]) if len(values) == 1 else key
 
 
-class Wanted:
-    """What a handler takes of each message, by the annotation of its second parameter.
-
-    Args:
-        handler: The handler.
-        outbox: The outbox.
+class HandlerInput:
+    """What a handler takes, by the annotation of its second parameter; DeclarationError if it takes anything else.
 
     Attributes:
         message: Whether it takes whole messages; otherwise the row, or the payload.
         many: Whether it takes a list of them.
-
-    Raises:
-        DeclarationError: It takes something else.
     """
 
     def __init__(self, handler: Any, outbox: Outbox) -> None:
@@ -303,18 +273,14 @@ class Wanted:
             )
         if "truncate" in outbox.on and not self.message:
             raise DeclarationError(
-                f"Outbox {outbox.name!r}: of a truncate there is no row.", fix="Let its handler take a Message."
+                f"Outbox {outbox.name!r}: a truncate has no row.", fix="Let the handler take a Message."
             )
         if self.message:
             annotation = (typing.get_args(annotation) or (Any,))[0]
         self._payload = None if table is not None else _signature_of(annotation, outbox.name)
 
     def read(self, text: str | None) -> Any:
-        """The payload of a message as the handler takes it: it is checked as an argument of a job is.
-
-        Raises:
-            DataError: The handler does not take it.
-        """
+        """The payload of a message, checked like an argument of a job; DataError if the handler does not take it."""
         assert self._payload is not None  # noqa: S101 - rows have no payload
         try:
             return self._payload.check_json('{"payload":' + (text or "null") + "}")["payload"]
@@ -323,17 +289,17 @@ class Wanted:
 
 
 def _signature_of(annotation: Any, outbox: str) -> Signature:
-    """What checks payloads, as a function with such an argument would."""
+    """The signature of a function with such an argument, which checks payloads."""
 
     def take(ctx: Any, payload: Any) -> None:
-        """Nothing: it is only looked at."""
+        """Is never called."""
 
     take.__annotations__ = {"payload": annotation}
     return Signature(take, f"The handler of outbox {outbox}")
 
 
 def run_of(handler: Any) -> Callable[..., Any]:
-    """The function that is run for a delivery: it calls the handler for each message, or for many at once."""
+    """The function that runs a delivery: it calls the handler for each message, or for many at once."""
     name = f"{handler.__module__}:{handler.__qualname__}"
 
     async def run(ctx: Any, delivery: Delivery) -> None:
@@ -356,17 +322,10 @@ def run_of(handler: Any) -> Callable[..., Any]:
 async def deliver(
     runner: Runner, function: AnyFunction, delivery: Delivery, seconds: float | None, seal: Seal | None = None
 ) -> None:
-    """Run a handler for messages: a mutation in a transaction that `seal` adds to, an action in none.
+    """Run a handler for messages; `seconds` is its time limit.
 
-    Args:
-        runner: Runs functions.
-        function: What is run.
-        delivery: For which messages.
-        seconds: How long it may take; None for as long as it takes.
-        seal: Writes in the transaction of a mutation that they are delivered; False if that cannot be.
-
-    Raises:
-        LeaseLost: The outbox is not this relay's any more; nothing was committed.
+    A mutation commits together with `seal`, which records the delivery. If that returns False, LeaseLost is raised and
+    nothing is committed.
     """
     async with time_limit(function.name, seconds):
         if function.kind is not FunctionKind.MUTATION:
@@ -380,4 +339,4 @@ async def deliver(
             if seal is not None and not await seal(session):
                 raise LeaseLost("The outbox was changed or is read by another relay.")
 
-        await runner.mutation(function, check, seal=sealed)
+        await runner.mutation(function, check, execution=Execution(seal=sealed))

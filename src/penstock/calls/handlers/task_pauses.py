@@ -1,6 +1,6 @@
-"""Which reactive tasks start no runs now: those that are paused, held for a while, or held by their circuit breaker.
+"""Which reactive tasks start no runs now: paused, throttled, or stopped by their circuit breaker.
 
-Owns what this process knows of that. What is for all processes is kept with the tasks; workers write and read it there.
+Owns what this process knows. Pauses for all processes are stored with the tasks; workers write and read them.
 """
 
 from __future__ import annotations
@@ -17,35 +17,26 @@ from penstock.reactive.breaker import CircuitBreaker
 from penstock.store.contract.store import Store
 
 PAUSED_FOR = timedelta(hours=1)
-_LOOK_AGAIN = timedelta(seconds=5)  # by then it is written that a run was put off
+_LOOK_AGAIN = timedelta(seconds=5)  # by then the runs that were put off are stored
 _RELEASED_AT_ONCE = 1000
-_TRIES_FOR = timedelta(seconds=1)  # while one run is tried, the others look again after this
+_TRIES_FOR = timedelta(seconds=1)  # the others wait this long while one run is tried
 
 
 @dataclass(slots=True)
-class _Watch:
-    """A task with a circuit breaker.
-
-    Attributes:
-        failed: When attempts failed, of which no other process knows yet.
-        error: The last error.
-        opened: Whether it was held, and no run has ended well since.
-        trial: The key of the one row that is tried.
-        until: For how long no other one is, unless it ends.
-        refused: Whether it was tried, and failed.
-    """
+class _Breaker:
+    """The state of a task's circuit breaker in this process."""
 
     name: str
     breaker: CircuitBreaker
-    failed: list[datetime] = field(default_factory=list)
+    failed: list[datetime] = field(default_factory=list)  # failures that are not stored yet
     error: str | None = None
-    opened: bool = False
-    trial: str | None = None
-    until: datetime | None = None
-    refused: bool = False
+    opened: bool = False  # whether it has opened, and no run has succeeded since
+    trial: str | None = None  # the key of the one row that is tried
+    until: datetime | None = None  # no other row is tried before, unless the trial ends
+    refused: bool = False  # whether the trial failed
 
     def begin(self, key: str, now: datetime) -> timedelta | None:
-        """A run is to begin while the task is not held."""
+        """How long a run waits while the task is not held; None if it may begin."""
         if not self.opened:
             return None
         if self.refused or (self.trial not in {None, key} and self.until is not None and now < self.until):
@@ -54,32 +45,32 @@ class _Watch:
         return None
 
 
-class Holds:
-    """The tasks that are held."""
+class TaskPauses:
+    """The tasks that start no runs now."""
 
     def __init__(self) -> None:
         self._known: Mapping[int, datetime | None] = {}
         self._local: dict[int, datetime] = {}
         self._unwritten: dict[int, datetime] = {}
         self._put_off: dict[int, datetime] = {}
-        self._watched: dict[int, _Watch] = {}
+        self._watched: dict[int, _Breaker] = {}
 
     def watch(self, task: int, name: str, breaker: CircuitBreaker) -> None:
         """Count the failures of a task from now on."""
-        self._watched[task] = _Watch(name, breaker)
+        self._watched[task] = _Breaker(name, breaker)
 
     def hold(self, task: int, until: datetime, *, local: bool) -> None:
-        """Hold a task until a time: in this process, or everywhere, once it is written."""
+        """Hold a task until a time, in this process or, once written, in all."""
         self._local[task] = max(until, self._local.get(task, until))
         if not local:
             self._unwritten[task] = max(until, self._unwritten.get(task, until))
 
     def learn(self, known: Mapping[int, datetime | None]) -> None:
-        """What is kept of all tasks that are held: until when; None for those that are paused."""
+        """Learn the stored times until which tasks are held; None for paused ones."""
         self._known = known
 
     async def write(self, store: Store) -> None:
-        """Write what is for all processes."""
+        """Store holds and failures for all processes."""
         while self._unwritten:
             task, until = next(iter(self._unwritten.items()))
             await store.tasks.hold(task, until)
@@ -90,11 +81,11 @@ class Holds:
                 await self._count(store, task, watch)
 
     def concerns(self, task: int) -> bool:
-        """Whether anything is known of a task, so that its runs have to ask."""
+        """Whether the runs of a task have to ask before they begin."""
         return task in self._known or task in self._local or task in self._watched
 
     def begin(self, task: int, key: str, now: datetime) -> timedelta | None:
-        """A run is to begin: for how long it waits; None if it may begin."""
+        """How long a run waits; None if it may begin."""
         wait = self.wait(task, now)
         watch = self._watched.get(task)
         if watch is None:
@@ -105,7 +96,7 @@ class Holds:
         return watch.begin(key, now)
 
     def wait(self, task: int, now: datetime) -> timedelta | None:
-        """For how long a task starts no runs; None if it does."""
+        """How long a task starts no runs; None if it does."""
         if task not in self._known and task not in self._local:
             return None
         known = self._known.get(task, now)
@@ -116,26 +107,23 @@ class Holds:
         return until - now if until > now else None
 
     def has(self, task: int, now: datetime) -> bool:
-        """Whether a task starts no runs; nobody is put off by the question."""
+        """Whether a task starts no runs; asking puts no run off."""
         known = self._known.get(task, now)
         return known is None or max(known, self._local.get(task, now)) > now
 
     async def look_again(self, store: Store, now: datetime) -> None:
-        """Make runs due that were put off for a pause which was over when that was written.
-
-        Who resumes a task makes due what was put off before; what a worker had in hand then is left to this.
-        """
+        """Release runs that were put off after their task had been resumed, as resuming it released only the others."""
         due = [task for task, at in self._put_off.items() if now - at >= _LOOK_AGAIN]
         held = await store.tasks.held(now) if due else {}
         for task in due:
             found = 0
-            if task not in held or held[task] is not None:  # what is only held is put off again, and not for so long
+            if task not in held or held[task] is not None:  # a held task puts them off again, for a shorter time
                 found = await store.tasks.release(task, now, _RELEASED_AT_ONCE)
             if found < _RELEASED_AT_ONCE:
                 self._put_off.pop(task, None)
 
     def ended(self, task: int, job: Job, outcome: Outcome | None, now: datetime) -> None:
-        """An attempt at a job of a task has ended; an outcome of None is that of a mutation that has settled itself."""
+        """Learn from the end of an attempt; a mutation that has settled itself has no outcome."""
         watch = self._watched.get(task)
         if watch is None:
             return
@@ -146,13 +134,13 @@ class Holds:
             watch.refused |= tried
         elif outcome.event is JobEvent.RETURNED if outcome is not None else job.kind == "mutation":
             watch.opened = False
-        if tried or not watch.opened:  # one that was put off tells nothing: another one may try
+        if tried or not watch.opened:  # a run that was put off tells nothing, so another may try
             watch.trial = None
 
     # ----- steps
 
-    async def _count(self, store: Store, task: int, watch: _Watch) -> None:
-        """Tell all processes of failures, and open the breaker if there were too many."""
+    async def _count(self, store: Store, task: int, watch: _Breaker) -> None:
+        """Store failures, and open the breaker if there were too many."""
         breaker, times = watch.breaker, list(watch.failed)
         last = await store.tasks.failed(task, times, breaker.failures)
         del watch.failed[: len(times)]
@@ -162,18 +150,12 @@ class Holds:
         self._local[task] = max(until, self._local.get(task, until))
         watch.opened, watch.refused, watch.trial = True, False, None
         if await store.tasks.open(task, until):
-            log_event(
-                "task.breaker_opened",
-                logging.WARNING,
-                task=watch.name,
-                failures=len(last),
-                until=until.isoformat(),
-                error=watch.error,
-            )
+            name, failures, error, at = watch.name, len(last), watch.error, until.isoformat()
+            log_event("task.breaker_opened", logging.WARNING, task=name, failures=failures, until=at, error=error)
 
 
 def _key_of(task: int, job: Job) -> str | None:
-    """The key of the row of a job; None if it has none, as something past all doors has stored it."""
+    """The key of the row of a job; None if another program stored a broken job."""
     try:
         return mark_of(task, job.args).key
     except (ValueError, TypeError):

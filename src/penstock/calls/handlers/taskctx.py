@@ -1,4 +1,4 @@
-"""The ctx of reactive tasks: that of a mutation or an action, and what is known of the row that has changed."""
+"""The ctx of reactive tasks: that of a mutation or an action, and what is known of the changed rows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Any, Generic, TypeVar, cast
 from penstock.calls.handlers.mark_completed import mark_completed
 from penstock.calls.handlers.taskrows import get_documents
 from penstock.calls.handlers.taskrun import TaskRun
-from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.context import ActionCtx, MutationCtx
-from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.errors import PenstockError, TaskConditionFailed
 from penstock.reactive.task import Change
 from penstock.schema.table import Table
-from penstock.store.guest.session import finish, guest_session
 
 T = TypeVar("T", bound=Table)
 
 
-class _OfTask(Generic[T]):
+class OfTask(Generic[T]):
     """What the ctx of every reactive task has."""
 
     _run: TaskRun
@@ -96,7 +93,7 @@ class _OfTask(Generic[T]):
         self._run.throttle(delay, until, self._run.engine.clock.now(), local=local)
 
 
-class TaskCtx(_OfTask[T], ActionCtx):
+class TaskCtx(OfTask[T], ActionCtx):
     """The ctx of a reactive task that may call the outside world; for what else it can, see `ActionCtx`."""
 
     def __init__(self, ctx: ActionCtx, run: TaskRun) -> None:
@@ -148,7 +145,7 @@ class TaskCtx(_OfTask[T], ActionCtx):
         return cast("T", row)
 
 
-class MutationTaskCtx(_OfTask[T], MutationCtx):
+class MutationTaskCtx(OfTask[T], MutationCtx):
     """The ctx of a reactive task that writes this database only; for what else it can, see `MutationCtx`.
 
     What it writes and the end of the run commit together: each change is done exactly once.
@@ -171,57 +168,84 @@ class MutationTaskCtx(_OfTask[T], MutationCtx):
         run, transaction = self._run, self._scope.transaction
         self._runner.engine.readers.add(run.task.name)
         shared, place = transaction.shared, (run.number, run.key)
-        if shared is not None and place in shared.records:
-            record = shared.records[place]
+        if shared is not None and place in shared.generations:
+            generation = shared.generations[place]
         else:
             async with self._scope.lock:
-                record = await transaction.store.tasks.find(transaction, run.number, run.key)
+                found = await transaction.store.tasks.generations(transaction, run.number, [run.key])
+            generation = found.get(run.key)
         row = await self.db._get(run.task.definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
         try:
-            return cast("T", run.check(record, row, fields))
+            return cast("T", run.check(generation, row, fields))
         except TaskConditionFailed as error:
             async with self._scope.lock:
-                meant = await run.meant(transaction, record, error)
+                meant = await run.meant(transaction, generation, error)
             raise meant from None
 
 
-class SyncTaskCtx(_OfTask[T], SyncActionCtx):
-    """The ctx of a reactive task written with def that may call the outside world; see `TaskCtx`."""
+class TaskBatchRun(TaskCtx[T]):
+    """One run of a batch: what `TaskCtx` has, and a word for its failure."""
 
-    def __init__(self, ctx: SyncActionCtx, task: TaskCtx[T], wait: Bridge) -> None:
+    failure: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        """Let this run fail, and no other: it is tried again as its policy says.
+
+        Args:
+            error: Why; with a `TaskConditionFailed` it ends as skipped, with a `NonRetryableError` at once.
+        """
+        self.failure = error
+
+
+class TaskBatchCtx(ActionCtx, Generic[T]):
+    """The ctx of a reactive task with ``batch=``; for what else it can, see `ActionCtx`.
+
+    Runs that the handler says nothing of end as it ends: if it raises, all of them have failed.
+
+    Attributes:
+        runs: The runs, of one row each. Those with `defer_current`, `fail` or `mark_completed` have ends of their own.
+    """
+
+    runs: list[TaskBatchRun[T]]
+
+    def __init__(self, ctx: ActionCtx, runs: list[TaskBatchRun[T]]) -> None:
         self.__dict__.update(ctx.__dict__)
-        self._run, self._task, self._waiter = task._run, task, wait  # noqa: SLF001 - it is its twin
+        self.runs = runs
 
-    @property
-    def attempt(self) -> int:
-        """See `TaskCtx.attempt`."""
-        return self._task.attempt
+    def get_documents(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, dict[TaskBatchRun[T], T]]:
+        """The rows of those runs that are as they were planned for, as with `TaskCtx.get_document`, asked for at once.
 
-    def get_document(self, fields: Sequence[str] | None = None) -> T:
-        """See `TaskCtx.get_document`."""
-        return self._waiter(self._task.get_document(fields))
+        The other runs end as skipped, or failed if their rows cannot be read, unless the handler says otherwise.
 
-    def mark_completed(self, connection: Any = None) -> None:
-        """See `TaskCtx.mark_completed`; a connection is one without ``await``."""
-        if connection is None:
-            self._waiter(self._task.mark_completed())
-            return
-        guest_session(connection).sync()  # which refuses one that nobody can await here
-        finish(self._task.mark_completed(connection))
+        Args:
+            fields: Which of their fields; all by default.
 
+        Raises:
+            ValueInvalid: A field is none of the table.
+        """
+        return self._calls.track(self._get_documents(fields))
 
-class SyncMutationTaskCtx(_OfTask[T], SyncMutationCtx):
-    """The ctx of a reactive task written with def that writes this database only; see `MutationTaskCtx`."""
+    def log(self, message: str, **facts: Any) -> None:
+        """Tell something of this batch, in a log event that names the task.
 
-    def __init__(self, ctx: SyncMutationCtx, task: MutationTaskCtx[T], wait: Bridge) -> None:
-        self.__dict__.update(ctx.__dict__)
-        self._run, self._task, self._waiter = task._run, task, wait  # noqa: SLF001 - it is its twin
+        Args:
+            message: What.
+            **facts: The same as data.
+        """
+        self.runs[0]._run.log(message, facts, of_row=False)  # noqa: SLF001 - its own
 
-    @property
-    def attempt(self) -> int:
-        """See `MutationTaskCtx.attempt`."""
-        return self._task.attempt
+    def throttle_all(
+        self, delay: timedelta | None = None, *, until: datetime | None = None, local: bool = False
+    ) -> None:
+        """See `TaskCtx.throttle_all`."""
+        self.runs[0].throttle_all(delay, until=until, local=local)
 
-    def get_document(self, fields: Sequence[str] | None = None) -> T:
-        """See `TaskCtx.get_document`; in the transaction of this run."""
-        return self._waiter(self._task.get_document(fields))
+    async def _get_documents(self, fields: Sequence[str] | None) -> dict[TaskBatchRun[T], T]:
+        found: dict[TaskBatchRun[T], T] = {}
+        states = [run._run for run in self.runs]  # noqa: SLF001 - its own
+        for run, row in zip(self.runs, await get_documents(self._runner, states, fields), strict=True):
+            if isinstance(row, PenstockError):
+                run.fail(row)
+            else:
+                found[run] = cast("T", row)
+        return found

@@ -1,11 +1,12 @@
-"""Reads the rows of runs of a reactive task, with their records, in one snapshot; of many runs at once.
+"""Reads the rows and records of many runs of a reactive task in one snapshot.
 
-Owns what is read: the columns that are asked for and those that filter and watch need. Leaves to `TaskRun` whether a
-row is still as its run was planned for. A row that cannot be read is in the way of no other.
+It reads the requested columns and those that filter and watch need. `TaskRun` decides whether a row is still as its run
+was planned for. A row that cannot be read affects no other.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,6 @@ from penstock.errors import DataError, PenstockError, TaskConditionFailed
 from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table, make_row
 from penstock.store.contract.session import Row, Session
-from penstock.store.contract.tasks import RecordRow
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import read_rows
 
@@ -26,11 +26,7 @@ Calls = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
 async def get_documents(
     runner: Runs, runs: Sequence[TaskRun], fields: Sequence[str] | None
 ) -> list[Table | PenstockError]:
-    """For each run its row, or why there is none as it was planned for, or none that can be read.
-
-    Raises:
-        ValueInvalid: A field is none of the table.
-    """
+    """For each run its row, or why it has changed or cannot be read; ValueInvalid for a field the table lacks."""
     first, engine = runs[0], runner.engine
     definition = first.task.definition
     statements = engine.statements.of(definition.table, definition)
@@ -39,11 +35,11 @@ async def get_documents(
     async def once() -> list[Table | PenstockError]:
         session = await engine.store.begin_read()
         try:
-            records = await engine.store.tasks.find_many(session, first.number, [run.key for run in runs])
+            generations = await engine.store.tasks.generations(session, first.number, [run.key for run in runs])
             ids = [run.doc_id for run in runs]
             found = await _rows(session, statements, ids, names)
             return [
-                await _checked(session, run, records.get(run.key), found.get(row_id), fields)
+                await _checked(session, run, generations.get(run.key), found.get(row_id), fields)
                 for run, row_id in zip(runs, ids, strict=True)
             ]
         finally:
@@ -52,17 +48,17 @@ async def get_documents(
     return await runner.patiently(once)
 
 
-async def known_records(engine: Engine, calls: Calls) -> dict[tuple[int, str], RecordRow | None]:
-    """The records of runs that are about to share a transaction, if their handlers ask for rows.
+async def known_generations(engine: Engine, calls: Calls) -> dict[tuple[int, str], int | None]:
+    """The generations of runs that are about to share a transaction, if their handlers ask for rows.
 
-    They are read before it begins: in a serializable transaction each would be a reason for a conflict. That one is
-    older than the row does no harm, as `TaskRun.check` compares the row itself.
+    They are read before it begins, since each read in it could conflict. `TaskRun.check` compares the row itself, so an
+    old generation does no harm.
     """
-    found: dict[tuple[int, str], RecordRow | None] = {}
+    found: dict[tuple[int, str], int | None] = {}
     for name, keys in _keys(engine, calls).items():
         number = engine.tasks[name].id
-        records = await engine.store.tasks.find_many(None, number, keys)
-        found |= {(number, key): records.get(key) for key in keys}
+        generations = await engine.store.tasks.generations(None, number, keys)
+        found |= {(number, key): generations.get(key) for key in keys}
     return found
 
 
@@ -88,43 +84,36 @@ def _keys(engine: Engine, calls: Calls) -> dict[str, list[str]]:
 
 
 async def _checked(
-    session: Session, run: TaskRun, record: Any, row: Table | PenstockError | None, fields: Sequence[str] | None
+    session: Session,
+    run: TaskRun,
+    generation: int | None,
+    row: Table | PenstockError | None,
+    fields: Sequence[str] | None,
 ) -> Table | PenstockError:
     if isinstance(row, PenstockError):
         return row
     try:
-        return run.check(record, row, fields)
+        return run.check(generation, row, fields)
     except TaskConditionFailed as error:
-        return await run.meant(session, record, error)
+        return await run.meant(session, generation, error)
 
 
 async def _rows(
     session: Session, statements: TableStatements, ids: Sequence[Any], names: tuple[str, ...] | None
 ) -> dict[Any, Table | PenstockError]:
-    """The rows with these ids, whole or some columns of them; or why one cannot be read.
-
-    A row of another program is read whole, since its declaration is checked as a whole.
-    """
+    """The rows with these ids or why one cannot be read. A row of another program is read whole, to check it whole."""
     definition = statements.definition
     part = names if definition.managed else None
     keys = [definition.encode_key(one) for one in ids]
     if len(keys) > 1 and statements.dialect.any_of:
-        try:
+        with contextlib.suppress(DataError):  # if one row is unreadable, each is read alone
             rows = await _read_many(session, statements, keys, part)
-        except DataError:  # of one of them: each by itself then
-            return await _each(session, statements, ids, keys, part)
-        return {definition.key_in(row.__dict__): row for row in rows}
-    return await _each(session, statements, ids, keys, part)
-
-
-async def _each(
-    session: Session, statements: TableStatements, ids: Sequence[Any], keys: list[Any], part: tuple[str, ...] | None
-) -> dict[Any, Table | PenstockError]:
+            return {definition.key_in(row.__dict__): row for row in rows}
     found: dict[Any, Table | PenstockError] = {}
     for row_id, key in zip(ids, keys, strict=True):
         try:
             rows = await _read_one(session, statements, key, part)
-            found |= zip((row_id,), rows, strict=False)  # there is one, or none
+            found |= zip((row_id,), rows, strict=False)  # one row or none
         except DataError as error:
             found[row_id] = error
     return found

@@ -1,13 +1,13 @@
-"""One run of a reactive task: which row it is about, what has changed, and what its handler asks for.
+"""One run of a reactive task: its row, the change, and the requests of its handler. All kinds of task ctx share it.
 
-Owns what all four kinds of a task's ctx share. The ctx reads the rows; `calls/jobs/job` ends the run.
+The ctx reads the rows; `calls/jobs/job` ends the run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,14 @@ from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
-from penstock.reactive.evaluate import Values, holds, row_values, same, watched
+from penstock.reactive.evaluate import holds, row_values, same, watched
 from penstock.reactive.expression import Field
 from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.contract.tasks import HELD, RecordRow
+from penstock.store.contract.tasks import HELD
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.values import captured_fields, captured_like, captured_values
 
@@ -33,46 +33,32 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = timedelta(days=366)
-_LEFT_FOR = timedelta(seconds=30)  # as a job whose function nobody knows
+_LEFT_FOR = timedelta(seconds=30)  # like a job whose function is unknown
 
 
 @dataclass(slots=True)
 class TaskRun:
-    """One run.
-
-    Attributes:
-        task: The task.
-        engine: The parts of the app.
-        number: The number of the task.
-        key: The key of the row, as the change feed spells it.
-        generation: Of which of its changes it is.
-        change: Why it runs.
-        before: What was captured of the row before the change, as JSON.
-        after: The same after it.
-        version: Below which version of the handler it is not run; -1 if any may run it.
-        deferred: Until when the handler puts it off.
-    """
+    """One run."""
 
     task: ReactiveTask
     engine: Engine
-    number: int
-    key: str
-    generation: int
+    number: int  # of the task
+    key: str  # of the row, as the change feed spells it
+    generation: int  # the number of the change
     change: Change
-    before: str | None
+    before: str | None  # the captured row as JSON
     after: str | None
-    version: int = -1
-    deferred: datetime | None = None
-    _fields: dict[str, Any] | None = field(default=None)
+    version: int = -1  # older versions of the handler do not run it; -1 for any
+    deferred: datetime | None = None  # the handler puts it off until then
 
     @property
     def doc_id(self) -> Any:
-        """The id of the row, or its key if another program owns the table: a tuple if that has several columns."""
+        """The id of the row; if another program owns the table, its key, a tuple for several columns."""
         return doc_id_of(self.engine.store.dialect, self.task.definition, self.key)
 
     @property
     def watched_values(self) -> dict[str, Any]:
-        """What is watched, by the names it was declared with, as it was when the task was called for."""
+        """The watched values by their declared names, as they were when the run was planned."""
         watch, captured = self.task.watch, self._captured(self.after if self.after is not None else self.before)
         if watch is None:
             return captured_fields(self.engine.store.dialect, self.task.definition, captured)
@@ -82,7 +68,9 @@ class TaskRun:
             self.task.definition,
             {one.column: captured.get(one.column) for one in named.values() if isinstance(one, Field)},
         )
-        seen = dict(zip(watch.names, watched(watch.expressions, self._values(captured)), strict=True))
+        kinds = kinds_of(self._expressions)
+        values = captured_values(self.engine.store.dialect, self.task.definition, captured, kinds)
+        seen = dict(zip(watch.names, watched(watch.expressions, values), strict=True))
         return {
             name: found[one.column] if isinstance(one, Field) else _plain(getattr(one, "kind", None), seen[name])
             for name, one in named.items()
@@ -90,7 +78,7 @@ class TaskRun:
 
     @property
     def previous(self) -> Table | None:
-        """The row as it was before the change, if it was captured whole."""
+        """The row before the change, if it was captured whole."""
         definition, captured = self.task.definition, self._captured(self.before)
         if not self.task.wants_row or not captured.keys() >= definition.positions.keys():
             return None
@@ -99,24 +87,14 @@ class TaskRun:
             fields["id"] = Id(fields["id"])
         return make_row(definition.table, fields)
 
-    def check(self, record: RecordRow | None, row: Table | None, names: Sequence[str] | None) -> Table:
-        """The row as it is now, if it is still as the task was called for.
-
-        Args:
-            record: Its record.
-            row: The row.
-            names: Which of its fields are wanted; None for all.
-
-        Raises:
-            TaskConditionFailed: It is not.
-            ValueInvalid: A field is none of the table.
-        """
-        if record is None or record.generation != self.generation:
+    def check(self, generation: int | None, row: Table | None, names: Sequence[str] | None) -> Table:
+        """The present row, with these fields or all; TaskConditionFailed if it is not as the run was planned for."""
+        if generation != self.generation:
             raise self._failed("has changed since", "changed")
         if row is None:
             raise self._failed("is gone", "gone")
         captured = self._captured(self.after)
-        # What was not captured, as the task was declared otherwise then, may be as it was.
+        # Values that an earlier declaration did not capture count as unchanged.
         compared = tuple(one for one in self._heard() if kinds_of((one,)).keys() <= captured.keys())
         parts = (*(() if self.task.condition is None else (self.task.condition,)), *compared)
         values = row_values(self.task.definition, row, kinds_of(parts))
@@ -129,14 +107,13 @@ class TaskRun:
         return row if names is None else self._part(row, names)
 
     async def meant(
-        self, session: OpenTransaction, record: RecordRow | None, error: TaskConditionFailed
+        self, session: OpenTransaction, generation: int | None, error: TaskConditionFailed
     ) -> PenstockError:
-        """What it means that a row is not as its run was called for, as the declaration of this program says.
+        """The error to raise for a row that does not match this program's declaration.
 
-        If another release has declared the task otherwise since, the run may be one that only its filter calls for. It
-        is left to a worker of that release then.
+        If another release has declared the task otherwise since, the run is left to a worker of that release.
         """
-        if record is None or record.generation != self.generation:
+        if generation != self.generation:
             return error
         if await self.engine.store.tasks.signature(session, self.number) == self.task.signature:
             return error
@@ -144,48 +121,41 @@ class TaskRun:
         return Snooze(_LEFT_FOR, reason=why)
 
     def columns(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The columns to be read for these fields and for the check.
-
-        Raises:
-            ValueInvalid: A field is none of the table.
-        """
+        """The columns to read for these fields and for the check; ValueInvalid for a field the table lacks."""
         definition, condition = self.task.definition, self.task.condition
         asked = kinds_of((*(() if condition is None else (condition,)), *self._heard()))
         wanted = {*definition.key, *(definition.column(name).name for name in names), *asked}
         return tuple(column.name for column in definition.columns if column.name in wanted)
 
     def held(self) -> Outcome | None:
-        """What becomes of a run whose task starts none now, or which is a higher version's; None if it begins."""
+        """The outcome of a run that must not begin, as its task is held or needs a higher version; else None."""
         if self.version > self.task.version:
             why = f"Version {self.version} of its handler is to run it, and this worker has {self.task.version}"
             return Outcome(JobEvent.SNOOZED, delay=_LEFT_FOR, error=why)
-        if not self.engine.holds.concerns(self.number):
+        if not self.engine.pauses.concerns(self.number):
             return None
-        wait = self.engine.holds.begin(self.number, self.key, self.engine.clock.now())
+        wait = self.engine.pauses.begin(self.number, self.key, self.engine.clock.now())
         return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD, keeps_turn=True)
 
     def defer(self, delay: timedelta | None, until: datetime | None, now: datetime) -> None:
-        """Put the run off."""
         self.deferred = _moment("defer_current", delay, until, now)
 
     def throttle(self, delay: timedelta | None, until: datetime | None, now: datetime, *, local: bool) -> None:
-        """Start none of the task's runs for a while."""
-        self.engine.holds.hold(self.number, _moment("throttle_all", delay, until, now), local=local)
+        self.engine.pauses.hold(self.number, _moment("throttle_all", delay, until, now), local=local)
 
     def ended(self) -> Outcome | None:
-        """What becomes of a run whose handler has returned; None if it is done."""
+        """The outcome of a run whose handler has returned; None for success."""
         if self.deferred is None:
             return None
         return Outcome(JobEvent.SNOOZED, delay=self._wait(), error="Deferred by its handler")
 
     def raised(self, error: Exception) -> Exception:
-        """What a run raises whose handler has raised this."""
+        """The error of a run whose handler has raised this one."""
         if self.deferred is None or isinstance(error, TaskConditionFailed):
             return error
         return Snooze(self._wait(), reason=f"Deferred by its handler, which raised {error_text(error)}")
 
     def log(self, message: str, facts: dict[str, Any], *, of_row: bool = True) -> None:
-        """Tell something of the run, or of the batch that it is in, in a log event."""
         key = self.key if of_row else None
         log_event("task.log", task=self.task.name, key=key, message=message, facts=facts)
 
@@ -195,21 +165,18 @@ class TaskRun:
         assert self.deferred is not None  # noqa: S101 - who asks has looked
         return max(timedelta(0), self.deferred - self.engine.clock.now())
 
+    @property
     def _expressions(self) -> tuple[Any, ...]:
         return () if self.task.watch is None else self.task.watch.expressions
 
     def _heard(self) -> tuple[Any, ...]:
-        """What of the row must not have changed: that of which the task hears, so that a further run is on its way."""
+        """The values whose change causes a further run, so that this one must not handle it."""
         if "change" in self.task.on:
-            return self._expressions()
+            return self._expressions
         return () if self.task.run_at is None else (Field(self.task.run_at, Kind.DATETIME),)
 
     def _captured(self, text: str | None) -> dict[str, Any]:
         return {} if text is None else read_values(text)
-
-    def _values(self, captured: Mapping[str, Any]) -> Values:
-        columns = kinds_of(self._expressions())
-        return captured_values(self.engine.store.dialect, self.task.definition, captured, columns)
 
     def _part(self, row: Table, names: Sequence[str]) -> Table:
         definition = self.task.definition
@@ -219,15 +186,12 @@ class TaskRun:
     def _failed(self, why: str, reason: str) -> TaskConditionFailed:
         values = read_values(self.key)
         key, table = values[0] if len(values) == 1 else self.key, self.task.definition.name
-        return TaskConditionFailed(
-            f"{self.task.name}: row {key} of {table} {why}.",
-            task=self.task.name,
-            reason=reason,
-        )
+        what = f"{self.task.name}: row {key} of {table} {why}."
+        return TaskConditionFailed(what, task=self.task.name, reason=reason)
 
 
 def doc_id_of(dialect: Dialect, definition: TableDefinition, key: str) -> Any:
-    """The id of a row from its key as the change feed spells it."""
+    """The id of a row from its key in the change feed."""
     values = read_values(key)
     if definition.managed:
         return Id[Any](values[0])
@@ -236,7 +200,7 @@ def doc_id_of(dialect: Dialect, definition: TableDefinition, key: str) -> Any:
 
 
 def _plain(kind: Kind | None, value: Any) -> Any:
-    """A value of an expression as Python has it."""
+    """The Python value of an expression's value."""
     if value is None:
         return None
     if kind is Kind.DATETIME:

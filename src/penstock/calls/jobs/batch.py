@@ -1,7 +1,7 @@
-"""Runs the jobs of a batch function together: one call of its handler for many of them.
+"""Runs the jobs of a batch function together, in one call of its handler.
 
-Owns which jobs make a batch, and what its one answer means for each. Each job keeps its own end: retries, cancels and
-on_complete are those of any job.
+Owns which jobs make a batch, and splits the answer into their outcomes. Each job keeps its own retries, cancels and
+on_complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ended = Callable[[Running, Outcome | None], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Gathering:
-    """Jobs of one function and pool that are to be run together."""
+    """Jobs of one function and pool that will run together."""
 
     function: AnyFunction
     batch: Batch
@@ -41,12 +41,7 @@ class _Gathering:
 
 
 class Batches:
-    """Gathers and runs the jobs of batch functions of one worker.
-
-    Args:
-        runner: Runs functions.
-        ended: Told of each job that has ended, and of its outcome.
-    """
+    """Gathers and runs the jobs of one worker's batch functions; `ended` gets each job and its outcome."""
 
     def __init__(self, runner: Runner, ended: Ended) -> None:
         self._runner = runner
@@ -55,7 +50,7 @@ class Batches:
         self._running: dict[asyncio.Task[None], _Gathering] = {}
 
     def add(self, function: AnyFunction, batch: Batch, running: Running) -> None:
-        """Run a call of a batch function, together with those that come at once, or shortly after each other."""
+        """Run a job together with those that come at the same time or shortly after."""
         key = (function.name, running.job.pool)
         gathering = self._gathering.get(key)
         if gathering is None:
@@ -70,13 +65,13 @@ class Batches:
             del self._gathering[key]
 
     def note_cancel(self) -> None:
-        """Somebody asked for jobs to be canceled: a batch of which all are to be hears of it."""
+        """Cancel each batch whose jobs are all canceled."""
         for gathering in self._running.values():
             if all(running.cancelled.is_set() for running in gathering.jobs):
                 gathering.cancelled.set()
 
     def hurry(self) -> None:
-        """No more jobs can come: let those run that wait for more."""
+        """Run what waits for more jobs, as none can come."""
         for gathering in self._gathering.values():
             gathering.full.set()
 
@@ -92,7 +87,7 @@ class Batches:
                 del self._gathering[key]
         with going_on() as threads:
             outcomes = await self._outcomes(gathering)
-        outcomes.sort(key=lambda one: one[0].doubtful)  # for which the others need not wait
+        outcomes.sort(key=lambda one: one[0].doubtful)  # the others need not wait for these
         for running, outcome in outcomes:
             running.going_on = threads
             try:
@@ -105,7 +100,7 @@ class Batches:
             await self._ended(running, ended)
 
     async def _outcomes(self, gathering: _Gathering) -> list[tuple[Running, Outcome]]:
-        """Run the handler once; what became of each job."""
+        """Run the handler once; the outcome of each job."""
         function, batch = gathering.function, gathering.batch
         ended: list[tuple[Running, Outcome]] = []
         jobs: list[Running] = []
@@ -117,7 +112,7 @@ class Batches:
             try:
                 item = batch.item(function.name, function.signature.check_json(running.job.args))
                 items.append((item, running) if batch.with_attempts else item)
-            except Exception as error:  # noqa: BLE001 - what cannot be called fails by itself
+            except Exception as error:  # noqa: BLE001 - it fails alone
                 ended.append((running, failure(error)))
             else:
                 jobs.append(running)
@@ -140,22 +135,16 @@ class Batches:
         return ended + [(one, self._outcome_of(function, one, given)) for one, given in zip(jobs, results, strict=True)]
 
     async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], gathering: _Gathering) -> Any:
-        """Call the handler, as an action is called."""
-        async with self._runner.engine.thread(function, 0) as thread:
+        """Call the handler as an action."""
+        engine = self._runner.engine
+        async with engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()
-            return await run_handler(
-                self._runner.engine,
-                function,
-                lambda ctx: batch.handler(ctx, items),
-                ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled),
-                {},
-                0,
-                thread,
-            )
+            ctx = ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled)
+            return await run_handler(engine, function, lambda ctx: batch.handler(ctx, items), ctx, {}, 0, thread)
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
-        """What became of one job; also if code of the user's that tells it raises."""
+        """The outcome of one job, also if user code raises while it is told."""
         try:
             return self._outcome(function, running, result)
         except Exception as error:  # noqa: BLE001 - it is the job's outcome, and the others have theirs

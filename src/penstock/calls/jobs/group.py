@@ -1,8 +1,7 @@
-"""Runs mutation jobs that share database transactions: one commit, and one settlement, for many of them.
+"""Runs mutation jobs in shared transactions: one commit and one settlement for many of them.
 
-Owns which jobs share a transaction, how many do, and for how long. Each job keeps what it has alone: its savepoint, its
-limits, its time and chance, its own end. Whatever goes wrong with a transaction that is shared is no outcome of any of
-its jobs: they run again, in smaller groups, or by themselves with `job`.
+Owns which jobs share a transaction, how many, and for how long. Each job keeps its own savepoint, limits, time, chance
+and end. If a shared transaction fails, its jobs run again, in smaller groups or alone with `job`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.calls.handlers.taskrows import known_ids, known_records
+from penstock.calls.handlers.taskrows import known_generations, known_ids
 from penstock.calls.jobs.job import raised, returned
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
@@ -30,10 +29,10 @@ from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction
 
 _MOST = 200
-_MOST_SAVEPOINTS = 48  # PostgreSQL remembers 64 of a transaction in a quick place
-_LONGEST = 0.01  # seconds after which a transaction takes on no more
-_SLOW = 0.1  # seconds that one may keep the others waiting; then it runs by itself
-_APART = 60.0  # seconds for which the jobs of its function do too
+_MOST_SAVEPOINTS = 48  # PostgreSQL keeps 64 of a transaction in its cache
+_LONGEST = 0.01  # seconds after which a transaction takes on no more jobs
+_SLOW = 0.1  # seconds that a job may delay the others; then it runs alone
+_APART = 60.0  # seconds for which the jobs of its function run alone, too
 _LANE_JOBS = 16
 _MOST_LANES = 4
 _LARGEST_STEP, _LEAST_STEP = 0.1, 0.002
@@ -47,12 +46,12 @@ _Done = tuple[Transaction, Settlement]
 
 
 class Groups:
-    """Runs the mutation jobs of one worker, in shared transactions.
+    """Runs one worker's mutation jobs in shared transactions.
 
     Args:
         runner: Runs functions.
-        ended: Told of each job that has ended: its outcome, or None if it is settled.
-        alone: Told of each job that is to be run by itself.
+        ended: Gets each job that has ended: its outcome, or None if it is settled.
+        alone: Gets each job that has to run alone.
     """
 
     def __init__(self, runner: Runner, ended: Ended, alone: Alone) -> None:
@@ -67,19 +66,19 @@ class Groups:
 
     @property
     def busy(self) -> bool:
-        """Whether a transaction is under way that jobs share, after which those come that wait."""
+        """Whether a shared transaction is open; waiting jobs come after it."""
         return bool(self._lanes)
 
     def takes(self, job: Job, function: AnyFunction) -> bool:
-        """Whether a mutation may share its transaction: it is async, without a time limit, and no slow one."""
+        """Whether a mutation may share a transaction: it is async, small, quick, and has no time limit."""
         if not function.is_async or job.options.timeout is not None or len(job.args) > _LARGEST_ARGUMENTS:
             return False
-        if job.attempt > 1:  # a worker may have died of it, and would take others with it again
+        if job.attempt > 1:  # it may have killed a worker, and must not take others with it
             return False
         return not self._is_slow(function)
 
     def add(self, jobs: Iterable[Running]) -> None:
-        """Run jobs; each gets the task that it ends with."""
+        """Run jobs; each gets the task in which it ends."""
         added = list(jobs)
         self._waiting.extend(added)
         wanted = max(1, min(int(self._beside), -(-len(self._waiting) // _LANE_JOBS)))
@@ -90,7 +89,7 @@ class Groups:
             running.task = lane
 
     def clear(self) -> None:
-        """Forget the jobs that have not begun."""
+        """Drop the jobs that have not begun."""
         self._waiting.clear()
 
     # ----- one transaction after another
@@ -108,7 +107,7 @@ class Groups:
                 self.add(())
 
     async def _group(self, *, again: bool) -> bool:
-        """Run some of those who wait; False if it was for nothing."""
+        """Run some waiting jobs; False if nothing was committed."""
         group: list[Running] = []
 
         async def once(queue: int | None) -> None:
@@ -116,10 +115,10 @@ class Groups:
 
         try:
             await self._runner.attempts.in_turn(once, self._waiting[0].job.function, again=again)
-        except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again, and tells by itself
+        except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again
             self._part(group, error)
             return False
-        except asyncio.CancelledError:  # the worker stops these; or one of them has cancelled its own task
+        except asyncio.CancelledError:  # the worker stops these, or a job cancelled its own task
             for running in group:
                 if not running.stopped:
                     self._alone(running)
@@ -130,12 +129,12 @@ class Groups:
         return True
 
     def _part(self, group: list[Running], error: Exception) -> None:
-        """Nothing of a transaction was committed: its jobs run again together, in smaller groups, or alone."""
+        """Run the jobs of a failed transaction again: together, in smaller groups, or alone."""
         if isinstance(error, _Gone):
             self._waiting.extendleft(reversed(group))
             return
         if isinstance(error, Conflict) and len(group) > 1:
-            if int(self._beside) > 1:  # perhaps with each other: many large ones conflict more often than one
+            if int(self._beside) > 1:  # perhaps lanes conflict with each other, so grow slower
                 self._step = max(_LEAST_STEP, self._step / 4)
             else:
                 self._size = max(1.0, len(group) / 2)
@@ -149,15 +148,15 @@ class Groups:
             self._alone(running)
 
     async def _share(self, group: list[Running], queue: int | None) -> None:
-        """Run jobs in one transaction; `group` holds those that have no end yet."""
+        """Run jobs in one transaction; `group` holds those that have not ended."""
         calls = self._take(group)
-        records = await known_records(self._runner.engine, [(call.function, call.arguments) for call in calls])
+        generations = await known_generations(self._runner.engine, [(call.function, call.arguments) for call in calls])
         session = await self._runner.attempts.begin_write(queue, for_ever=True)
         ended: list[_End] = []
         shared: Shared | None = None
         try:
             shared = Shared(session, await self._ordered(session))
-            shared.records = records
+            shared.generations = generations
             await self._know(shared, calls)
             done = await self._run(shared, calls, group, ended)
             if done:
@@ -173,14 +172,14 @@ class Groups:
             await self._ended(running, outcome)
 
     async def _ordered(self, session: Session) -> frozenset[str]:
-        """The tables each of whose changes counts, as far as is known; who merges none asks, to keep all in order."""
+        """The tables each of whose changes counts. Where updates are never merged, the database is asked each time."""
         engine = self._runner.engine
         if not engine.store.dialect.unless_each:
             await engine.learn_order(session)
         return engine.statements.ordered
 
     def _tell(self, ended: Sequence[_End], states: Mapping[UUID, JobState]) -> None:
-        """Tell of the jobs that have ended with the transaction; those put off have not."""
+        """Log the jobs that ended with the transaction."""
         journal, now = self._runner.engine.journal, self._runner.now()
         for running, outcome in ended:
             state = states.get(running.job.id)
@@ -188,7 +187,7 @@ class Groups:
                 journal.ended(running.job, state, now)
 
     def _take(self, group: list[Running]) -> list[_Call]:
-        """The next who wait, with their arguments; they end with this lane now."""
+        """The next waiting jobs with their arguments; they end in this lane now."""
         calls, lane = list[_Call](), asyncio.current_task()
         assert lane is not None  # noqa: S101 - it runs in one
         while self._waiting and len(group) < self._size:
@@ -200,7 +199,7 @@ class Groups:
             try:
                 arguments = function.signature.check_json(running.job.args)
             except PenstockError:
-                self._alone(running)  # which tells what is wrong
+                self._alone(running)  # so that its own error is told
                 continue
             running.task = lane
             group.append(running)
@@ -208,10 +207,7 @@ class Groups:
         return calls
 
     async def _know(self, shared: Shared, calls: Sequence[_Call]) -> None:
-        """Ask at once for the rows whose ids are arguments, or that runs of tasks are about.
-
-        A question that only reads memory is not worth it: the rows are asked for one by one there.
-        """
+        """Read in one statement the rows whose ids are arguments or keys of task runs. SQLite reads them one by one."""
         engine = self._runner.engine
         if not engine.store.dialect.any_of:
             return
@@ -226,11 +222,7 @@ class Groups:
                 await shared.know(statements, list(found))
 
     async def _run(self, shared: Shared, calls: list[_Call], group: list[Running], ended: list[_End]) -> list[_Done]:
-        """Run jobs one after another, for as long as it goes quickly; what is to be committed of them.
-
-        Raises:
-            _Gone: One took so long, or ended more than itself, that it has gone to run by itself.
-        """
+        """Run jobs one after another while they are quick; what they commit. Raises _Gone if a job has to run alone."""
         machine, now = self._runner.engine.machine, self._runner.now()
         until = machine.monotonic() + _LONGEST
         done: list[_Done] = []
@@ -242,6 +234,9 @@ class Groups:
                     if place and (machine.monotonic() > until or shared.savepoints >= _MOST_SAVEPOINTS):
                         self._waiting.extendleft(reversed(group[place:]))
                         del group[place:]
+                        self._size = max(
+                            place, self._size / 2
+                        )  # as rows that were read for waiting jobs are read again
                         break
                     await self._run_one(shared, call, now, done, ended)
         except BaseException as error:
@@ -258,7 +253,6 @@ class Groups:
         raise _Gone
 
     async def _run_one(self, shared: Shared, call: _Call, now: datetime, done: list[_Done], ended: list[_End]) -> None:
-        """Run one job in its part."""
         runner, running, function = self._runner, call.running, call.function
         if running.moment is None:
             running.moment = now, runner.engine.clock.seed()
@@ -271,7 +265,7 @@ class Groups:
             settlement = returned(runner, function, running.job, result, now)
         except TryAgain:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
+        except Exception as error:  # noqa: BLE001 - it is the job's outcome
             await part.undo()
             ended.append((running, raised(runner, running.job, error, running.cancelled)))
         else:
@@ -288,7 +282,7 @@ class Groups:
 
 
 class _Gone(Exception):
-    """A job has left a transaction that it shared."""
+    """A job has left its shared transaction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Runs one claimed job, and tells what became of it.
+"""Runs one claimed job and its on_complete, and returns the outcome.
 
-A mutation settles itself: its effects and the end of its job commit together. What an action did is told to the
-worker, which settles many at once.
+A mutation settles itself: its effects and the end of its job commit together. The worker settles actions, many at once.
+A job with an on_complete ends in the transaction of that call; if the call raises, the ending is kept and the call is
+made again as its policy says.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic_core import to_json
+
 from penstock.calls.handlers.mark_completed import end_of_marked
-from penstock.calls.jobs.completion import complete
 from penstock.calls.jobs.permit import Withdrawn
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Cancellation, Running
-from penstock.calls.run.threads import apart, is_small
+from penstock.calls.run.threads import apart
 from penstock.errors import (
     CallTimeout,
     ContextError,
@@ -33,8 +36,8 @@ from penstock.errors import (
     TaskConditionFailed,
 )
 from penstock.functions.function import AnyFunction, FunctionKind
-from penstock.jobs.job import Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import of_no_use, settle, settle_anyhow
+from penstock.jobs.job import Ending, Job, Outcome, Settlement, job_id
+from penstock.jobs.settle import completed, of_no_use, settle, settle_anyhow
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
@@ -46,10 +49,9 @@ _NO_LIMIT: AbstractAsyncContextManager[None] = nullcontext()
 
 
 async def run_job(runner: Runner, running: Running) -> Outcome | None:
-    """Run a job under its lease; what became of it, or None if it has settled itself or is not ours any more.
+    """Run a job under its lease; its outcome, or None if it has settled itself or the lease is lost.
 
-    A job that ends, and has an on_complete, is settled with it. If that cannot be, `running.job` has the ending that is
-    to be kept, and what is returned became of the on_complete.
+    If its on_complete cannot run, the outcome is that of the on_complete, and `running.job` has the ending to keep.
     """
     journal = runner.engine.journal
     if journal.tracing is None:
@@ -60,13 +62,11 @@ async def run_job(runner: Runner, running: Running) -> Outcome | None:
 
 
 async def _run_job(runner: Runner, running: Running) -> Outcome | None:
-    if running.job.options.unread is not None:
-        return _parked(
-            running.job, f"OptionsUnread: this worker cannot read what is asked for: {running.job.options.unread}"
-        )
+    if (unread := running.job.options.unread) is not None:
+        return _parked(running.job, f"OptionsUnread: this worker cannot read what is asked for: {unread}")
     try:
         outcome = None
-        if running.job.marked:  # and its worker has not learned of it
+        if running.job.marked:  # by an attempt whose worker died
             return Outcome(JobEvent.RETURNED)
         if running.job.ending is None:
             outcome = await end_of_marked(runner, running, await _attempt(runner, running))
@@ -79,13 +79,13 @@ async def _run_job(runner: Runner, running: Running) -> Outcome | None:
 
 
 def log_lost(running: Running) -> None:
-    """Tell that a job is not its worker's any more."""
+    """Log that a worker has lost a job."""
     job = running.job
     log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=running.lease)
 
 
 async def _attempt(runner: Runner, running: Running) -> Outcome | None:
-    """Run a job's function; what became of it, or None if it has settled itself."""
+    """Run a job's function; its outcome, or None if it has settled itself."""
     job, function = running.job, running.function
     if job.options.broken is not None:
         error = TypeError(f"its options have values of other types than they take: {job.options.broken}")
@@ -102,21 +102,19 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
-        if running.issued and not await _voided(runner, job):
-            return None
+        void = runner.engine.store.tokens.void
+        if running.issued and not await runner.patiently(lambda: void(job.id, job.attempt), for_ever=True):
+            return None  # an external system has completed it already
         return raised(runner, job, error, running.cancelled)
 
 
 async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
-    """Call a job's function; what became of it if it returned."""
+    """Call a job's function; its outcome if it returned."""
     job = running.job
     if function.kind is FunctionKind.MUTATION:
         await _run_mutation(runner, function, running)
         return None
-    if is_small(len(job.args)):
-        arguments = function.signature.check_json(job.args)
-    else:
-        arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
+    arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
     if function.kind is FunctionKind.QUERY:
         result = await runner.query(function, arguments, work=running.work)
     else:
@@ -124,30 +122,27 @@ async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outc
     return _held(function, running, result) if running.issued else _returned(runner, function, result)
 
 
-async def _voided(runner: Runner, job: Job) -> bool:
-    """Let the token of an attempt that raised count no more; False if somebody has brought it, and so it has ended."""
-    tokens = runner.engine.store.tokens
-    return await runner.patiently(lambda: tokens.void(job.id, job.attempt), for_ever=True)
-
-
 async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -> Outcome | None:
-    """Run a job's on_complete, if its attempt was the last; what is left to be settled."""
+    """Run a job's on_complete if its attempt was the last; the outcome that is still to be settled."""
     engine, job, settled = runner.engine, running.job, None
     if outcome is not None:
         settled = settle_anyhow(job, outcome, runner.now(), engine.clock.random(), engine.keep, tell_of_broken)
         if settled.ending is None:
             return outcome
         job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
-    assert job.ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
+    ending = job.ending
+    assert ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
     function = engine.registry.find(job.on_complete)
     if function is None:
         return _parked(job, f"FunctionNotFound: no function {job.on_complete} is declared, which is its on_complete")
     try:
-        await complete(runner, function, job, job.ending, running.lease)
+        args = _completion_args(job, ending)
+        execution = Execution(running.lease, lambda _: completed(job, ending, runner.now(), engine.keep))
+        await _mutate(runner, function, args, execution)
         if settled is not None and settled.failed is not None:
             engine.journal.attempted(job, settled.event)
             engine.journal.failed(job, settled)
-        engine.journal.ended(job, job.ending.state, job.ending.finished_at)
+        engine.journal.ended(job, ending.state, ending.finished_at)
     except LeaseLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is kept with the job
@@ -158,12 +153,19 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     return None
 
 
-def time_limit(function: str, seconds: float | None) -> AbstractAsyncContextManager[None]:
-    """End what takes longer than it may.
+def _completion_args(job: Job, ending: Ending) -> bytes:
+    """The arguments of on_complete as JSON: `work_id`, `result`, `context`."""
+    result = b'{"kind":"canceled"}'
+    if ending.state is JobState.SUCCESS:
+        result = b'{"kind":"success","value":' + (ending.result or "null").encode() + b"}"
+    elif ending.state is JobState.FAILED:
+        result = b'{"kind":"failed","error":' + to_json(ending.error or "") + b"}"
+    context = (job.options.context or "null").encode()
+    return b'{"work_id":"' + job_id(job.id).encode() + b'","result":' + result + b',"context":' + context + b"}"
 
-    Raises:
-        CallTimeout: It did.
-    """
+
+def time_limit(function: str, seconds: float | None) -> AbstractAsyncContextManager[None]:
+    """Raise CallTimeout in a block that takes longer."""
     return _NO_LIMIT if seconds is None else _time_limit(function, seconds)
 
 
@@ -186,8 +188,8 @@ def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) 
     """The outcome of an attempt that raised."""
     if isinstance(error, Withdrawn):
         return Outcome(JobEvent.HANDED_BACK)
-    if isinstance(error, Overloaded) and _has_not_begun(job, error):
-        return replace(_parked(job, f"Overloaded: {error}"), keeps_turn=True)  # this worker knows how to run it
+    if isinstance(error, Overloaded) and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0):
+        return replace(_parked(job, f"Overloaded: {error}"), keeps_turn=True)  # so another worker need not take it
     if cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
     if isinstance(error, TaskConditionFailed) and job.options.task is not None:
@@ -196,7 +198,6 @@ def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) 
 
 
 def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
-    """The outcome of a job that asks to run later."""
     wait, reason = error.wait(runner.now()), _storable(message_of(error))[:_LONGEST_ERROR]
     log_event("job.snoozed", job=job_id(job.id), function=job.function, seconds=wait.total_seconds(), reason=reason)
     return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
@@ -209,12 +210,12 @@ def _returned(runner: Runner, function: AnyFunction, result: object) -> Outcome:
 
 
 def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
-    """The outcome of a job that an outside system is to complete, who says what its result is."""
+    """The outcome of a job that an external system will complete."""
     if not attempt.held:
         raise ContextError(f"{function.name} went on after complete_later had failed.", fix="Let it raise.")
     if result is not None:
         raise ResultInvalid(
-            f"{function.name} returned a result and had called complete_later, by which another one is to come.",
+            f"{function.name} returned a result after complete_later, which promises a later one.",
             fix="Return None.",
         )
     return Outcome(JobEvent.HELD)
@@ -226,60 +227,50 @@ def _parked(job: Job, reason: str) -> Outcome:
     return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=_storable(reason))
 
 
-def _has_not_begun(job: Job, error: Overloaded) -> bool:
-    """Whether it is the job's own function that found no thread, and not one that it runs."""
-    return (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0)
-
-
 def failure(error: BaseException) -> Outcome:
     """The outcome of a job that raised."""
-    text = error_text(error)[:_LONGEST_ERROR]
-    trace = trace_text(error)[-_LONGEST_ERROR:]
-    return Outcome(
-        JobEvent.RAISED,
-        error=_storable(text),
-        traceback=_storable(trace),
-        retryable=not isinstance(error, NonRetryableError),
-    )
+    text, trace = _storable(error_text(error)[:_LONGEST_ERROR]), _storable(trace_text(error)[-_LONGEST_ERROR:])
+    retryable = not isinstance(error, NonRetryableError)
+    return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=retryable)
 
 
 def returned(runner: Runner, function: AnyFunction, job: Job, result: object, now: datetime) -> Settlement:
-    """What is to be written about a job whose mutation has returned."""
+    """The settlement of a job whose mutation has returned."""
     return settle(job, _returned(runner, function, result), now, 0.0, runner.engine.keep)
 
 
 def interrupted(running: Running) -> Outcome:
-    """What is known of a job that was stopped midway: a mutation left no trace, an action that has begun may have."""
+    """The outcome of a job that was stopped midway. A mutation left no effect; an action that has begun may have."""
     if running.job.kind != "action" or not running.begun or running.job.ending is not None:
         return Outcome(JobEvent.HANDED_BACK)
     return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")
 
 
 async def _run_mutation(runner: Runner, function: AnyFunction, running: Running) -> None:
-    job = running.job
-
-    states = [JobState.SUCCESS]
+    job, states = running.job, [JobState.SUCCESS]
 
     def settled(result: object) -> Settlement:
         settlement = returned(runner, function, job, result, runner.now())
         states[0] = settlement.state
         return settlement
 
-    async def check() -> dict[str, Any]:
-        return await apart(len(job.args), lambda: function.signature.check_json(job.args))
-
-    lease, moment, work = running.lease, running.moment, running.work
-    await runner.mutation(function, check, lease=lease, settle=settled, moment=moment, work=work)
+    execution = Execution(running.lease, settled, work=running.work, moment=running.moment)
+    await _mutate(runner, function, job.args, execution)
     if job.on_complete is None and states[0] in FINISHED:  # and was not put off
         runner.engine.journal.ended(job, states[0], runner.now())
 
 
-def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
-    """A result as it is kept with a job.
+async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, execution: Execution) -> None:
+    """Run a mutation that settles its job in its own commit."""
 
-    Raises:
-        LimitExceeded: It is too large.
-    """
+    async def check() -> dict[str, Any]:
+        return await apart(len(args), lambda: function.signature.check_json(args))
+
+    await runner.mutation(function, check, execution=execution)
+
+
+def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
+    """A result as it is stored with a job; LimitExceeded if it is too large."""
     kept = encode_kept(result)
     limit = runner.engine.config.max_result_bytes
     if len(kept) > limit:

@@ -1,7 +1,7 @@
-"""Permits: a claimed job starts only while the limit under which it was claimed stands.
+"""Permits: a claimed job starts only while the limit of its claim stands.
 
-A claim is a permit for a moment. A job that starts later, because it waited for a thread or the claim's answer came
-late, has the database asked first. So nothing starts under an old limit once that moment is over.
+A claim permits a start for a moment. A job that starts later asks the database first, so nothing starts under an old
+limit once that moment is over.
 """
 
 from __future__ import annotations
@@ -14,48 +14,30 @@ from penstock.store.contract.session import Session
 from penstock.store.contract.store import Store
 
 _HOLDS = 0.3  # seconds after the claim was sent
-NONE_HOLDS_AFTER = 0.5  # seconds after a change; what was let start before it has started by then
+NONE_HOLDS_AFTER = 0.5  # seconds after a change, by which jobs with an old permit have started
 
 
 class Withdrawn(Exception):
-    """The limit of a job's pool has changed since the job was claimed, or nobody can tell: it does not start."""
+    """A job does not start: its pool's limit has changed since the claim, or the database does not answer."""
 
 
 class Permit:
-    """Lets jobs of one pool start that one claim gave.
-
-    Args:
-        store: Where the limit is.
-        machine: The machine's time.
-        pool: The pool.
-        epoch: The number of the limit under which they were claimed.
-        since: When the claim was sent.
-    """
+    """Lets the jobs of one pool and one claim start; `epoch` numbers the limit, `since` is when the claim was sent."""
 
     def __init__(self, store: Store, machine: Clock, pool: str, epoch: int, since: float) -> None:
-        self._store = store
-        self._machine = machine
-        self._pool = pool
-        self._epoch = epoch
-        self._since = since
+        self._store, self._machine = store, machine
+        self._pool, self._epoch, self._since = pool, epoch, since
         self._withdrawn = False
         self._asking = asyncio.Lock()
 
     async def check(self, session: Session | None = None) -> None:
-        """Let a job start now.
-
-        Args:
-            session: The transaction that it runs in, if there is one.
-
-        Raises:
-            Withdrawn: It must not.
-        """
+        """Raise Withdrawn if a job must not start now. It asks in the job's transaction, if that has one."""
         if session is not None:
             if not self._is_fresh:
                 await self._ask(session)
         elif not self._is_fresh:
             async with self._asking:
-                if not self._is_fresh:  # nobody has asked meanwhile
+                if not self._is_fresh:  # no other job has asked meanwhile
                     await self._ask_alone()
         if self._withdrawn:
             raise Withdrawn

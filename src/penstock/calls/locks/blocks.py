@@ -9,19 +9,18 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Coroutine
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.held import Ask, Holding
+from penstock.calls.run.bridge import Wait
 from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LockLost, ValueInvalid
 from penstock.transaction.tracking import Calls
 
-T = TypeVar("T")
 OnLost = Literal["cancel", "signal"]
 
 WAIT, LEASE = timedelta(seconds=3), timedelta(seconds=15)
@@ -168,13 +167,6 @@ class LockBlock:
         return False
 
 
-class Wait(Protocol):
-    """Waits for a call."""
-
-    def __call__(self, call: Coroutine[Any, Any, T], /) -> T:
-        """Its result."""
-
-
 class SyncLockBlock:
     """A block under a lock, in a thread; use it in ``with``. Made with ``with_lock``.
 
@@ -211,12 +203,12 @@ async def check_fence(calls: JobCalls, key: object, fence: object) -> None:
     """Make sure in a transaction that a lock has this holder, and keep it from others until the transaction ends."""
     name = checked_key(key)
     if type(fence) is not int or not 0 < fence < 2**63:
-        raise ValueInvalid(f"A fence is the number of a lock's holder, not {fence!r}.", fix="Pass lock.fence.")
+        raise ValueInvalid(f"A fence is a lock's fencing token, not {fence!r}.", fix="Pass lock.fence.")
     held = await calls.write(lambda transaction: transaction.store.locks.check(transaction, name, fence))
     if not held:
         raise LockLost(
             f"The lock {name!r} does not have the holder {fence} any more.",
-            fix="Begin again under a new lock.",
+            fix="Start again under a new lock.",
             key=name,
             fence=fence,
         )
@@ -229,8 +221,7 @@ def refuse_in_transaction() -> NoReturn:
         ContextError: Always.
     """
     raise ContextError(
-        "A transaction takes no locks: nobody else's changes come between its own as it is, and who waits in one keeps "
-        "others waiting.",
+        "A transaction takes no locks: it is isolated already, and waiting in it would block others.",
         fix="Take the lock in the action or the program that calls it, and use ctx.check_fence here.",
     )
 

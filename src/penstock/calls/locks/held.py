@@ -70,7 +70,7 @@ class Holding:
         """What is raised when it is lost."""
         return LockLost(
             f"The lock {self.ask.key!r} was lost: {self._reason or _LATE}.",
-            fix="Begin again under a new lock; and have late writes refused, with ctx.check_fence.",
+            fix="Start again under a new lock. Refuse late writes with ctx.check_fence.",
             key=self.ask.key,
             fence=self.fence,
         )

@@ -65,7 +65,7 @@ class Locks:
             if held.ask.key == ask.key and held.ask.owner == ask.owner and not held.lost:
                 raise ContextError(
                     f"The lock {ask.key!r} is held here already, and a lock cannot be held twice.",
-                    fix="Take it once, outside of both, and pass on what is held.",
+                    fix="Take it once, outside of both blocks, and pass on the lock.",
                 )
         try:
             holding = await self._wait_for(ask)

@@ -1,6 +1,6 @@
 """Attempts at a transaction: from scratch after each conflict, and on another connection after one was lost.
 
-Owns how often, how long and beside how many others something is tried. Leaves what is tried to `runner`.
+Owns how often and how long, and how many attempts run at the same time.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from penstock.calls.run.admission import Turns
+from penstock.calls.run.admission import Admission
 from penstock.calls.run.engine import Engine
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
 from penstock.jobs.waits import Exponential, backoff
@@ -16,7 +16,7 @@ from penstock.store.contract.session import Session
 
 R = TypeVar("R")
 
-Once = Callable[[int | None], Awaitable[R]]  # does something in a transaction that joins a queue
+Once = Callable[[int | None], Awaitable[R]]  # one attempt, in a transaction that joins this queue
 
 _CONFLICT = Exponential(initial_backoff=0.005, base=2.0, max_backoff=1.0)
 
@@ -26,10 +26,10 @@ class Attempts:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._turns = Turns(engine.store.writers)
+        self._admission = Admission(engine.store.writers)
 
     async def write(self, once: Once[R], what: str, *, for_ever: bool = False) -> R:
-        """Do something with which others may conflict; see `run` and `in_turn`."""
+        """Attempt a write that may conflict; see `run` and `in_turn`."""
         again = False
 
         async def in_turn() -> R:
@@ -40,13 +40,12 @@ class Attempts:
         return await self.run(in_turn, what, for_ever=for_ever)
 
     async def run(self, once: Callable[[], Awaitable[R]], what: str, *, for_ever: bool = False) -> R:
-        """Do something in a transaction, from scratch each time it conflicts or the database was lost.
+        """Attempt a transaction until it neither conflicts nor loses the database.
 
         Args:
-            once: Does it, in a transaction of its own.
-            what: Who does it.
-            for_ever: For a job, which waits for as long as it takes; its fence tells the next attempt whether this
-                one was committed.
+            once: One attempt.
+            what: The function, for errors and queues.
+            for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
         """
         config, machine = self._engine.config, self._engine.machine
         attempt, until = 1, machine.monotonic() + config.database_wait
@@ -58,11 +57,11 @@ class Attempts:
             except Conflict as error:
                 if last:
                     raise Conflict(
-                        f"{what}: what it read or wrote was changed by others in each of {attempt} attempts.",
-                        fix="Try again; and read less, or spread what all callers write over several rows.",
+                        f"{what}: other transactions changed its rows in each of {attempt} attempts.",
+                        fix="Try again. Read less, or spread contended writes over several rows.",
                     ) from error
                 self._engine.journal.conflicted(what)
-                queues = self._turns.queues(what)  # where it waits its turn instead
+                queues = self._admission.queues(what)  # it waits in the queue instead
             except DatabaseUnavailable as error:
                 uncertain = error.facts.get("uncertain", False)
                 if not for_ever and (last or uncertain or machine.monotonic() > until):
@@ -75,7 +74,7 @@ class Attempts:
             attempt += 1
 
     async def begin_write(self, queue: int | None, *, for_ever: bool) -> Session:
-        """Begin a transaction; for a job, wait for as long as the database is busy or away."""
+        """Begin a transaction; `for_ever` waits while the database is busy or away."""
         attempt = 1
         while True:
             try:
@@ -87,14 +86,8 @@ class Attempts:
             attempt += 1
 
     async def in_turn(self, once: Once[R], what: str, *, again: bool) -> R:
-        """Do something that may conflict with others, beside as many of its kind as seems good.
-
-        Args:
-            once: Does it, in a transaction that joins the queue it is given.
-            what: Who does it: its kind.
-            again: Whether it has conflicted before.
-        """
-        queue = await self._turns.begin(what, again=again)
+        """Make one attempt once admission lets it; `again` says whether an earlier one conflicted."""
+        queue = await self._admission.begin(what, again=again)
         conflict = False
         try:
             return await once(queue)
@@ -102,7 +95,7 @@ class Attempts:
             conflict = True
             raise
         finally:
-            self._turns.end(what, conflict=conflict)
+            self._admission.end(what, conflict=conflict)
 
     async def _pause(self, attempt: int) -> None:
         machine = self._engine.machine

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ContextError
 
 R = TypeVar("R")
+
+
+class Wait(Protocol):
+    """Waits in a thread for a call."""
+
+    def __call__(self, call: Coroutine[Any, Any, R], /) -> R:
+        """Its result."""
 
 
 class Bridge:
@@ -26,3 +33,14 @@ class Bridge:
                 fix="Use an async def function there.",
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def in_thread(rows: AsyncIterator[R], wait: Wait) -> Iterator[R]:
+    """The items of an async iterator; each is waited for."""
+    ended: Any = object()
+
+    async def following() -> R:
+        return await anext(rows, ended)
+
+    while (row := wait(following())) is not ended:
+        yield row

@@ -49,7 +49,7 @@ def uncanceled(name: str) -> Iterator[None]:
             raise
         raise UsageError(
             f"{name} raised CancelledError, and was not cancelled: a task that it awaited was.",
-            fix="Catch CancelledError where it awaits a task that may be cancelled.",
+            fix="Catch CancelledError where the function awaits a task that may be cancelled.",
         ) from error
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
@@ -150,10 +150,7 @@ class MutationCtx(QueryCtx):
             ContextError: The app declares no such rate limit.
         """
         policy = policy_of(self._runner.engine.rate_limits, name)
-        return cast(
-            "Coroutine[Any, Any, RateStatus]",
-            take_tokens(self.job_calls, name, policy, key, count, reserve=reserve),
-        )
+        return self.job_calls.track(take_tokens(self.job_calls, name, policy, key, count, reserve=reserve))
 
     def check_fence(self, key: str, fence: int) -> Coroutine[Any, Any, None]:
         """Go on only if a lock still has this holder, and let nobody else have it before this transaction has ended.
@@ -262,10 +259,7 @@ class ActionCtx:
             ContextError: The app declares no such rate limit.
         """
         policy = policy_of(self._runner.engine.rate_limits, name)
-        return cast(
-            "Coroutine[Any, Any, RateStatus]",
-            take_tokens(self.job_calls, name, policy, key, count, reserve=reserve),
-        )
+        return self.job_calls.track(take_tokens(self.job_calls, name, policy, key, count, reserve=reserve))
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.calls.run.containment import contained
+from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.threads import apart
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
@@ -118,7 +119,7 @@ class Dispatch:
     async def _admitted(self, what: str) -> AsyncIterator[asyncio.Timeout]:
         """Take on a call, and give it up when its time is over."""
         if self._under_way >= self._config.max_calls:
-            raise Overloaded("This server has too many calls under way.", fix="Try again in a moment.")
+            raise Overloaded("This server has too many calls in progress.", fix="Try again in a moment.")
         timer = asyncio.timeout(self._config.call_timeout)
         self._under_way += 1
         try:
@@ -147,7 +148,7 @@ class Dispatch:
             timer.reschedule(None)
             return answer
 
-        return await contained(function, self._runner.mutation(function, begin, finish=end))
+        return await contained(function, self._runner.mutation(function, begin, execution=Execution(finish=end)))
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:

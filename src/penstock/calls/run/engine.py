@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 
-from penstock.calls.handlers.task_pauses import Holds
+from penstock.calls.handlers.task_pauses import TaskPauses
 from penstock.calls.journal import Journal
 from penstock.calls.run.processes import Processes
 from penstock.calls.run.threads import Place, Threads
@@ -49,7 +49,7 @@ class Engine:
         tasks: The reactive tasks of this program by name, as they were kept when it started.
         reactive: The same as they are declared, by the functions of their jobs.
         readers: Functions of these whose handlers ask for the row.
-        holds: Which of them start no runs now.
+        pauses: Which of them start no runs now.
         look: Set once somebody here has asked for all rows of a task to be looked at, until the planner knows.
     """
 
@@ -70,7 +70,7 @@ class Engine:
         self.tasks: Mapping[str, TaskRow] = {}
         self.reactive: Mapping[str, ReactiveTask] = {}
         self.readers = set[str]()
-        self.holds = Holds()
+        self.pauses = TaskPauses()
         self.look = asyncio.Event()
         self.machine = SystemClock()
         self.statements = Statements(store.dialect, reactive)

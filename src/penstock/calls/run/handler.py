@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import ref
 
+from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
@@ -48,7 +49,7 @@ async def run_handler(
         if function.is_async:
             result = await handler(ctx, **arguments)
         else:
-            twin = _TWINS[type(ctx)](ctx, asyncio.get_running_loop())
+            twin = _TWINS[type(ctx)](ctx, Bridge(asyncio.get_running_loop()))
             result = await _in_thread(engine, function, lambda: handler(twin, **arguments), depth, thread)
         calls.end()
     except BaseException:

@@ -1,8 +1,7 @@
-"""Processes for CPU-bound actions. Names and JSON go in, JSON comes out, of results and errors alike; nothing else.
+"""Processes for CPU-bound actions. Only names and JSON cross between processes, for results and errors alike.
 
-Owns the processes: each runs one action at a time, and is ended at once if nobody waits for its action any more. In the
-process the action's module is imported and its handler called with a ctx that can tell time and chance but has no
-database: it computes and returns, and its caller stores the result.
+Each process runs one action at a time, and is killed once nobody waits for that action. The process imports the
+action's module and calls its handler with a ctx that knows time and chance but no database.
 """
 
 from __future__ import annotations
@@ -41,23 +40,19 @@ class ProcessCtx:
     """The ctx of an action that runs in a process of its own."""
 
     def __init__(self, work: Work | None) -> None:
-        clock = SystemClock()
-        self._clock = clock
+        self._clock = SystemClock()
         self._work = work
-        self.random = random_of(clock.seed())
+        self.random = random_of(self._clock.seed())
 
     def now(self) -> Any:
-        """The time, aware, in UTC."""
         return self._clock.now()
 
     @property
     def is_job(self) -> bool:
-        """Whether this runs in an attempt at a job."""
         return self._work is not None
 
     @property
     def work(self) -> ProcessWork:
-        """The attempt at a job that this runs in."""
         if self._work is None:
             raise no_work()
         return ProcessWork(self._work)
@@ -70,7 +65,7 @@ class ProcessCtx:
 
 
 class ProcessWork:
-    """``ctx.work`` of an action that runs in a process of its own: what is known beforehand."""
+    """``ctx.work`` of an action that runs in a process of its own: the facts known beforehand."""
 
     def __init__(self, work: Work) -> None:
         self.id, self.attempt, self.deadline = work.id, work.attempt, work.deadline
@@ -92,15 +87,13 @@ class Processes:
         self._free: list[_Process] = []
 
     async def run(self, function: AnyFunction, args: bytes, work: Work | None = None) -> bytes:
-        """Run an action's handler on JSON arguments; its result as JSON. The process is ended if this is cancelled.
+        """Run an action's handler on JSON arguments; its result as JSON. Cancelling this kills the process.
 
         Raises:
-            WorkerLost: The process died.
-            ApplicationError: The action raised it; errors of penstock and of Python are raised as they are, too.
-            RuntimeError: The action raised something else, which it names.
+            WorkerLost: The process died. Errors of the action are raised as `remote` makes them.
         """
         module, file = _home(function)
-        request = json.dumps([module, file, function.handler.__name__, _told(work)]).encode()
+        request = json.dumps([module, file, function.handler.__name__, _work_json(work)]).encode()
         async with self._threads.place(function.name) as place:
             if work is not None and work.begin is not None:
                 await work.begin(None)
@@ -121,7 +114,7 @@ class Processes:
         return answer[1:]
 
     async def close(self, seconds: float) -> list[str]:
-        """Let actions end within this time, then end the processes; the actions that were cut off."""
+        """Let actions end within this time, then kill the processes; the actions that were cut off."""
         running = await self._threads.idle(seconds)
         for process in self._all.difference(self._free):
             process.end()
@@ -157,7 +150,7 @@ class Processes:
 
 
 class _Process:
-    """One process, and the line to it."""
+    """One process, and the pipe to it."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -166,12 +159,7 @@ class _Process:
         self._ended = False
 
     def ask(self, request: bytes, args: bytes) -> bytes:
-        """Have it run an action; the answer. Blocks.
-
-        Raises:
-            EOFError: It died.
-            OSError: The same.
-        """
+        """Run an action there; the answer, or EOFError or OSError if the process died. Blocks."""
         if self._process.pid is None:
             self._process.start()
             self._far_end.close()
@@ -186,25 +174,25 @@ class _Process:
             raise
 
     def release(self) -> None:
-        """Let it end by itself, as it does when nothing can be asked of it any more. Blocks."""
+        """Close the pipe, at which the process ends. Blocks."""
         self._line.close()
         self._process.join(_ENDS_WITHIN)
 
     def end(self) -> None:
-        """End it at once, whatever it does. Its blocked `ask` raises."""
+        """Kill it. Its blocked `ask` raises."""
         self._ended = True
         if self._process.pid is not None:
             self._process.kill()
 
 
 def _home(function: AnyFunction) -> tuple[str, str]:
-    """Where a process finds the function: its module's name and, for a program's main module, its file."""
+    """The module of a function and its file, by which a process finds it."""
     module = sys.modules[function.handler.__module__]
     file = getattr(module, "__file__", None) or ""
     return function.name.partition(":")[0], file
 
 
-def _told(work: Work | None) -> list[Any] | None:
+def _work_json(work: Work | None) -> list[Any] | None:
     if work is None:
         return None
     return [work.id, work.attempt, None if work.deadline is None else work.deadline.isoformat()]
@@ -213,15 +201,15 @@ def _told(work: Work | None) -> list[Any] | None:
 # ----- in the process
 
 
-def _heard(told: list[Any] | None) -> Work | None:
+def _work(told: list[Any] | None) -> Work | None:
     if told is None:
         return None
     return Work(JobId(told[0]), told[1], None if told[2] is None else datetime.fromisoformat(told[2]))
 
 
 def _serve(line: Connection) -> None:
-    """Run the actions that are asked for, until there is nobody who could ask."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all at once; it is the caller who gives a grace time
+    """Run the requested actions until the pipe is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # all processes get them, but the caller keeps the grace time
         signal.signal(number, _go_on)
     with suppress(EOFError, OSError):
         while True:
@@ -230,21 +218,17 @@ def _serve(line: Connection) -> None:
 
 
 def _go_on(_number: int, _frame: FrameType | None) -> None:
-    """Take notice of a signal and go on. What the action starts does not inherit this, as it would if ignored."""
+    """Ignore a signal. Unlike SIG_IGN, processes that the action starts do not inherit this."""
 
 
 def _answer(where: bytes, args: bytes) -> bytes:
     try:
         module, file, name, work = json.loads(where)
-        return _RETURNED + _run(module, file, name, args, _heard(work))
+        function: AnyFunction = getattr(_import(module, file), name)
+        result = function.handler(ProcessCtx(_work(work)), **function.signature.check_json(args))
+        return _RETURNED + function.signature.result_json(function.signature.check_result(result))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
         return _RAISED + failure_text(error)
-
-
-def _run(module: str, file: str, name: str, args: bytes, work: Work | None) -> bytes:
-    function: AnyFunction = getattr(_import(module, file), name)
-    result = function.handler(ProcessCtx(work), **function.signature.check_json(args))
-    return function.signature.result_json(function.signature.check_result(result))
 
 
 def _import(module: str, file: str) -> Any:

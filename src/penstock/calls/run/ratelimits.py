@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import ContextError, ValueInvalid
@@ -33,8 +32,10 @@ class RateStatus:
     retry_after: timedelta
 
 
-def take_tokens(calls: JobCalls, name: str, policy: RateLimit, key: object, count: int, *, reserve: bool) -> Any:
-    """Take tokens of a rate limit, as its caller awaits or waits; see `RateLimiter.take`."""
+async def take_tokens(
+    calls: JobCalls, name: str, policy: RateLimit, key: object, count: int, *, reserve: bool
+) -> RateStatus:
+    """Take tokens of a rate limit; see `RateLimiter.take`."""
     of = checked_key(key)
 
     async def attempt(transaction: Transaction) -> RateStatus:
@@ -45,7 +46,7 @@ def take_tokens(calls: JobCalls, name: str, policy: RateLimit, key: object, coun
             await rates.keep(transaction, [RateRow(name, of, policy, taken.state)])
         return RateStatus(taken.ok, taken.retry_after)
 
-    return calls.answer(calls.write(attempt))
+    return await calls.write(attempt)
 
 
 def policy_of(policies: Mapping[str, RateLimit], name: str) -> RateLimit:

@@ -1,8 +1,7 @@
-"""Errors that cross from one process to another: as JSON, so that nothing which arrives runs any code.
+"""Carries errors from one process to another as JSON, so that what arrives runs no code.
 
-Owns what of an error arrives: penstock's own errors are made again with their facts, an ApplicationError with its data,
-Python's own with their text. Any other becomes a RuntimeError that says what it was. The traceback from there comes
-along as a note.
+penstock's errors keep their facts, an ApplicationError its data, Python's own errors their text. Any other becomes a
+RuntimeError with its name. The traceback arrives as a note.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ _LONGEST = 10_000
 
 def failure_text(error: BaseException) -> bytes:
     """An error as JSON."""
-    trace = trace_text(error)[-_LONGEST:]
-    return json.dumps({**_told(error), "traceback": trace}).encode()
+    return json.dumps({**_told(error), "traceback": trace_text(error)[-_LONGEST:]}).encode()
 
 
 def failure_of(text: bytes) -> Exception:
-    """The error that such a JSON tells of."""
+    """The error of such a JSON."""
     told: dict[str, Any] = json.loads(text)
     error = _made(told)
     error.add_note(f"In the other process:\n{told['traceback']}")
@@ -44,8 +42,10 @@ def _told(error: BaseException) -> dict[str, Any]:
             what = f"The data of an ApplicationError cannot be said in JSON: {refused}."
             return {"kind": "ResultInvalid", "what": what, "fix": "", "facts": {}}
     if isinstance(error, PenstockError):
+        # Of a class that a program has derived, the nearest of penstock's own.
+        kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
         facts = to_jsonable_python(error.facts, fallback=repr)
-        return {"kind": _known_kind(error), "what": error.what, "fix": error.fix, "facts": facts}
+        return {"kind": kind, "what": error.what, "fix": error.fix, "facts": facts}
     return {
         "builtin": type(error).__module__ == "builtins",
         "name": type(error).__name__,
@@ -58,19 +58,13 @@ def _made(told: dict[str, Any]) -> Exception:
         return _foreign(told["name"], told["message"], builtin=told["builtin"])
     if told["kind"] == "ApplicationError":
         return ApplicationError(told["data"])
+    facts = told["facts"]
     if told["kind"] == "Snooze":
-        return _snooze(told)
+        delay = None if facts["delay"] is None else timedelta(seconds=facts["delay"])
+        until = None if facts["until"] is None else datetime.fromisoformat(facts["until"])
+        return Snooze(delay, until=until, reason=told["what"])
     kind: type[PenstockError] = getattr(errors, told["kind"])
-    return kind(told["what"], fix=told["fix"], **told["facts"])
-
-
-def _snooze(told: dict[str, Any]) -> Snooze:
-    delay, until = told["facts"]["delay"], told["facts"]["until"]
-    return Snooze(
-        None if delay is None else timedelta(seconds=delay),
-        until=None if until is None else datetime.fromisoformat(until),
-        reason=told["what"],
-    )
+    return kind(told["what"], fix=told["fix"], **facts)
 
 
 def _foreign(name: str, message: str, *, builtin: bool) -> Exception:
@@ -81,8 +75,3 @@ def _foreign(name: str, message: str, *, builtin: bool) -> Exception:
             if str(error) == message:
                 return error
     return RuntimeError(f"{name}: {message}")
-
-
-def _known_kind(error: PenstockError) -> str:
-    """The nearest of penstock's own classes; a program may have derived from it."""
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)

@@ -15,6 +15,7 @@ from penstock.calls.run.budget import Budget
 from penstock.calls.run.containment import contained
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.execution import PLAIN, Execution
 from penstock.calls.run.handler import Ctx, run_handler
 from penstock.calls.run.running import Moment, Running
 from penstock.calls.run.threads import Place
@@ -29,11 +30,11 @@ from penstock.functions.function import (
     check_depth,
     expect,
 )
-from penstock.jobs.job import NewJob, Settlement
+from penstock.jobs.job import NewJob
 from penstock.jobs.work import Work
 from penstock.observe import points
 from penstock.store.contract.session import Session
-from penstock.transaction.commit import Seal, commit
+from penstock.transaction.commit import commit
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
@@ -42,8 +43,6 @@ from penstock.values import copier, encode_json
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SettleResult = Callable[[Any], Settlement]
-Finish = Callable[[Any], Any]
 Encode = Callable[[Any], bytes]
 Arguments = dict[str, Any]
 QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
@@ -97,7 +96,7 @@ class Runner:
         async def check() -> dict[str, Any]:
             return function.signature.check(copied(given))
 
-        return cast("R", await self.mutation(function, check, depth, work=work))
+        return cast("R", await self.mutation(function, check, depth, PLAIN if work is None else Execution(work=work)))
 
     async def run_action(
         self,
@@ -130,13 +129,7 @@ class Runner:
         function: AnyFunction,
         check: Callable[[], Awaitable[dict[str, Any]]],
         depth: int = 0,
-        *,
-        lease: int | None = None,
-        settle: SettleResult | None = None,
-        finish: Finish | None = None,
-        work: Work | None = None,
-        moment: Moment | None = None,
-        seal: Seal | None = None,
+        execution: Execution = PLAIN,
     ) -> Any:
         """Run a mutation, from scratch each time it conflicts, with the same time and chance.
 
@@ -144,26 +137,19 @@ class Runner:
             function: The mutation.
             check: Gives its checked arguments, anew for each attempt.
             depth: How many calls it is nested in.
-            lease: For a job: the lease it runs under.
-            settle: For a job: from the result to what is written about the job, in the same transaction.
-            finish: From the result to what is returned, before the commit: if it raises, nothing is committed.
-            work: The attempt at a job that it runs in.
-            moment: Its time and chance, if it has been run before.
-            seal: For an outbox: writes how far it has come, in the same transaction.
+            execution: What goes with it.
 
         Raises:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
-        now, seed = moment or self.moment()
+        moment = execution.moment or self.moment()
         with self.engine.journal.call(function):
             async with self.engine.thread(function, depth) as thread:
 
                 async def once(queue: int | None) -> Any:
-                    return await self._mutation_once(
-                        function, await check(), queue, now, seed, depth, lease, settle, finish, thread, work, seal
-                    )
+                    return await self._mutation_once(function, await check(), depth, thread, queue, moment, execution)
 
-                return await self.attempts.write(once, function.name, for_ever=settle is not None)
+                return await self.attempts.write(once, function.name, for_ever=execution.settle is not None)
 
     async def shared_mutation(
         self, part: Part, function: AnyFunction, arguments: dict[str, Any], moment: Moment, work: Work
@@ -313,26 +299,22 @@ class Runner:
     async def _mutation_once(
         self,
         function: AnyFunction,
-        arguments: dict[str, Any],
-        queue: int | None,
-        now: datetime,
-        seed: int,
+        arguments: Arguments,
         depth: int,
-        lease: int | None,
-        settle: SettleResult | None,
-        finish: Finish | None,
         thread: Place | None,
-        work: Work | None,
-        seal: Seal | None,
+        queue: int | None,
+        moment: Moment,
+        execution: Execution,
     ) -> Any:
+        lease, settle, finish = execution.lease, execution.settle, execution.finish
         session = await self.attempts.begin_write(queue, for_ever=settle is not None)
         try:
-            transaction = self._transaction(session, now, seed, work)
+            transaction = self._transaction(session, *moment, execution.work)
             result = await self._in_transaction(transaction, function, arguments, depth, thread)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
             answer = finish(result) if finish else result
-            await commit(transaction, lease, settle(result) if settle else None, seal)
+            await commit(transaction, lease, settle(result) if settle else None, execution.seal)
         finally:
             await session.rollback()
         return answer

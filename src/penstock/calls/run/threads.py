@@ -1,7 +1,7 @@
-"""Threads for functions written with def: a place in one is taken before the work that needs it begins.
+"""Threads for functions written with def: a function takes its place in a thread before its work begins.
 
-Owns how many run at once, and which of them run functions whose callers have given up. Nothing ends a thread from
-outside, so such a function holds its place until it ends by itself, and the threads do not keep a process alive.
+Nothing ends a thread from outside. So a function whose caller has given up holds its place until it returns. The
+threads do not keep a process alive.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from penstock.errors import Overloaded
 R = TypeVar("R")
 
 _LARGE = 16 * 1024
-_MOMENT = 1.0  # seconds in which what was given up mostly ends: its statement is cut off, and its next call refused
+_MOMENT = 1.0  # seconds in which an abandoned function mostly ends: its statement is cut off, its next call refused
 
-_APART = ThreadPoolExecutor(
-    1, "penstock-apart"
-)  # reading JSON holds the interpreter: two would keep calls waiting twice
+_APART = ThreadPoolExecutor(1, "penstock-apart")  # only one, since reading JSON holds the interpreter
 _GOING_ON: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar("going_on", default=None)
 
 
 @contextmanager
 def going_on() -> Iterator[list[Future[Any]]]:
-    """What goes on in threads though those that had called it in this block have given up."""
+    """The functions that go on in threads after their callers in this block have given up."""
     noted: list[Future[Any]] = []
     token = _GOING_ON.set(noted)
     try:
@@ -45,10 +43,9 @@ class Threads:
     """A number of threads, started when first needed.
 
     Args:
-        name: What the threads are called.
+        name: The name of the threads.
         count: How many there are, at most.
-        patient: Whether to wait for a place even if all run functions whose callers have given up; for work that can
-            be ended from outside.
+        patient: Whether to wait for a place even if all are held by abandoned functions, as these can be ended.
     """
 
     def __init__(self, name: str, count: int, *, patient: bool = False) -> None:
@@ -56,7 +53,7 @@ class Threads:
         self._count = self._free = count
         self._patient = patient
         self._started = 0
-        self._line: deque[tuple[Place, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[Place, asyncio.Future[None]]] = deque()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._given_up: list[str] = []
         self._stuck = False
@@ -65,19 +62,14 @@ class Threads:
         self._empty = asyncio.Event()
 
     def place(self, what: str, **facts: Any) -> Place:
-        """A place in a thread, to be held with ``async with``.
+        """A place in a thread for a function, to be held with ``async with``.
 
-        Args:
-            what: The function that will run there.
-            **facts: Facts of the error if there is none.
-
-        Raises:
-            Overloaded: On entering: for longer than a moment, all threads run functions whose callers have given up.
+        Entering raises Overloaded, with these facts, if all threads are held by abandoned functions for a while.
         """
         return Place(self, what, facts)
 
     async def idle(self, seconds: float) -> list[str]:
-        """Wait until nothing runs, for this time at most; the functions that still run then."""
+        """Wait until nothing runs, for this time at most; the functions that still run."""
         self._empty.clear()
         if self._taken:
             with suppress(TimeoutError):
@@ -86,7 +78,7 @@ class Threads:
         return list(self._taken)
 
     def close(self) -> None:
-        """End the threads; one whose function still runs is left to itself."""
+        """End the threads; those whose function still runs end with it."""
         if self._soon_stuck is not None:
             self._soon_stuck.cancel()
         for _ in range(self._started):
@@ -95,15 +87,13 @@ class Threads:
     # ----- for places
 
     async def take(self, place: Place) -> None:
-        """Wait for a place, first come, first served."""
         if self._free:
             self._free -= 1
         else:
-            await self._stand_in_line(place)
+            await self._queue(place)
         self._taken.append(place.what)
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have a thread do some work; there is one for each place."""
         if self._started < self._count - self._free:
             self._started += 1
             name = f"{self._name}-{self._started}"
@@ -111,13 +101,12 @@ class Threads:
         self._work.put(work)
 
     def give_up(self, place: Place) -> None:
-        """Its caller has gone, but its work goes on."""
+        """Note that the caller has gone, but the work goes on."""
         self._given_up.append(place.what)
         if len(self._given_up) == self._count and not self._patient:
             self._soon_stuck = asyncio.get_running_loop().call_later(_MOMENT, self._refuse_all)
 
     def release(self, place: Place, *, given_up: bool = False) -> None:
-        """Its work has ended."""
         self._taken.remove(place.what)
         if given_up:
             self._given_up.remove(place.what)
@@ -132,18 +121,18 @@ class Threads:
     # ----- steps
 
     def _refuse_all(self) -> None:
-        """Who waits, and who comes until a thread is free, would wait for nobody knows how long."""
+        """Refuse all callers until a thread is free, as nobody knows when that will be."""
         self._stuck = True
-        while self._line:
-            waiting, turn = self._line.popleft()
+        while self._waiting:
+            waiting, turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_exception(self._refusal(waiting))
 
-    async def _stand_in_line(self, place: Place) -> None:
+    async def _queue(self, place: Place) -> None:
         if self._stuck:
             raise self._refusal(place)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append((place, turn))
+        self._waiting.append((place, turn))
         try:
             await turn
         except BaseException:
@@ -152,8 +141,8 @@ class Threads:
             raise
 
     def _hand_on(self) -> None:
-        while self._line:
-            _, turn = self._line.popleft()
+        while self._waiting:
+            _, turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -162,20 +151,15 @@ class Threads:
     def _refusal(self, place: Place) -> Overloaded:
         functions = ", ".join(sorted(set(self._given_up)))
         return Overloaded(
-            f"{place.what} found no thread: all {self._count} are held by calls of {functions} that were given up and "
+            f"{place.what} found no thread: all {self._count} are busy with timed-out calls of {functions} that "
             "have not ended.",
-            fix="Give what functions written with def wait for a time limit of its own, so that they end.",
+            fix="Give blocking calls in def functions a timeout of their own.",
             **place.facts,
         )
 
 
 class Place:
-    """A place in a thread; for the time of a block, and until the work that was begun in it has ended.
-
-    Attributes:
-        what: The function that runs in it.
-        facts: Facts of the error if there is no place.
-    """
+    """A place in a thread, held for the time of a block and until the function in it has ended."""
 
     __slots__ = ("_future", "_threads", "facts", "what")
 
@@ -197,7 +181,7 @@ class Place:
         loop = asyncio.get_running_loop()
 
         def ended(_: Future[Any]) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and with it all is over
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(lambda: self._threads.release(self, given_up=True))
 
         self._threads.give_up(self)
@@ -206,7 +190,7 @@ class Place:
         future.add_done_callback(ended)
 
     async def run(self, work: Callable[[], R]) -> R:
-        """Do blocking work in the thread, in the context of the caller; one piece at a time."""
+        """Do blocking work in the thread, in the context of the caller."""
         future: Future[R] = Future()
         context = contextvars.copy_context()
         self._future = future
@@ -214,20 +198,15 @@ class Place:
         return await asyncio.wrap_future(future)
 
 
-def is_small(size: int) -> bool:
-    """Whether work on so many bytes is done sooner than a thread could begin it."""
-    return size <= _LARGE
-
-
 async def apart(size: int, work: Callable[[], R]) -> R:
-    """Do work that takes longer the more bytes there are, such as checking them; if there are many, in one thread."""
-    if is_small(size):
+    """Do work on so many bytes, such as checking them; in a thread if there are many."""
+    if size <= _LARGE:  # sooner done than a thread could begin
         return work()
     return await asyncio.get_running_loop().run_in_executor(_APART, contextvars.copy_context().run, _do_and_yield, work)
 
 
 def _do_and_yield(work: Callable[[], R]) -> R:
-    """Do some work, then let the event loop do all of its own that has waited, not only its next step."""
+    """Do some work, then let the event loop catch up."""
     begun = profile_timer()
     try:
         return work()
@@ -238,7 +217,7 @@ def _do_and_yield(work: Callable[[], R]) -> R:
 def _work(given: SimpleQueue[Callable[[], None] | None]) -> None:
     while (work := given.get()) is not None:
         work()
-        del work  # an idle thread keeps nothing alive
+        del work  # so that an idle thread keeps nothing alive
 
 
 def _do(future: Future[R], work: Callable[[], R]) -> None:
@@ -246,7 +225,7 @@ def _do(future: Future[R], work: Callable[[], R]) -> None:
         return
     try:
         result = work()
-    except StopIteration as error:  # which no future can hold
+    except StopIteration as error:  # no future can hold it
         future.set_exception(RuntimeError(f"StopIteration: {error}"))
     except BaseException as error:  # noqa: BLE001 - whatever it raises is its caller's
         future.set_exception(error)

@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.running import Running
 from penstock.calls.runs import Runs
 from penstock.clock import secret
@@ -80,7 +79,7 @@ class ActionWork:
         Raises:
             ValueInvalid: The time is not between 0 and a year.
             ContextError: This attempt has a token already.
-            LeaseLost: The job is not this worker's any more.
+            LeaseLost: The job no longer belongs to this worker.
         """
         return self._calls.track(self._complete_later(timeout))
 
@@ -100,47 +99,9 @@ class ActionWork:
         attempt.issued = True  # an answer that is lost may be one
         store = runner.engine.store
         if not await runner.patiently(lambda: store.tokens.issue(attempt.lease, token, deadline)):
-            raise LeaseLost(f"{self.id} is not this worker's any more.")
+            raise LeaseLost(f"{self.id} no longer belongs to this worker.")
         attempt.held = True
         return text
-
-
-class SyncActionWork:
-    """``ctx.work`` of an action written with def; see `ActionWork`."""
-
-    __slots__ = ("_wait", "_work")
-
-    def __init__(self, work: ActionWork, wait: Bridge) -> None:
-        self._work = work
-        self._wait = wait
-
-    @property
-    def id(self) -> JobId:
-        """See `ActionWork.id`."""
-        return self._work.id
-
-    @property
-    def attempt(self) -> int:
-        """See `ActionWork.attempt`."""
-        return self._work.attempt
-
-    @property
-    def deadline(self) -> datetime | None:
-        """See `ActionWork.deadline`."""
-        return self._work.deadline
-
-    @property
-    def cancelled(self) -> bool:
-        """See `ActionWork.cancelled`."""
-        return self._work.cancelled
-
-    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """See `ActionWork.progress`."""
-        self._wait(self._work.progress(done, total, note))
-
-    def complete_later(self, timeout: timedelta = timedelta(hours=1)) -> str:
-        """See `ActionWork.complete_later`."""
-        return self._wait(self._work.complete_later(timeout))
 
 
 def _is_wait(value: object) -> bool:

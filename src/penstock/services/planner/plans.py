@@ -1,7 +1,4 @@
-"""Writes what is planned for rows. A row that the database refuses for good keeps none of the others.
-
-Owns finding that row: a piece that is refused is written in halves. All of them are fenced as the whole is.
-"""
+"""Writes the plans of rows. If the database refuses some, it writes halves until it finds the rows to leave out."""
 
 from __future__ import annotations
 
@@ -19,13 +16,9 @@ _LONGEST_KEY = 200
 
 
 async def write_plans(
-    tasks: Tasks,
-    rows: Sequence[RowPlan],
-    move: Move,
-    now: datetime,
-    progress: Sequence[Progress] = (),
+    tasks: Tasks, rows: Sequence[RowPlan], move: Move, now: datetime, progress: Sequence[Progress] = ()
 ) -> bool:
-    """Write plans, and move the reader on with them; False if another planner has it."""
+    """Write plans and move the reader; False if another planner has it."""
     try:
         return await tasks.plan(rows, move, now, progress) is not None
     except (DataError, InputError) as error:

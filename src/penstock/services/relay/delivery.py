@@ -241,7 +241,7 @@ class Line(Service):
         if known is not None and most is not None and known.deaths >= most:
             await self._pass_by(item, replace(known, halted=True, retry_at=None), known)
             return False
-        error = WorkerLost("The process died that handed it over.")
+        error = WorkerLost("The process that delivered it died.")
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
         at = now if known is None or known.retry_at is None else min(now, known.retry_at)  # so that it is next again
         begun = replace(begun, halted=False, retry_at=at, key=item.change.key, left=item.backfill)

@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from penstock.api.outbox.declared import DeclaredOutbox
+from penstock.calls.lease import LOOK_PART, Lease
 from penstock.calls.run.runner import Runner
-from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.errors import TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.services.relay.cursor import Holder
 from penstock.services.relay.delivery import Line
+from penstock.services.rescue import Rescue
 from penstock.services.service import Service
-from penstock.services.worker.rescue import Rescue
 
 _IDLE = 60.0
-# Of the setting `lease`:
-_HOLDS_PART, _RENEW_PART, _STOP_PART, _TICK_PART, _LOOK_PART = 0.75, 0.25, 0.6, 0.25, 0.1
 
 
 class Relay(Service):
@@ -43,30 +42,26 @@ class Relay(Service):
         super().__init__(runner.engine.clock)
         self._runner = runner
         self._store = runner.engine.store
-        self._label = f"relay {name}"
         self._bound = runner.engine.config.lease
-        self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
+        self._lease = Lease(runner.engine, f"relay {name}", self._lose)
         self._holder = Holder()
         self._rescue = Rescue(runner)
-        self._renewed_at = -1e9
         self.lines = [Line(runner, one, self._holder) for one in outboxes]
 
     async def tick(self) -> float:
         """Keep the lease; seconds until it is to be renewed."""
         if not self.lines:
             return _IDLE
-        now = self.clock.monotonic()
-        if self._holder.lease is None:
-            self._holder.lease = await self._store.leases.take(self._label, self._ttl, self.clock.now())
-            self._is_held_since(now)
+        taken = self._lease.number is None
+        await self._lease.keep()
+        self._holder.lease, self._holder.until = self._lease.number, self._lease.stop_at
+        if taken:
             self._wake()
-        elif now - self._renewed_at >= self._bound * _RENEW_PART:
-            await self._renew(self._holder.lease, now)
-        pause = self._until_renewal()
+        pause = self._lease.due
         if all(line.has_it for line in self.lines):
             return pause
         await self._take_over()
-        return min(pause, self._bound * _LOOK_PART)
+        return min(pause, self._bound * LOOK_PART)
 
     async def drain(self) -> None:
         """Hand over all that there is now, one outbox after another, as tests do that start no services."""
@@ -93,10 +88,10 @@ class Relay(Service):
         await asyncio.gather(self._end_lines(ended), self._hold_until(ended))
         for line in self.lines:
             self._store.signals.unsubscribe(line.wake)
-        if self._holder.lease is not None:
-            lease, self._holder.lease = self._holder.lease, None
+        if (lease := self._lease.number) is not None:
+            self._holder.lease = None
             try:
-                await self._store.leases.give_back(lease)
+                await self._lease.give_back()
             except TryAgain as error:
                 log_event("relay.lease_kept", logging.WARNING, lease=lease, error=error)
             self._store.signals.notify()
@@ -116,44 +111,20 @@ class Relay(Service):
 
     async def _hold_until(self, ended: asyncio.Event) -> None:
         """Keep the lease, or another relay would hand over what is still under way."""
-        pause = self._until_renewal()
+        pause = self._lease.due
         while self._holder.lease is not None and not await self.clock.wait(ended, pause):
             pause = await self._guarded_tick()
 
-    def _until_renewal(self) -> float:
-        return max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
-
-    async def _renew(self, lease: int, now: float) -> None:
-        left = self._renewed_at + self._bound * _STOP_PART - now
-        try:
-            async with asyncio.timeout(max(left, self._bound * _TICK_PART)):
-                await self._store.synchronize()
-                held = await self._store.leases.renew(lease, self._ttl, self.clock.now())
-        except (TryAgain, TimeoutError) as error:
-            if self.clock.monotonic() - self._renewed_at >= self._bound * _STOP_PART:
-                await self._lose("it could not be renewed in time")
-            if isinstance(error, TimeoutError):
-                raise DatabaseUnavailable("The database did not answer in time to renew a lease.") from error
-            raise
-        if held:
-            self._is_held_since(now)
-        else:
-            await self._lose("another process took it over")
-
     async def _take_over(self) -> None:
         """Take away leases that have run out: whoever handed over may be dead, and there may be no worker to notice."""
-        if self._rescue.is_due and await self._rescue.look(self._holder.lease):
+        if self._rescue.is_due and await self._rescue.look(self._lease.number):
             self._wake()
 
-    async def _lose(self, reason: str) -> None:
+    async def _lose(self, lease: int, reason: str) -> None:
         """Stop handing over at once: another relay may begin to."""
-        log_event("relay.lease_lost", logging.ERROR, lease=self._holder.lease, reason=reason)
+        log_event("relay.lease_lost", logging.ERROR, lease=lease, reason=reason)
         self._holder.lease = None
         await asyncio.gather(*(line.interrupt() for line in self.lines))
-
-    def _is_held_since(self, now: float) -> None:
-        self._renewed_at = now
-        self._holder.until = now + self._bound * _STOP_PART
 
     def _wake(self) -> None:
         for line in self.lines:

@@ -1,7 +1,7 @@
-"""The jobs that a worker has under way, from the claim that gave them until it is known what became of each.
+"""Executes a worker's jobs, from the claim until the outcome of each is known.
 
-Owns which of them run together: mutations in shared transactions, calls of batch functions, all others by themselves.
-Leaves the lease, and writing down what became of them, to the worker.
+Owns which jobs run together: mutations in shared transactions, calls of batch functions, all others alone. Leaves the
+lease and settling to the worker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
 from penstock.calls.jobs.batch import Batches
@@ -27,51 +27,46 @@ from penstock.jobs.progress import Progress
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
-from penstock.services.worker.progress import Heard
+from penstock.services.worker.progress import ProgressBuffer
 from penstock.store.contract.jobs import Room
 
 _LEAST_PIECE = 50
 _IN_TURN = 250
 
 
-class UnderWay:
+class Executor:
     """The jobs of one worker.
 
     Args:
         runner: Runs functions.
         places: How many jobs run at once.
-        heard: Is told how far they have come.
-        ended: Called when something is to be written: a job has ended, or said how far it has come.
+        progress: Collects the progress of jobs.
+        wake: Wakes the worker, which then settles an outcome or writes progress.
 
     Attributes:
         running: The jobs that run, or will in a moment.
-        busy: How many of them hold a slot, by pool; also those that have ended, and go on in a thread.
-        outcomes: The jobs that have ended and are not settled yet, with what became of each.
-        batches: Those that run together because their function takes many at once.
+        busy: How many jobs hold a slot, by pool; a job that has ended counts while it goes on in a thread.
+        outcomes: The jobs that have ended and are not settled yet.
     """
 
-    def __init__(self, runner: Runner, places: int, heard: Heard, ended: Callable[[], None]) -> None:
+    def __init__(self, runner: Runner, places: int, progress: ProgressBuffer, wake: Callable[[], None]) -> None:
         self.running: dict[UUID, Running] = {}
         self.busy: Counter[str] = Counter()
         self.outcomes: list[tuple[Job, Outcome]] = []
-        self.batches = Batches(runner, self._end_job)
         self._runner = runner
         self._places = places
-        self._heard = heard
-        self._wake = ended
+        self._progress = progress
+        self._wake = wake
+        self._batches = Batches(runner, self._end_job)
         self._groups = Groups(runner, self._end_job, self._start_alone)
-        # Attempts that go on though their jobs were ended from outside, and begun anew.
-        self._overtaken: list[Running] = []
-        # Attempts that have ended, and of which something goes on in a thread.
-        self._lingering: set[Running] = set()
+        self._overtaken: list[Running] = []  # attempts that go on though an outside call ended their jobs, begun anew
+        self._lingering: set[Running] = set()  # attempts that have ended but go on in a thread
         self._added: list[Running] = []
         self._waiting: deque[Running] = deque()
         self._lane: object = None
-        # A mutation that began by itself; those that come meanwhile share a transaction, and not one each beside it.
-        self._single: Running | None = None
+        self._single: Running | None = None  # a mutation that runs alone; those that come meanwhile share a transaction
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
-        self._turn = 0
         self._turns: dict[str, int] = {}
 
     @property
@@ -81,29 +76,28 @@ class UnderWay:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether few places are free; a claim costs the same for few jobs as for many."""
+        """Whether few places are free; a claim for few jobs costs as much as one for many."""
         return self.free < self._places // 4
 
     @property
     def piece(self) -> int:
-        """How many to claim at once: of many places half, while jobs come, so that some run while others are claimed.
+        """How many jobs to claim at once: half of many places, so that some run while others are claimed.
 
-        What is gathered into batches is claimed whole, since a batch is of one piece.
+        Jobs of batch functions are claimed at once, since they run as one.
         """
         return self._places if self._claims_whole else max(min(self._places, _LEAST_PIECE), self._places // 2)
 
     def last_turn(self, room: Room) -> int:
-        """When a pool had its last turn: of those that run as much, the one that waits longest is next."""
+        """When a pool had its last turn. Among pools that run as many jobs, the longest waiting one is next."""
         return self._turns.get(room.pool, 0)
 
     def _take_turns(self, given: Counter[str]) -> None:
-        """Pools have got so many places at once: who got the most had the last turn, then who had it before."""
+        """Order pools by the places each got: the one with the most had the last turn."""
         for pool in sorted(given, key=lambda pool: (given[pool], self._turns.get(pool, 0))):
-            self._turn += 1
-            self._turns[pool] = self._turn
+            self._turns[pool] = max(self._turns.values(), default=0) + 1
 
     def add(self, jobs: Sequence[Job], lease: int, permits: Mapping[str, Permit]) -> None:
-        """Add jobs that were claimed, with what lets them start. They hold their places from now on."""
+        """Add claimed jobs, with the permits of their pools. They take their places now."""
         find, batched = self._runner.engine.registry.find, False
         self._take_turns(Counter(job.pool for job in jobs))
         for job in jobs:
@@ -116,19 +110,19 @@ class UnderWay:
                 batched = batched or function.batch is not None
             if (older := self.running.get(job.id)) is not None:
                 self._overtaken.append(older)
-                self._heard.forget(job.id)
+                self._progress.forget(job.id)
             self.running[job.id] = running
             self._added.append(running)
             self.busy[job.pool] += running.needs_slot
         self._claims_whole = batched or (self._has_batches and not jobs)
 
     def start(self) -> None:
-        """Start what was added, once what its worker is about to ask of the database has been asked."""
+        """Start the added jobs once the worker has sent its next statements."""
         if self._added:
             asyncio.get_running_loop().call_soon(self.start_now)
 
     def start_now(self) -> None:
-        """Start what was added: several mutations in shared transactions, calls of batch functions together."""
+        """Start the added jobs."""
         added, self._added = self._added, []
         sharing: list[Running] = []
         for running in added:
@@ -138,7 +132,7 @@ class UnderWay:
             elif function.kind is FunctionKind.MUTATION and self._groups.takes(job, function):
                 sharing.append(running)
             elif function.batch is not None:
-                self.batches.add(function, function.batch, running)
+                self._batches.add(function, function.batch, running)
             else:
                 self._start_alone(running)
         if len(sharing) == 1 and self._single is None and not self._groups.busy:
@@ -147,19 +141,27 @@ class UnderWay:
         elif sharing:
             self._groups.add(sharing)
         if self.free <= 0:
-            self.batches.hurry()
+            self._batches.hurry()
+
+    def cancel(self, jobs: Collection[UUID]) -> int:
+        """Tell those of these jobs that run here to stop; how many do."""
+        ours = [self.running[job] for job in jobs if job in self.running]
+        for running in ours:
+            running.cancelled.set()
+        self._batches.note_cancel()
+        return len(ours)
 
     async def wait_for_one(self, seconds: float) -> None:
-        """Wait until one has ended, at most so long."""
+        """Wait until a job has ended, for this time at most."""
         await asyncio.wait(self._tasks(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def wait(self) -> None:
-        """Wait until all have ended that are under way now."""
+        """Wait until all present jobs have ended."""
         if self.running:
             await asyncio.wait(self._tasks())
 
     async def stop(self, seconds: float) -> list[Running]:
-        """Stop all; these. Nobody waits for longer than this for one that does not let itself be stopped."""
+        """Stop all jobs and return them; those that do not stop within this time are left alone."""
         ours, self.running = list(self.running.values()), {}
         stopped, self._overtaken = ours + self._overtaken, []
         unstarted = {*self._added, *self._waiting}
@@ -170,7 +172,7 @@ class UnderWay:
         for running in self._lingering:
             running.stopped = True
         self._lingering.clear()
-        self._heard.clear()
+        self._progress.clear()
         tasks = set()
         for running in stopped:
             running.stopped, running.outcome = True, interrupted(running)
@@ -185,7 +187,7 @@ class UnderWay:
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         self.start_now()
-        while self._waiting:  # who waits for them is given a task of each
+        while self._waiting:  # a caller that waits needs a task of each
             running = self._waiting.popleft()
             running.task = asyncio.get_running_loop().create_task(self._run_job(running))
         return [running.task for running in self.running.values()]
@@ -198,13 +200,13 @@ class UnderWay:
             self._open_lane()
 
     def _open_lane(self) -> None:
-        """Have jobs run in turn in one task, until one has to wait: it keeps the task, and the rest gets another.
+        """Run jobs in turn in one task. The first job that has to wait keeps the task; the others get another.
 
-        A task for each would cost those that do not wait as much as all the rest of running them.
+        A task for each would double the cost of a job that does not wait.
         """
         loop, self._lane = asyncio.get_running_loop(), object()
         lane = loop.create_task(self._run_in_turn(self._lane))
-        # Comes when it waits for the first time, or has ended; until then nothing else may know of the task.
+        # Runs when the task first waits or ends; nothing else may know of the task before.
         loop.call_soon(self._leave_lane, lane)
 
     def _leave_lane(self, _lane: asyncio.Task[None]) -> None:
@@ -215,20 +217,19 @@ class UnderWay:
     async def _run_in_turn(self, lane: object) -> None:
         task, context = asyncio.current_task(), contextvars.copy_context()
         assert task is not None  # noqa: S101 - it runs in one
-        for _ in range(_IN_TURN):  # after which the loop looks at what has come meanwhile
+        for _ in range(_IN_TURN):  # then the event loop gets its turn
             if not self._waiting:
                 return
             running = self._waiting.popleft()
             running.task = task
             await self._run_job(running)
             if self._lane is not lane or task.cancelling() or contextvars.copy_context() != context:
-                return  # what one job leaves behind is nothing to the next
+                return  # a job must not leak its context into the next
 
     # ----- one job
 
     def _note(self, running: Running, progress: Progress) -> None:
-        """A job says how far it has come."""
-        if self.running.get(running.job.id) is running and self._heard.note(running.job.id, progress):
+        if self.running.get(running.job.id) is running and self._progress.note(running.job.id, progress):
             self._wake()
 
     async def _run_job(self, running: Running) -> None:
@@ -252,8 +253,8 @@ class UnderWay:
             self._single = None
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
-        if job.options.task is not None:
-            engine.holds.ended(job.options.task, job, outcome, engine.clock.now())
+        if job.options.task is not None and engine.pauses.concerns(job.options.task):
+            engine.pauses.ended(job.options.task, job, outcome, engine.clock.now())
         if running.stopped:
             running.outcome = outcome
             return
@@ -266,13 +267,13 @@ class UnderWay:
         else:
             self._overtaken = [one for one in self._overtaken if one is not running]
         if is_ours and not held:
-            self._heard.forget(job.id)
-        if not held:  # which is busy until its slot has gone with it
+            self._progress.forget(job.id)
+        if not held:  # a held job keeps its slot until the worker lets go of it
             self._leave(running)
         self._wake()
 
     def _leave(self, running: Running) -> None:
-        """Free the place and the slot of a job that has ended, once nothing of it goes on in a thread."""
+        """Free the place and the slot of a job that has ended, once no thread runs for it."""
         self._lingering.discard(running)
         if running.stopped:
             return
@@ -285,7 +286,7 @@ class UnderWay:
         loop = asyncio.get_running_loop()
 
         def ended(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all is over
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._leave, running)
 
         thread.add_done_callback(ended)

@@ -1,65 +1,47 @@
-"""What a worker does for all: takes over the jobs of leases that have run out, and carries out cancels.
+"""Housekeeping that any worker does for all: takes over expired leases, ends overdue jobs, carries out cancels.
 
-Any worker does it; whoever is first does, and the others find nothing left.
+The worker that comes first does it; the others find nothing left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from uuid import UUID
-
-from penstock.calls.jobs.batch import Batches
 from penstock.calls.journal import tell_of_broken
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Running
 from penstock.jobs.job import Job, Settlement
 from penstock.jobs.settle import cancel_anyhow
-from penstock.services.worker.external import Outside
-from penstock.services.worker.rescue import Rescue
+from penstock.services.rescue import Rescue
+from penstock.services.worker import external
+from penstock.services.worker.executor import Executor
 
 _CANCELS_AT_ONCE = 1000
 
 
-class Others:
-    """Looks after what is not its worker's own.
+class Housekeeping:
+    """The housekeeping of one worker."""
 
-    Args:
-        runner: Runs functions.
-        outside: Looks after jobs that no worker runs.
-    """
-
-    def __init__(self, runner: Runner, outside: Outside) -> None:
-        self._engine = runner.engine
-        self._store = runner.engine.store
-        self._clock = runner.engine.clock
-        self._outside = outside
+    def __init__(self, runner: Runner, executor: Executor) -> None:
+        self._runner = runner
+        self._executor = executor
         self._rescue = Rescue(runner)
 
-    async def look_after(self, own: int | None) -> None:
-        """Now and then take over the jobs of leases that have run out, but for one's own."""
+    async def rescue(self, own: int | None) -> None:
+        """Now and then take over the jobs of expired leases, and end the jobs whose completion is overdue."""
         if self._rescue.is_due:
             await self._rescue.look(own)
-            await self._outside.expire()
+            await external.expire(self._runner)
 
-    async def cancel(self, running: Mapping[UUID, Running], batches: Batches) -> bool:
-        """Carry out what anybody asked to be canceled; whether any job has ended by that, of which there may be more.
-
-        Args:
-            running: The jobs that the worker runs: they are told.
-            batches: Those of them that run together.
-        """
-        now, kept = self._clock.now(), self._engine.keep
+    async def cancel(self) -> bool:
+        """Carry out requests to cancel; whether any job has ended by that, so that there may be more."""
+        engine = self._runner.engine
+        now = engine.clock.now()
         canceled: list[tuple[Job, Settlement]] = []
 
         def decide(jobs: list[Job]) -> list[Settlement]:
-            canceled[:] = [(job, cancel_anyhow(job, now, kept, tell_of_broken)) for job in jobs]
+            canceled[:] = [(job, cancel_anyhow(job, now, engine.keep, tell_of_broken)) for job in jobs]
             return [settlement for _, settlement in canceled]
 
-        asked = await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide)
-        ours = [running[job] for job in asked if job in running]
-        for one in ours:
-            one.cancelled.set()
-        batches.note_cancel()
-        self._engine.journal.settled(canceled)
-        ended = len(ours) < len(asked) and await self._outside.cancel()  # others run on other workers, or on none
+        asked = await engine.store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide)
+        ours = self._executor.cancel(asked)
+        engine.journal.settled(canceled)
+        ended = ours < len(asked) and await external.cancel(self._runner)  # others run on other workers, or on none
         return bool(canceled) or ended

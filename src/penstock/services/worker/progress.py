@@ -1,7 +1,4 @@
-"""How far the jobs of a worker have come, as they say themselves: written about once a second, all in one statement.
-
-Owns what has been said and is not written yet. A job may say it as often as it likes; only the last one counts.
-"""
+"""The progress that a worker's jobs report: written about once a second, the last report of each, in one statement."""
 
 from __future__ import annotations
 
@@ -15,43 +12,41 @@ from penstock.store.contract.store import Store
 _EVERY = 1.0
 
 
-class Heard:
-    """What the jobs of one worker have said."""
+class ProgressBuffer:
+    """The reports that are not written yet."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._said: dict[UUID, Progress] = {}
+        self._reported: dict[UUID, Progress] = {}
         self._written_at = -math.inf
 
     def note(self, job: UUID, progress: Progress) -> bool:
-        """Remember how far a job has come; whether it is the first to say so since they were written."""
-        first = not self._said
-        self._said[job] = progress
+        """Keep the progress of a job; whether it is the first since the last write."""
+        first = not self._reported
+        self._reported[job] = progress
         return first
 
     def forget(self, job: UUID) -> None:
-        """A job does not run any more, or begins anew."""
-        self._said.pop(job, None)
+        """Drop the report of a job that has ended or begins anew."""
+        self._reported.pop(job, None)
 
     def clear(self) -> None:
-        """No job runs any more."""
-        self._said.clear()
+        self._reported.clear()
 
+    @property
     def due(self) -> float:
-        """Seconds until they are to be written; more than anybody waits if there is nothing to write."""
-        if not self._said:
-            return math.inf
-        return max(0.0, self._written_at + _EVERY - self._clock.monotonic())
+        """Seconds until the next write; infinite if there is nothing to write."""
+        return max(0.0, self._written_at + _EVERY - self._clock.monotonic()) if self._reported else math.inf
 
     async def write(self, lease: int | None, *, at_once: bool = False) -> None:
-        """Write what has been said, if it is time to, and there is a lease."""
-        if lease is None or not self._said or (self.due() > 0 and not at_once):
+        """Write the reports if that is due and there is a lease."""
+        if lease is None or not self._reported or (self.due > 0 and not at_once):
             return
-        said, self._said = self._said, {}
+        reported, self._reported = self._reported, {}
         try:
-            await self._store.tokens.report(lease, said)
+            await self._store.tokens.report(lease, reported)
         except BaseException:
-            self._said = said | self._said
+            self._reported = reported | self._reported
             raise
         self._written_at = self._clock.monotonic()

@@ -1,7 +1,6 @@
 """The slots that a worker holds of pools with a limit: when it takes some, and when it gives them back.
 
-Owns what is known of each pool between two looks. Leaves the limit itself to the store, and how many to take to
-`pools/shares`.
+Leaves the limit to the store, and how many slots to take to `pools/shares`.
 """
 
 from __future__ import annotations
@@ -21,32 +20,26 @@ _NEVER = -1e9
 _LOOK_EVERY = 0.05
 _TURN = 0.25
 _IDLE_FOR = 10.0
-_YIELDS_FOR = 0.2  # seconds in which those for whom a slot was given back may take it first
+_YIELDS_FOR = 0.2  # seconds in which other workers may first take a slot that was given back for them
 
 
 @dataclass(slots=True)
 class _Held:
-    """What a worker knows of one pool: how many slots it holds, and of which limit."""
+    """The slots of one pool, and what the worker knows of it between two looks."""
 
     number: int = 0
     epoch: int = 0
     wanted: bool = False
-    beyond: bool = False  # all workers hold more than the limit, so none of its slots gives room
+    beyond: bool = False  # all workers together hold more than the limit, so this one claims nothing
     since: float = 0.0
     used_at: float = 0.0
     filled_at: float = 0.0
     yielded_at: float = -math.inf
-    changes_at: float = math.inf  # when it gives up slots or its wish, if all stays as it is
+    changes_at: float = math.inf  # when it gives up slots or its wish, if nothing else changes
 
 
 class Slots:
-    """The slots of one worker.
-
-    Args:
-        store: Where they are handed out.
-        clock: The worker's clock.
-        pools: Names of the pools that this program declares.
-    """
+    """The slots of one worker."""
 
     def __init__(self, store: Store, clock: Clock, pools: Sequence[str]) -> None:
         self._store = store
@@ -58,61 +51,48 @@ class Slots:
         self._full_since = math.inf
 
     def forget(self) -> None:
-        """The lease is gone, and its slots with it."""
+        """Forget all slots: they went with the lease."""
         self._held = {pool: _Held() for pool in self._held}
         self._looked_at = _NEVER
 
     def held(self) -> dict[str, float]:
-        """How many slots of each pool it holds."""
+        """The number of slots by pool."""
         return {pool: held.number for pool, held in self._held.items()}
 
     def recount(self) -> None:
-        """Slots have gone to jobs that no worker runs: before the next claim they are counted anew."""
+        """Count the slots anew before the next claim, as some have gone with jobs that no worker runs."""
         self._looked_at = _NEVER
 
     @property
     def may_wait(self) -> bool:
-        """Whether a claim may come before the next look: at the last one nobody else asked for slots."""
+        """Whether a claim may come before the next look, since nobody else asked for slots at the last one."""
         return not self._held or (self._calm and self._looked_at > _NEVER)
 
     def rooms(self, places: int, running: Counter[str]) -> list[Room]:
-        """For how many more jobs of each pool there is room now.
-
-        Args:
-            places: How many more jobs the worker may run.
-            running: How many it runs of each pool.
-        """
-        open_ = ((pool, held) for pool, held in self._held.items() if not held.beyond)
-        free = {pool: min(places, held.number - running[pool]) for pool, held in open_}
+        """The room of each pool, if the worker may run so many more jobs."""
         return [
-            Room(pool, number, self._held[pool].epoch, running[pool]) for pool, number in free.items() if number > 0
+            Room(pool, number, held.epoch, running[pool])
+            for pool, held in self._held.items()
+            if not held.beyond and (number := min(places, held.number - running[pool])) > 0
         ]
 
     async def balance(self, lease: int, places: int, running: Counter[str]) -> float:
-        """Take slots where jobs wait, and give back those that others want.
-
-        Returns:
-            Seconds until it is to be called again, if it has looked or yielded a moment ago; else more than anybody
-            waits.
-        """
+        """Take slots where jobs wait, and give back those that others want; seconds until the next call."""
         now = self._clock.monotonic()
         due = self._looked_at + _LOOK_EVERY - now
         if not self._held:
             return math.inf
         if due > 0 and running.total() > 0 and not (places and self._was_full):  # many short jobs end within that time
             return due
-        self._looked_at, self._calm, self._was_full = now, True, places == 0  # when it takes no slots
+        self._looked_at, self._calm, self._was_full = now, True, places == 0
         self._full_since = min(self._full_since, now) if self._was_full else math.inf
         ran = running.total()
         for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
-            left = places + ran - running.total()  # what has ended meanwhile leaves a place with its slot
+            left = places + ran - running.total()  # a job that ended meanwhile left its place and slot
             self._full_since = math.inf if left else self._full_since
             await self._follow(view, lease, left, running[view.pool], now)
-        yielded = max(held.yielded_at for held in self._held.values())
-        return _YIELDS_FOR if now - yielded < _YIELDS_FOR else self._changes_in(now)
-
-    def _changes_in(self, now: float) -> float:
-        """Seconds until slots that are of no use are given to others, or a wish that is of none is given up."""
+        if now - max(held.yielded_at for held in self._held.values()) < _YIELDS_FOR:
+            return _YIELDS_FOR
         return max(_LOOK_EVERY, min(held.changes_at for held in self._held.values()) - now)
 
     async def _follow(self, view: PoolView, lease: int, places: int, running: int, now: float) -> None:
@@ -131,7 +111,7 @@ class Slots:
             held.wanted = held.number < view.held + count
             held.since = now
             if held.wanted and not view.wanted:
-                self._store.signals.notify()  # those who hold them look, and see that they are wanted
+                self._store.signals.notify()  # so that other workers give some back
         elif count < 0 or (held.wanted and (need.full or not view.waiting)):
             held.number = await self._store.pools.release(lease, view.pool, -count)
             held.wanted = False
@@ -143,7 +123,6 @@ class Slots:
         held.changes_at = min(lends, self._full_since + _TURN if yields and not need.full else math.inf)
 
     def _need(self, view: PoolView, places: int, running: int, now: float) -> Need:
-        """What it knows of one pool."""
         held = self._held[view.pool]
         return Need(
             limit=view.max_parallelism,

@@ -1,7 +1,7 @@
 """The worker: claims jobs under a lease, runs them, and settles them in batches. Any number may run on one database.
 
-Owns its lease and the jobs that run under it. `jobs/settle` decides about a job's end; `calls/jobs/job` runs one. A
-worker that cannot renew its lease stops its jobs before the lease ends; any worker takes over an expired lease's jobs.
+Owns the jobs that run under its lease. `jobs/settle` decides how a job ends; `calls/jobs/job` runs one. A worker that
+cannot renew its lease stops its jobs before the lease ends; any worker takes over the jobs of an expired lease.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import cast
 from uuid import UUID
 
 from penstock.calls.jobs.permit import Permit
 from penstock.calls.journal import tell_of_broken
+from penstock.calls.lease import TICK_PART, Lease
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
 from penstock.errors import DatabaseUnavailable, TryAgain
@@ -27,23 +28,17 @@ from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
-from penstock.services.worker.executor import UnderWay
-from penstock.services.worker.external import Outside
-from penstock.services.worker.housekeeping import Others
-from penstock.services.worker.progress import Heard
+from penstock.services.worker import external
+from penstock.services.worker.executor import Executor
+from penstock.services.worker.housekeeping import Housekeeping
+from penstock.services.worker.progress import ProgressBuffer
 from penstock.services.worker.reports import Reports
 from penstock.services.worker.slots import Slots
 from penstock.store.contract.jobs import Claim, Room
 
-# Parts of the setting `lease`, which bounds the time from a worker's death to the take-over of its jobs.
-_HOLDS_PART = 0.75
-_RENEW_PART = 0.25
-_STOP_PART = 0.6
-_TICK_PART = 0.25
-_END_PART = 0.1
-_AGAIN_PART = 0.1
+_STOP_PART, _AGAIN_PART = 0.1, 0.1  # of the setting `lease`: to stop jobs; between ticks after one that failed
 _AFTER_TASKS = 0.02
-_AT_ONCE = 2  # statements: it settles what has ended while it claims
+_CONNECTIONS = 2  # a worker settles and claims at the same time
 
 
 class Worker(Service):
@@ -51,179 +46,148 @@ class Worker(Service):
 
     Args:
         runner: Runs functions.
-        name: How this worker is called in its lease.
+        name: The worker's name in its lease.
         jobs: How many jobs it runs at once.
-        pools: Names of the pools with a limit that its program declares.
+        pools: The pools with a limit that its program declares.
 
     Attributes:
-        lease: The number of its lease, while it has one.
-        next_run_at: When more jobs were to start, at its last look: scheduled ones, or those that a rate limit keeps.
-        on_claimed: Is told of the jobs that it is about to run.
-        prepared: How many connections it makes ready to claim before it begins.
+        next_run_at: When more jobs were to start, at its last look: scheduled or rate-limited ones.
+        on_claimed: Called with the jobs that it is about to run.
+        prepared: How many connections it opens before it begins.
     """
 
     name = "worker"
 
     def __init__(self, runner: Runner, name: str, jobs: int, pools: Sequence[str] = ()) -> None:
         super().__init__(runner.engine.clock)
-        self.lease: int | None = None
         self.next_run_at: datetime | None = None
+        self.prepared = _CONNECTIONS
         self._runner = runner
-        self._store = runner.engine.store
+        self._engine = engine = runner.engine
+        self._store = engine.store
         self._label = name
-        self._bound = runner.engine.config.lease
-        self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
-        self._poll = runner.engine.config.poll
-        self._renewed_at = 0.0
-        self._astray = False
-        self._few_from = 0.0
+        self._bound, self._poll = engine.config.lease, engine.config.poll
+        self._lease = Lease(engine, name, self._lose_lease, before=engine.learn_order)
+        self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
+        self._claim_few_at = 0.0
         self._permits: dict[str, Permit] = {}
         self._slots = Slots(self._store, self.clock, pools)
-        self._heard = Heard(self._store, self.clock)
-        self._under_way = UnderWay(runner, jobs, self._heard, self.wake.set)
-        self._journal = runner.engine.journal
-        self.prepared = _AT_ONCE
+        self._progress = ProgressBuffer(self._store, self.clock)
+        self._executor = Executor(runner, jobs, self._progress, self.wake.set)
+        self._housekeeping = Housekeeping(runner, self._executor)
+        self._journal = engine.journal
+        self._journal.watch(self._executor.busy, self._slots.held)
+        self._reports = Reports(engine)
         self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.started
-        self._journal.watch(self._under_way.busy, self._slots.held)
-        self._reports = Reports(self._journal, self._store, self.clock)
-        self._outside = Outside(runner)
-        self._others = Others(runner, self._outside)
+
+    @property
+    def lease(self) -> int | None:
+        """The number of its lease, while it has one."""
+        return self._lease.number
+
+    @property
+    def unsettled(self) -> int:
+        """How many jobs have ended and are not settled yet."""
+        return len(self._executor.outcomes)
+
+    @property
+    def running(self) -> Mapping[UUID, Running]:
+        """The jobs it runs, by id."""
+        return self._executor.running
+
+    async def wait_for_jobs(self) -> None:
+        """Wait until all present jobs have ended; the next tick settles them."""
+        await self._executor.wait()
 
     async def tick(self) -> float:
-        """Keep the lease, settle what has ended, claim and start what may run."""
+        """Keep the lease, settle ended jobs, claim and start new ones."""
         await self._keep_lease()
         try:
-            async with asyncio.timeout(self._bound * _TICK_PART):  # by then the lease is to be renewed again
-                await self._others.look_after(self.lease)
-                await self._reports.tell(self._under_way.busy)
-                await self._heard.write(self.lease)
-                await self._runner.engine.holds.write(self._store)
-                await self._runner.engine.holds.look_again(self._store, self.clock.now())
+            async with asyncio.timeout(self._bound * TICK_PART):
+                await self._housekeeping.rescue(self.lease)
+                await self._reports.tell(self._executor.busy)
+                await self._progress.write(self.lease)
+                await self._engine.pauses.write(self._store)
+                await self._engine.pauses.look_again(self._store, self.clock.now())
                 try:
-                    pause = await self._settle_and_claim()  # comes last: who ticks sees what was started by it
+                    pause = await self._settle_and_claim()  # last, so that a caller of tick() sees the jobs it started
                 finally:
-                    self._under_way.start()
+                    self._executor.start()
         except TimeoutError as error:
             raise DatabaseUnavailable("The database did not answer in time to find work.") from error
-        return min(pause, self._until_renewal(), self._heard.due())
+        return min(pause, self._lease.due, self._progress.due)
 
     async def finish(self) -> None:
         """Let running jobs end within the grace time, hand back the others, and give the lease back."""
-        if grace := self._runner.engine.grace_left():
+        if grace := self._engine.grace_left():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     await self._let_jobs_end()
-        stopped = await self._under_way.stop(self._bound * _END_PART)
-        ended: Counter[JobEvent] = Counter()
+        stopped = await self._executor.stop(self._bound * _STOP_PART)
+        ended, lease = Counter[JobEvent](), self.lease
         try:
             stopped = await self._known(stopped)
-            self._under_way.outcomes += [(one.job, one.outcome) for one in stopped if one.outcome is not None]
+            self._executor.outcomes += [(one.job, one.outcome) for one in stopped if one.outcome is not None]
             won = await self._settle_outcomes()
             ended.update(one.outcome.event for one in stopped if one.outcome is not None and one.job.id in won)
-            if self.lease is not None:
-                await self._store.leases.give_back(self.lease)
+            await self._lease.give_back()
         except TryAgain as error:
-            log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
+            log_event("worker.not_settled", logging.WARNING, lease=lease, error=error)
         if stopped:
             self._store.signals.notify()
         handed_back, lost = ended[JobEvent.HANDED_BACK], ended[JobEvent.LOST]
-        log_event("worker.stopped", lease=self.lease, handed_back=handed_back, lost=lost)
-        self.lease = None
+        log_event("worker.stopped", lease=lease, handed_back=handed_back, lost=lost)
+        self._lease.number = None
         self._slots.forget()
-
-    async def _guarded_tick(self) -> float:
-        """A tick; after one that failed the worker is back in time to renew its lease."""
-        pause = await super()._guarded_tick()
-        if self.lease is None:
-            return pause
-        return min(pause, max(self._until_renewal(), self._bound * _AGAIN_PART))
 
     async def kill(self) -> None:
         """End at once and leave everything as it is, as a crash does."""
         await asyncio.gather(super().kill(), self._stop_jobs())
 
-    @property
-    def unsettled(self) -> int:
-        """How many jobs have ended and are not settled yet."""
-        return len(self._under_way.outcomes)
-
-    @property
-    def running(self) -> Mapping[UUID, Running]:
-        """The jobs it runs, by id."""
-        return self._under_way.running
-
-    async def wait_for_jobs(self) -> None:
-        """Wait until all jobs have ended that run now; they are settled by the next tick."""
-        await self._under_way.wait()
+    async def _guarded_tick(self) -> float:
+        """A tick; after a failed one the worker is back in time to renew its lease."""
+        pause = await super()._guarded_tick()
+        if self.lease is None:
+            return pause
+        return min(pause, max(self._lease.due, self._bound * _AGAIN_PART))
 
     # ----- the lease
 
     async def _keep_lease(self) -> None:
-        now = self.clock.monotonic()
         if self.lease is None:
-            take = self._store.leases.take(self._label, self._ttl, self.clock.now())
-            self.lease, _ = await asyncio.gather(take, self._store.jobs.prepare(self.prepared))
-            self._renewed_at, self._astray = now, False
+            await asyncio.gather(self._lease.keep(), self._store.jobs.prepare(self.prepared))
+            self._claim_unknown = False
             log_event("worker.started", lease=self.lease, worker=self._label)
-            return
-        if now - self._renewed_at < self._bound * _RENEW_PART:
-            return
-        try:
-            left = self._renewed_at + self._bound * _STOP_PART - now
-            # Who is late (the process was suspended, or busy) still tries: perhaps nobody has taken over.
-            held = await self._renew(self.lease, max(left, self._bound * _END_PART) if self.running else self._bound)
-        except TryAgain:
-            if self.clock.monotonic() - self._renewed_at >= self._bound * _STOP_PART:
-                await self._lose_lease("it could not be renewed in time")
-            raise
-        if held:
-            self._renewed_at, self._astray = now, True
-        else:
-            await self._lose_lease("another worker took it over")
+        elif await self._lease.keep(busy=bool(self.running)):
+            self._claim_unknown = True
 
-    async def _renew(self, lease: int, seconds: float) -> bool:
-        """Renew the lease, while there is time to stop the jobs before it ends; False if it was lost."""
-        try:
-            async with asyncio.timeout(seconds):
-                if points.armed:
-                    await points.reach("lease.renew", lease=lease)
-                await self._store.synchronize()
-                await self._runner.engine.learn_order()
-                return await self._store.leases.renew(lease, self._ttl, self.clock.now())
-        except TimeoutError as error:
-            raise DatabaseUnavailable("The database did not answer in time to renew a lease.") from error
-
-    def _until_renewal(self) -> float:
-        return max(0.01, self._renewed_at + self._bound * _RENEW_PART - self.clock.monotonic())
-
-    async def _lose_lease(self, reason: str) -> None:
-        log_event("worker.lease_lost", logging.ERROR, lease=self.lease, reason=reason, jobs=len(self.running))
+    async def _lose_lease(self, lease: int, reason: str) -> None:
+        log_event("worker.lease_lost", logging.ERROR, lease=lease, reason=reason, jobs=len(self.running))
         await self._stop_jobs()
-        self.lease = None
         self._slots.forget()
 
     # ----- the end of jobs
 
     async def _let_jobs_end(self) -> None:
-        """Wait until no job runs, settling those that end; the lease is kept meanwhile."""
+        """Wait until no job runs, keep the lease, and settle the jobs that end."""
         while self.running:
-            await self._under_way.wait_for_one(self._until_renewal())
+            await self._executor.wait_for_one(self._lease.due)
             try:
                 await self._keep_lease()
-                await self._heard.write(self.lease)
+                await self._progress.write(self.lease)
                 await self._settle_outcomes()
             except TryAgain as error:
                 log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
 
     async def _stop_jobs(self) -> None:
-        # What becomes of them is nothing to this worker any more.
-        self._under_way.outcomes.clear()
-        await self._under_way.stop(self._bound * _END_PART)
+        """Stop jobs that this worker no longer settles."""
+        self._executor.outcomes.clear()
+        await self._executor.stop(self._bound * _STOP_PART)
 
     async def _known(self, stopped: list[Running]) -> list[Running]:
-        """Of jobs that were stopped those of which it is known whether they are done, though their handlers said so.
+        """The stopped jobs whose end is known.
 
-        Of the others a transaction has not ended yet. They are left to whoever takes over.
+        The others were marked as completed in a transaction that is still open; whoever takes over settles them.
         """
         doubtful = [one.job.id for one in stopped if one.doubtful]
         if not doubtful or self.lease is None:
@@ -236,39 +200,37 @@ class Worker(Service):
     # ----- settle
 
     async def _settle_outcomes(self) -> set[UUID]:
-        """Settle the jobs that have ended or go on without a worker; those that ended and were still this worker's."""
+        """Let go of held jobs and settle the ended ones; those that ended and were still this worker's."""
         await self._hold_outcomes()
         return await self._settle_ended()
 
     async def _hold_outcomes(self) -> None:
-        """Let jobs that an outside system will complete go from this worker, and their slots with them."""
-        outcomes = self._under_way.outcomes
-        held = {job.id: job for job, outcome in outcomes if outcome.event is JobEvent.HELD}
+        """Let jobs that an external system will complete go from this worker, and their slots with them."""
+        held = {job.id: job for job, outcome in self._executor.outcomes if outcome.event is JobEvent.HELD}
         if not held or self.lease is None:
             return
-        await self._heard.write(self.lease, at_once=True)
-        await self._outside.hold(self.lease, list(held.values()))
-        outcomes = self._under_way.outcomes
-        self._under_way.outcomes = [(job, outcome) for job, outcome in outcomes if job is not held.get(job.id)]
-        self._under_way.busy.subtract(job.pool for job in held.values())
+        await self._progress.write(self.lease, at_once=True)
+        await external.hold(self._runner, self.lease, list(held.values()))
+        self._executor.outcomes = [pair for pair in self._executor.outcomes if pair[0] is not held.get(pair[0].id)]
+        self._executor.busy.subtract(job.pool for job in held.values())
         self._slots.recount()
 
     async def _settle_ended(self) -> set[UUID]:
-        outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is not JobEvent.HELD]
+        outcomes = [pair for pair in self._executor.outcomes if pair[1].event is not JobEvent.HELD]
         if not outcomes or self.lease is None:
-            self._under_way.outcomes = [pair for pair in self._under_way.outcomes if pair[1].event is JobEvent.HELD]
+            self._executor.outcomes = [pair for pair in self._executor.outcomes if pair[1].event is JobEvent.HELD]
             return set()
-        now, chance, kept = self.clock.now(), self.clock.random, self._runner.engine.keep
+        now, chance, kept = self.clock.now(), self.clock.random, self._engine.keep
         settlements = [settle_anyhow(job, outcome, now, chance(), kept, tell_of_broken) for job, outcome in outcomes]
         won = await self._store.jobs.settle(self.lease, settlements)
         done = set(map(id, outcomes))
-        self._under_way.outcomes = [pair for pair in self._under_way.outcomes if id(pair) not in done]
-        lost = len(won) < len(settlements)  # rare; ids of all others need not be looked up
+        self._executor.outcomes = [pair for pair in self._executor.outcomes if id(pair) not in done]
+        lost = len(won) < len(settlements)  # rare, so the ids are looked up only then
         self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won if lost else None)
         for (job, _), settlement in zip(outcomes, settlements, strict=True):
             if lost and settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=self.lease)
-            elif job.ending is not None:  # of its on_complete was told when it raised
+            elif job.ending is not None:  # a failed on_complete was told when it raised
                 if job.failed is not None:
                     self._journal.failed(job, settlement)
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
@@ -278,54 +240,56 @@ class Worker(Service):
     # ----- claim and run
 
     async def _settle_and_claim(self) -> float:
-        """Settle what has ended, and claim more; beside each other where neither depends on the other."""
-        if not self._under_way.outcomes:
+        """Settle the ended jobs and claim more, at the same time if neither depends on the other."""
+        outcomes = self._executor.outcomes
+        if not outcomes:
             return await self._claim()
-        if self._astray or not all(_has_plainly_ended(job, outcome) for job, outcome in self._under_way.outcomes):
+        if self._claim_unknown or not all(_has_plainly_ended(job, outcome) for job, outcome in outcomes):
             await self._settle_outcomes()
             return await self._claim()
-        of_tasks = any(job.options.task is not None for job, _ in self._under_way.outcomes)
+        of_tasks = any(job.options.task is not None for job, _ in outcomes)
         settling, claiming = await asyncio.gather(self._settle_ended(), self._claim(), return_exceptions=True)
         for answer in (settling, claiming):
             if isinstance(answer, BaseException):
                 raise answer
         pause = cast("float", claiming)
-        return min(pause, _AFTER_TASKS) if of_tasks else pause  # rows that have changed meanwhile are to be run again
+        return min(pause, _AFTER_TASKS) if of_tasks else pause  # rows that changed meanwhile run again
 
     async def _claim(self) -> float:
         """Claim jobs that may start; seconds until the next look."""
-        lease, free = self.lease, self._under_way.free
+        lease, free, executor = self.lease, self._executor.free, self._executor
         if lease is None or self._stopping:
             return self._poll
-        if free > 0 and not self._under_way.running and self._slots.may_wait:
+        if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
-        again = await self._slots.balance(lease, max(0, free), self._under_way.busy)
+        again = await self._slots.balance(lease, max(0, free), executor.busy)
         if free <= 0:
-            await self._others.cancel(self.running, self._under_way.batches)
+            await self._housekeeping.cancel()
             return min(self._poll, again)
-        early = self._few_from - self.clock.monotonic()
-        if early > 0 and self._under_way.is_nearly_full:
+        early = self._claim_few_at - self.clock.monotonic()
+        if early > 0 and executor.is_nearly_full:
             return min(self._poll, again, early)
         return await self._claim_into(lease, free, again)
 
     async def _claim_first(self, lease: int, free: int) -> float:
-        """Claim with the slots it has, as who was idle does so that jobs start sooner, and then see to the slots."""
+        """Claim with the present slots and balance them afterwards, so that an idle worker starts jobs sooner."""
         had = self._slots.held()
         pause = await self._claim_into(lease, free, math.inf)
-        self._under_way.start()
-        again = await self._slots.balance(lease, max(0, self._under_way.free), self._under_way.busy)
+        self._executor.start()
+        again = await self._slots.balance(lease, max(0, self._executor.free), self._executor.busy)
         return min(pause, again) if self._slots.held() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
-        """Claim jobs for the places that are free; seconds until the next look."""
-        if self._astray:
+        """Claim jobs for the free places; seconds until the next look."""
+        executor = self._executor
+        if self._claim_unknown:
             await self._adopt(lease)
-        self._astray, began = True, self.clock.monotonic()  # until its answer has come
-        asked = min(free, self._under_way.piece)
-        busy = self._under_way.busy
-        rooms = [Room(DEFAULT_POOL, free, running=busy[DEFAULT_POOL]), *self._slots.rooms(free, busy)]
-        rooms.sort(key=self._under_way.last_turn)
-        machine = self._runner.engine.machine
+        self._claim_unknown, began = True, self.clock.monotonic()  # until the answer has come
+        asked = min(free, executor.piece)
+        rooms = [Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL])]
+        rooms += self._slots.rooms(free, executor.busy)
+        rooms.sort(key=executor.last_turn)
+        machine = self._engine.machine
         since = machine.monotonic()
         self._permits = {
             room.pool: Permit(self._store, machine, room.pool, room.epoch, since)
@@ -337,15 +301,14 @@ class Worker(Service):
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         if any(job.options.task is not None for job in claim.jobs):
-            self._runner.engine.holds.learn(await self._store.tasks.held(self.clock.now()))
-        self._under_way.add(claim.jobs, lease, self._permits)
-        self.on_claimed(claim.jobs)
-        self._astray, now = False, self.clock.monotonic()
-        self._few_from = now + (now - began)  # a claim for few costs as much as one for many, so it may wait as long
-        if claim.cancels and await self._others.cancel(self.running, self._under_way.batches):
+            self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
+        self._add(claim.jobs, lease)
+        self._claim_unknown, now = False, self.clock.monotonic()
+        self._claim_few_at = now + (now - began)  # a claim for few costs as much as one for many, so it waits as long
+        if claim.cancels and await self._housekeeping.cancel():
             return 0.0
         if claim.promoted and len(claim.jobs) < asked:
-            return 0.0  # of what is ready now, pools may want more slots
+            return 0.0  # pools may want more slots for the promoted jobs
         if len(claim.jobs) == asked:  # once all places are taken, the first job to end wakes this worker
             return 0.0 if asked < free else min(self._poll, again)
         if self.next_run_at is not None:
@@ -353,23 +316,26 @@ class Worker(Service):
         return min(self._poll, again)
 
     def _next_of(self, claim: Claim) -> datetime | None:
-        """When more jobs may start: the next that is scheduled, or one that a rate limit keeps."""
+        """When more jobs may start: the next scheduled one, or one that a rate limit delays."""
         if claim.again is None:
             return claim.next_run_at
         again = self.clock.now() + claim.again
         return again if claim.next_run_at is None else min(again, claim.next_run_at)
 
     async def _adopt(self, lease: int) -> None:
-        """Start jobs that a claim has put under the lease although this worker never had its answer."""
-        known = {*self.running, *(job.id for job, _ in self._under_way.outcomes)}
+        """Start jobs of a claim whose answer was lost."""
+        known = {*self.running, *(job.id for job, _ in self._executor.outcomes)}
         for job in await self._store.leases.jobs(lease):
             if job.id not in known:
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)
-                self._under_way.add([job], lease, self._permits)
-                self.on_claimed([job])
+                self._add([job], lease)
+
+    def _add(self, jobs: Sequence[Job], lease: int) -> None:
+        self._executor.add(jobs, lease, self._permits)
+        self.on_claimed(jobs)
 
 
 def _has_plainly_ended(job: Job, outcome: Outcome) -> bool:
-    """Whether settling a job makes no other one ready, nor itself again, nor lets another one pass a gate."""
+    """Whether its settlement makes no job ready and lets none pass a gate."""
     plain = job.on_complete is None and job.options.concurrency_key is None
     return plain and outcome.event is JobEvent.RETURNED

@@ -23,7 +23,7 @@ def not_open() -> ContextError:
 def left_behind() -> ContextError:
     """What a statement raises that was under way when the function that asked for it ended."""
     return ContextError(
-        "The function that made this call has ended, and the call with it.", fix="Await all calls of a ctx."
+        "The function that made this call has ended, so the call was stopped.", fix="Await all calls of a ctx."
     )
 
 

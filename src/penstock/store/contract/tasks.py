@@ -198,8 +198,8 @@ class Tasks(Protocol):
     async def release(self, task: int, now: datetime, limit: int) -> int:
         """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
 
-    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
-        """The records of rows of one task, by their keys; without a session as they are committed."""
+    async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
+        """How many changes the records of rows of one task know of, by key; without a session as they are committed."""
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
         """Say in a transaction that a running job is done, whatever comes after; False if the lease does not hold it.

@@ -1,8 +1,8 @@
-"""How each driver of the user's runs a statement in the transaction that is open on its connection.
+"""How each driver of the user's, and each library above one, runs a statement in the transaction that is open there.
 
-Owns what is the driver's own: cursors, style of parameters, and what its connection tells of its state. Nothing here
-imports a driver: whoever has a connection has imported it. The words are coroutines for all; a sync driver's never
-wait, so that `guest.session` can finish them without an event loop.
+Owns cursors, styles of parameters, and the state of a connection. It imports no driver: whoever has a connection has
+imported it. All methods are coroutines. Those of a sync driver never wait, so `guest.session` can finish them without
+an event loop.
 """
 
 from __future__ import annotations
@@ -17,13 +17,25 @@ from uuid import UUID
 
 from penstock.errors import ContextError
 from penstock.store.contract.session import Row
-from penstock.store.guest.parameters import AS_IT_IS, NAMED, NAMED_WITHOUT_UUID, Style
-from penstock.store.guest.refusals import aborted, lost, not_open
+from penstock.store.guest.parameters import AS_IT_IS, NAMED, NAMED_WITHOUT_UUID, NAMELESS, Style
+from penstock.store.guest.refusals import aborted, lost, not_open, unknown, unknown_driver
 
 _FAILED = 3  # the state of a transaction after an error, in psycopg and psycopg2 alike
 _BROKEN = 2  # what psycopg2 says of a connection that broke
 _UUID_OIDS = (2950,)
 _UUID_ARRAY_OIDS = (2951,)
+
+
+# By the names of SQLAlchemy: of the database and of the driver.
+_STYLES: dict[tuple[str, str], Style] = {
+    ("postgresql", "psycopg"): NAMED,
+    ("postgresql", "psycopg_async"): NAMED,
+    ("postgresql", "psycopg2"): NAMED_WITHOUT_UUID,
+    ("postgresql", "asyncpg"): AS_IT_IS,
+    ("sqlite", "pysqlite"): AS_IT_IS,
+    ("sqlite", "aiosqlite"): AS_IT_IS,
+}
+_DIALECTS = {"postgresql": "postgres", "sqlite": "sqlite"}
 
 
 class Driver(Protocol):
@@ -32,7 +44,7 @@ class Driver(Protocol):
     Attributes:
         name: The driver, as errors name it.
         dialect: ``sqlite`` or ``postgres``.
-        is_async: Whether its words wait for an event loop.
+        is_async: Whether its methods wait for an event loop.
     """
 
     name: str
@@ -40,7 +52,7 @@ class Driver(Protocol):
     is_async: bool
 
     def check(self) -> None:
-        """Raise if the connection tells that it can run nothing: closed, lost, its transaction failed."""
+        """Raise if the connection can run nothing: it is closed or lost, or its transaction has failed."""
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
         """Run a statement; its rows."""
@@ -49,7 +61,7 @@ class Driver(Protocol):
         """Run a statement; the number of rows it changed."""
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of many rows, of which there is one at least."""
+        """Run a statement once for each of many rows, at least one."""
 
 
 async def answer(given: Any) -> Any:
@@ -69,20 +81,17 @@ class CursorDriver:
         self.is_async = is_async
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
-        """Run a statement; its rows."""
         async with self._cursor() as cursor:
             await answer(cursor.execute(self.style.sql(sql), self.style.values(values)))
             return await answer(cursor.fetchall()) if cursor.description else []
 
     async def execute(self, sql: str, values: Sequence[Any]) -> int:
-        """Run a statement; the number of rows it changed."""
         async with self._cursor() as cursor:
             await answer(cursor.execute(self.style.sql(sql), self.style.values(values)))
             changed: int = cursor.rowcount
             return max(0, changed)
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of many rows."""
         async with self._cursor() as cursor:
             await answer(cursor.executemany(self.style.sql(sql), [self.style.values(row) for row in rows]))
 
@@ -106,7 +115,6 @@ class PsycopgDriver(CursorDriver):
     style = NAMED
 
     def check(self) -> None:
-        """Raise if the connection can run nothing."""
         check_psycopg(self._connection)
 
     async def _open_cursor(self) -> Any:
@@ -124,7 +132,6 @@ class Psycopg2Driver(CursorDriver):
     style = NAMED_WITHOUT_UUID
 
     def check(self) -> None:
-        """Raise if the connection can run nothing."""
         check_psycopg2(self._connection)
 
     async def _open_cursor(self) -> Any:
@@ -143,15 +150,13 @@ class SqliteDriver(CursorDriver):
         self.name = "aiosqlite" if is_async else "sqlite3"
 
     def check(self) -> None:
-        """Raise if the connection can run nothing."""
         check_sqlite(self._connection, is_async=self.is_async)
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
-        """Run a statement; its rows."""
         factory = self._connection.text_factory
         if factory is not str and factory(b"a") != "a":
             raise ContextError(
-                f"The text_factory of the {self.name} connection gives something else than str.",
+                f"The text_factory of the {self.name} connection does not return str.",
                 fix="Read penstock's tables on a connection whose text_factory is str.",
             )
         return await super().fetch(sql, values)
@@ -173,23 +178,128 @@ class AsyncpgDriver:
         self._connection = connection
 
     def check(self) -> None:
-        """Raise if the connection is closed. That its transaction has failed is told by the server only."""
         if self._connection.is_closed():
-            raise not_open(self.name)
+            raise not_open(self.name)  # whether its transaction has failed, only the server tells
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
-        """Run a statement; its rows."""
         return await self._connection.fetch(sql, *values)  # type: ignore[no-any-return]
 
     async def execute(self, sql: str, values: Sequence[Any]) -> int:
-        """Run a statement; the number of rows it changed."""
         status: str = await self._connection.execute(sql, *values)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of many rows."""
         await self._connection.executemany(sql, rows)
+
+
+# ----- libraries above a driver: asked in their own words, so that their hooks and logging happen
+
+
+class SqlalchemyDriver:
+    """A Connection or a Session of SQLAlchemy, sync or async.
+
+    Args:
+        given: What the user passed.
+        is_session: Whether it is a Session, which gives the connection of its transaction.
+        is_async: Whether it is one of SQLAlchemy's async forms.
+    """
+
+    def __init__(self, given: Any, *, is_session: bool, is_async: bool) -> None:
+        self._given = given
+        self._is_session = is_session
+        self.is_async = is_async
+        self.name = "SQLAlchemy"
+        dialect = self._sync_given().get_bind().dialect if is_session else given.engine.dialect
+        style = _STYLES.get((dialect.name, dialect.driver))
+        if style is None:
+            raise unknown_driver(f"SQLAlchemy over {dialect.name}+{dialect.driver}")
+        self._style = style
+        self.dialect = _DIALECTS[dialect.name]
+
+    def check(self) -> None:
+        given = self._sync_given()
+        if self._is_session:
+            if not given.is_active:
+                raise aborted(self.name)
+            return  # its connection is known when a statement runs
+        if given is None or given.closed:
+            raise not_open(self.name)
+        self._check_connection(given)
+
+    def _check_connection(self, connection: Any) -> None:
+        """Raise if a sync Connection, or the sync side of an async one, can run nothing."""
+        transaction = connection.get_transaction()
+        if connection.invalidated or (transaction is not None and not transaction.is_active):
+            raise aborted(self.name)
+        raw = connection.connection.driver_connection
+        match connection.dialect.driver:
+            case "psycopg" | "psycopg_async":
+                check_psycopg(raw)
+            case "psycopg2":
+                check_psycopg2(raw)
+            case "pysqlite":
+                check_sqlite(raw, is_async=False)
+
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
+        result = await self._run(sql, self._style.values(values))
+        return result.all() if result.returns_rows else []
+
+    async def execute(self, sql: str, values: Sequence[Any]) -> int:
+        result = await self._run(sql, self._style.values(values))
+        changed: int = result.rowcount
+        return max(0, changed)
+
+    async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        await self._run(sql, [self._style.values(row) for row in rows])
+
+    async def _run(self, sql: str, parameters: Any) -> Any:
+        connection = self._given
+        if self._is_session:
+            connection = await answer(self._given.connection())
+            self._check_connection(connection.sync_connection if self.is_async else connection)
+        return await answer(connection.exec_driver_sql(self._style.sql(sql), parameters))
+
+    def _sync_given(self) -> Any:
+        if not self.is_async:
+            return self._given
+        return self._given.sync_session if self._is_session else self._given.sync_connection
+
+
+class DjangoDriver(CursorDriver):
+    """A connection of Django: ``django.db.connection`` or one of ``django.db.connections``."""
+
+    name = "Django"
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection, is_async=False)
+        if not hasattr(connection, "vendor"):  # the proxies of Django stand for caches as well
+            raise unknown(connection)
+        dialect = _DIALECTS.get(connection.vendor)
+        if dialect is None:
+            raise unknown_driver(f"Django to {connection.display_name}")
+        self.dialect = dialect
+        self.style = NAMED_WITHOUT_UUID if dialect == "postgres" else NAMELESS
+
+    def check(self) -> None:
+        connection = self._connection  # one that is closed outside of atomic() connects by itself
+        connection.validate_thread_sharing()
+        if connection.closed_in_transaction:
+            raise not_open(self.name)
+        if connection.in_atomic_block and connection.needs_rollback:
+            raise aborted(self.name)
+        if connection.connection is not None and self.dialect == "postgres":
+            is_psycopg2 = type(connection.connection).__module__.startswith("psycopg2")
+            (check_psycopg2 if is_psycopg2 else check_psycopg)(connection.connection)
+
+    async def _open_cursor(self) -> Any:
+        cursor = self._connection.cursor()
+        if self.dialect == "postgres":
+            plain_cursor(cursor.cursor)
+        return cursor
+
+
+# ----- the state of a connection
 
 
 def check_psycopg(connection: Any) -> None:
@@ -200,7 +310,7 @@ def check_psycopg(connection: Any) -> None:
         raise aborted("psycopg")
     if connection.pgconn.pipeline_status:
         raise ContextError(
-            "The psycopg connection is in a pipeline, which tells of errors only later.",
+            "The psycopg connection is in a pipeline, which reports errors too late.",
             fix="Call penstock before or after the pipeline.",
         )
 

@@ -34,9 +34,9 @@ def _meaning(driver: str, error: sqlite3.Error) -> BaseException:
         return no_tables(text)
     if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return DatabaseBusy(
-            "Others have written since the transaction of the connection read, so it cannot write any more.",
-            fix="Roll back and run it again, and begin it with BEGIN IMMEDIATE.",
+            "Another connection wrote after this transaction had read, so it can no longer write.",
+            fix="Roll back, and start again with BEGIN IMMEDIATE.",
         )
     if (code or 0) & 0xFF == sqlite3.SQLITE_READONLY:
-        return ContextError("The connection only reads.", fix="Pass one that writes.")
+        return ContextError("The connection is read-only.", fix="Pass a writable one.")
     return translate(error)

@@ -70,9 +70,7 @@ def unknown_driver(driver: str) -> ContextError:
 
 def not_open(driver: str) -> ContextError:
     """The connection is closed, has been given back, or has never been opened."""
-    return ContextError(
-        f"The {driver} connection is not open.", fix="Pass it while it is open and its transaction under way."
-    )
+    return ContextError(f"The {driver} connection is not open.", fix="Pass an open connection inside a transaction.")
 
 
 def lost(driver: str) -> DatabaseUnavailable:
@@ -100,7 +98,7 @@ def refused(driver: str, error: BaseException) -> ContextError:
     text = str(error).partition("\n")[0].rstrip(".")
     return ContextError(
         f"{driver} runs nothing on this connection: {text}.",
-        fix="Pass a connection that is open, whose transaction has not failed, and which does nothing else meanwhile.",
+        fix="Pass an open, idle connection whose transaction has not failed.",
     )
 
 

@@ -13,9 +13,16 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from penstock.errors import ContextError, PenstockError
-from penstock.store.contract.session import OpenTransaction, Row, Statement
-from penstock.store.guest.drivers import AsyncpgDriver, Driver, Psycopg2Driver, PsycopgDriver, SqliteDriver
-from penstock.store.guest.libraries import DjangoDriver, SqlalchemyDriver
+from penstock.store.contract.session import Row, Statement
+from penstock.store.guest.drivers import (
+    AsyncpgDriver,
+    DjangoDriver,
+    Driver,
+    Psycopg2Driver,
+    PsycopgDriver,
+    SqlalchemyDriver,
+    SqliteDriver,
+)
 from penstock.store.guest.parameters import check_values, plain_row
 from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
 
@@ -53,10 +60,6 @@ def guest_session(connection: Any) -> GuestSession:
     sqlite3 begin one, which the user commits; in autocommit (asyncpg outside of a transaction, Django outside of
     ``atomic()``, psycopg with ``autocommit``, sqlite3 with ``isolation_level=None``) each statement commits by itself.
 
-    Args:
-        connection: An open connection of psycopg, psycopg2, asyncpg, SQLAlchemy (a Connection or a Session, or their
-            async forms), Django, sqlite3 or aiosqlite.
-
     Raises:
         ContextError: It is none of these, or closed, or its transaction has failed, or it is one of another thread.
         DatabaseUnavailable: It broke.
@@ -84,110 +87,39 @@ def _name_of(connection: object) -> str | None:
 
 
 class GuestSession:
-    """The transaction that is open on a connection of the user's, for those who await. See `store.contract.Session`.
+    """The transaction that is open on a connection of the user's, as the verbs of a store take one.
 
     Attributes:
         dialect: ``sqlite`` or ``postgres``.
-        is_async: Whether the connection is one for ``await``; the words of this class then are as well.
+        is_async: Whether the connection is async. On a sync one no method here ever waits, see `finish`.
     """
 
     def __init__(self, driver: Driver) -> None:
         self.dialect = driver.dialect
         self.is_async = driver.is_async
-        self._name = driver.name
-        self._inside = _Inside(driver)
-        self._inside.check()
+        self._driver = driver
+        with self._meaning():
+            driver.check()
 
     def check_dialect(self, expected: str) -> None:
-        """Raise `ContextError` unless the connection leads to a database of the kind that the app uses.
-
-        Args:
-            expected: Name of the dialect of the app's store: ``sqlite`` or ``postgres``.
-        """
+        """Raise `ContextError` unless the connection leads to a database of the app's dialect."""
         if self.dialect != expected:
             raise ContextError(
-                f"The {self._name} connection leads to {_TITLES[self.dialect]}, but the app uses {_TITLES[expected]}.",
+                f"The {self._driver.name} connection leads to {_TITLES[self.dialect]}, but the app uses "
+                f"{_TITLES[expected]}.",
                 fix="Pass a connection to the database of the app.",
             )
 
-    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
-        """Run a statement; its rows, in the form in which penstock's own driver gives them."""
-        return await self._awaited().fetch(statement, args)
-
-    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
-        """Run a statement; the number of rows it changed."""
-        return await self._awaited().execute(statement, args)
-
-    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of many rows."""
-        await self._awaited().execute_many(statement, rows)
-
-    @property
-    def transaction(self) -> OpenTransaction:
-        """The same for verbs of a store, whoever runs them: on a sync connection they never wait, see `finish`."""
-        return self._inside
-
-    def sync(self) -> SyncGuestSession:
-        """The same without ``await``.
-
-        Raises:
-            ContextError: The connection is one for ``await``.
-        """
+    def check_sync(self) -> None:
+        """Raise `ContextError` if the connection is async, where nobody awaits."""
         if self.is_async:
             raise ContextError(
-                f"The {self._name} connection is an async one, and nobody awaits here.",
+                f"The {self._driver.name} connection is async, but this call is not awaited.",
                 fix="Await the call of penstock, or pass a sync connection.",
             )
-        return SyncGuestSession(self._inside)
-
-    def _awaited(self) -> _Inside:
-        if not self.is_async:
-            raise ContextError(
-                f"The {self._name} connection is a sync one: awaiting on it would stop the event loop.",
-                fix="Call penstock without await, or pass an async connection.",
-            )
-        return self._inside
-
-
-class SyncGuestSession:
-    """The same for those who do not await: made by `GuestSession.sync`."""
-
-    def __init__(self, inside: _Inside) -> None:
-        self._inside = inside
-
-    def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
-        """Run a statement; its rows, in the form in which penstock's own driver gives them."""
-        return finish(self._inside.fetch(statement, args))
-
-    def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
-        """Run a statement; the number of rows it changed."""
-        return finish(self._inside.execute(statement, args))
-
-    def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of many rows."""
-        finish(self._inside.execute_many(statement, rows))
-
-    def run(self, verb: Callable[[OpenTransaction], Coroutine[Any, Any, T]]) -> T:
-        """Run a verb of a store, which awaits nothing but the transaction it is given, to its end.
-
-        Args:
-            verb: For example ``lambda inside: store.jobs.enqueue(inside, jobs, now)``.
-        """
-        return finish(verb(self._inside))
-
-
-class _Inside:
-    """What both faces share: checks, the form of rows, what errors mean. On a sync driver its words never wait."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    def check(self) -> None:
-        """Raise if nothing can run now."""
-        with self._meaning():
-            self._driver.check()
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows, as penstock's own driver gives them."""
         check_values(args)
         with self._meaning():
             self._driver.check()
@@ -195,12 +127,14 @@ class _Inside:
         return [plain_row(row) for row in rows]
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
         check_values(args)
         with self._meaning():
             self._driver.check()
             return await self._driver.execute(statement.sql, args)
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows."""
         for row in rows:
             check_values(row)
         with self._meaning():
@@ -236,6 +170,4 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         return cast("T", end.value)
     work.close()
-    raise ContextError(
-        "What ran on a sync connection waited for something else.", fix="Let it await nothing but its transaction."
-    )
+    raise ContextError("Code on a sync connection awaited something else.", fix="Await only the transaction there.")

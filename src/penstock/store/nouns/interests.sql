@@ -14,7 +14,7 @@ update penstock.interest set capture = null where capture = :capture;
 -- add_for_trial: the same in a transaction that is undone, without using up a number.
 -- PostgreSQL: SQLite gives the number back.
 insert into penstock.interest (id, name, digest, source, spec, declared_at) overriding system value
-values (0, :name, :digest, :source, :spec, :now)
+values (:id, :name, :digest, :source, :spec, :now)
 on conflict (name, digest) do nothing returning id;
 
 -- remove: forget an interest.
@@ -25,10 +25,10 @@ delete from penstock.interest where id = :id;
 -- SQLite: it has no partitions, and its triggers cannot be switched off.
 select i.id, i.spec, i.declared_at, i.capture, i.installed,
     (select json_object(
-        'kind', s.type,
+        'kind', case when s.sql like 'create virtual%' then 'virtual' else s.type end,
         'text', s.sql,
         'columns', (select json_group_object(c.name, c.type) from pragma_table_xinfo(s.name) c where c.hidden <> 1),
-        'triggers', (select json_group_array(json_object('name', t.name, 'sql', t.sql)) from sqlite_schema t
+        'triggers', (select json_group_array(json_object('name', t.name)) from sqlite_schema t
             where t.type = 'trigger' and t.tbl_name = s.name collate nocase
                 and t.name in (
                     '_penstock_change_' || i.capture || '_insert', '_penstock_change_' || i.capture || '_update',

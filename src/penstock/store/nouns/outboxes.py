@@ -174,7 +174,7 @@ class StoredOutboxes(Noun):
             return False
         outbox, interests = rows[0][0], self._access.items(rows[0][1])
         if known is not None and [*known] != interests:
-            raise Conflict(f"Outbox {name} was declared anew meanwhile.")
+            raise Conflict(f"Outbox {name} was redeclared meanwhile.")
         await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
         unread = {"interests": interests, "older": backfill not in {None, KEPT}, "high": at.high}
         await self._fetch(session, "forget_unread", outbox=outbox, **unread, **at.bounds())
@@ -191,7 +191,7 @@ class StoredOutboxes(Noun):
         if at is None:
             return here
         if at.high > high or (snapshot and max(at.seen.end, (at.batch or at.seen).end) > here.seen.end):
-            raise CursorInvalid(f"The change feed has not come to {at} yet.", fix="Use a position of this database.")
+            raise CursorInvalid(f"The change feed has not reached {at} yet.", fix="Use a position of this database.")
         return at
 
     async def _list(self, name: str | None) -> builtins.list[OutboxRow]:

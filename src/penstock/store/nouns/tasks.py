@@ -13,7 +13,7 @@ from penstock.jobs.job import Job
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept
 from penstock.store.contract.changes import Changes
-from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.tasks import (
@@ -91,16 +91,20 @@ class StoredTasks(Noun, ABC):
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         rows = await self._fetch(session, "find", task=task, key=key)
-        return self._record(rows[0]) if rows else None
+        if not rows:
+            return None
+        job, *times = self._access.uuid(rows[0][2]), *map(self._access.time, rows[0][8:10])
+        return record_of(rows[0], job, *times)
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
-    async def find_many(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, RecordRow]:
+    async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
         values: dict[str, Any] = {"task": task, "keys": [*keys]}
-        found = self._look("find_many", **values) if session is None else self._fetch(session, "find_many", **values)
-        return {row[1]: self._record(row) for row in await found}
+        if session is None:
+            return {key: number for key, number in await self._look("generations", **values)}  # noqa: C416 - records
+        return {key: number for key, number in await self._fetch(session, "generations", **values)}  # noqa: C416
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
         query, values = self._queries["mark"], {"id": job.id, "lease": lease, "started_at": job.started_at}
@@ -141,6 +145,3 @@ class StoredTasks(Noun, ABC):
                 await self._fetch(session, "redeclare", task=row.id, unkeyed=is_unkeyed(plan, row))
         if is_unkeyed(plan, row):  # apart, as planners lock records before tasks
             await self._run("unkey", task=row.id)
-
-    def _record(self, row: Row) -> RecordRow:
-        return record_of(row, self._access.uuid(row[2]), self._access.time(row[8]), self._access.time(row[9]))

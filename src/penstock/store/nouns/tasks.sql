@@ -131,13 +131,14 @@ from penstock.task t order by t.name;
 -- may be put off counts from the first change since the last one began. The records are locked in the order of their keys,
 -- here and wherever they are. New records, which nobody else can know, have their jobs at once; the others are returned,
 -- for launch.
--- SQLite: the rows are one parameter, as JSON.
+-- SQLite: the rows are one parameter, as JSON, of which each is spelled once, and not once for each of its columns.
+with g as materialized (select value from json_each(:rows))
 insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
     place, changed_at, due_at, latest_at, gone, forget_at, for_version)
 select g.value ->> 0, g.value ->> 1, penstock_bytes(g.value ->> 2), 1, g.value ->> 3, g.value ->> 3, g.value ->> 4,
        g.value ->> 5, g.value ->> 6, g.value ->> 7, g.value ->> 8, g.value ->> 9, g.value ->> 10, g.value ->> 11,
        g.value ->> 12, g.value ->> 13, g.value ->> 14
-from json_each(:rows) g
+from g
 where g.value ->> 3 or exists (
     select 1 from penstock.task_record o where o.task = g.value ->> 0 and o.key = g.value ->> 1
 )
@@ -168,18 +169,25 @@ on conflict (task, key) do update set
     forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end,
     for_version = case when excluded.live then excluded.for_version else r.for_version end
 where excluded.for_version = -1 or r.version < excluded.for_version
-returning task, key, id, idle, live;
--- PostgreSQL: one statement for any number of rows; on SQLite launch makes all jobs.
+returning task, key, id, idle, live, generation;
+-- PostgreSQL: one statement for any number of rows, of which what is alike in all is said of the first only.
 with recorded as (
     insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
         place, changed_at, due_at, latest_at, gone, forget_at, for_version)
     select g.task, g.key, g.id, 1, g.runs, g.runs, g.change, g.before, g.after, g.partition, g.place, g.changed_at, g.due_at,
-           g.latest_at, g.gone, g.forget_at, coalesce(g.for_version, -1)
-    from unnest(
-        :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
-        :partitions::text[], :places::bigint[], :changed_ats::timestamptz[], :due_ats::timestamptz[], :latest_ats::timestamptz[],
-        :gones::text[], :forget_ats::timestamptz[], :for_versions::integer[]
-    ) as g (task, key, id, runs, change, before, after, partition, place, changed_at, due_at, latest_at, gone, forget_at, for_version)
+           g.latest_at, g.gone, g.forget_at, g.for_version
+    from (
+        select coalesce(n.task, (:tasks)[1]) as task, n.key, n.id, coalesce(n.runs, (:runs)[1]) as runs,
+               coalesce(n.change, (:changes)[1]) as change, n.before, n.after, n.partition, n.place,
+               coalesce(n.changed_at, (:changed_ats)[1]) as changed_at,
+               coalesce(n.due_at, (:due_ats)[1]) as due_at, n.latest_at, n.gone, n.forget_at,
+               coalesce(n.for_version, (:for_versions)[1]) as for_version
+        from unnest(
+            :tasks::integer[], :keys::text[], :ids::uuid[], :runs::boolean[], :changes::text[], :befores::text[], :afters::text[],
+            :partitions::text[], :places::bigint[], :changed_ats::timestamptz[], :due_ats::timestamptz[],
+            :latest_ats::timestamptz[], :gones::text[], :forget_ats::timestamptz[], :for_versions::integer[]
+        ) as n (task, key, id, runs, change, before, after, partition, place, changed_at, due_at, latest_at, gone, forget_at, for_version)
+    ) g
     where g.runs or (select true from penstock.task_record o where o.task = g.task and o.key = g.key limit 1)
     order by g.task, g.key collate "C"
     on conflict (task, key) do update set
@@ -392,14 +400,18 @@ from json_each(:rows) g join penstock.task_record r on r.task = g.value ->> 0 an
 where r.generation > g.value ->> 2 and not (
     g.value ->> 3 and r.generation = (g.value ->> 2) + 1 and r.for_version between 0 and g.value ->> 4
 );
--- PostgreSQL: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up by itself, as a plan that was made while there were few would read them all. What others have written while this one waited for them it cannot write: that is left to `idle`.
+-- PostgreSQL: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up by
+-- itself, as a plan that was made while there were few would read them all; what is alike in all is said of the first. What
+-- others have written while this one waited for them it cannot write: that is left to `idle`.
 with held as materialized (
     select r.task, r.key, g.finished, r.place, r.generation > g.generation and not (
                g.finished and r.generation = g.generation + 1 and r.for_version between 0 and :version::integer
            ) as changed
     from (
-        select * from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[])
-            as t (task, key, generation, finished) order by t.task, t.key collate "C"
+        select coalesce(t.task, (:tasks)[1]) as task, t.key, coalesce(t.generation, (:generations)[1]) as generation,
+               coalesce(t.finished, (:finished)[1]) as finished
+        from unnest(:tasks::integer[], :keys::text[], :generations::bigint[], :finished::boolean[]) as t (task, key, generation, finished)
+        order by 1, t.key collate "C"
     ) g cross join lateral (
         select o.task, o.key, o.generation, o.for_version, o.ctid as place from penstock.task_record o
         where o.task = g.task and o.key = g.key for no key update of o
@@ -501,9 +513,8 @@ update penstock.task set failures = array(
 update penstock.task set held_until = greatest(coalesce(held_until, :until), :until::timestamptz), failures = null
 where id = :task and failures is not null returning id;
 
--- find_many: the records of rows of one task.
-select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
-from penstock.task_record where task = :task and key = any(:keys::text[]);
+-- generations: of which of their changes the records of rows of one task are.
+select key, generation from penstock.task_record where task = :task and key = any(:keys::text[]);
 
 -- records: what is kept of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);

@@ -18,13 +18,15 @@ partitioned table and its partitions have nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from penstock.changes.conditions import ALWAYS, NEVER, When, any_of
 from penstock.changes.interest import Interest
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.triggerbodies import Telling, appended, conditions_of, variable
-from penstock.store.rows.interests import Interests
+from penstock.store.postgres.triggerbodies import FunctionBody, append_plain, conditions_of
+from penstock.store.rows.interests import FoundTable, Interests
+from penstock.store.sql.feedrow import kind_variable
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
 # only read columns name everything in full. One that asks conditions has the search path that the conditions of the
@@ -38,7 +40,7 @@ begin
 {body}
     return null;
 end $penstock$"""
-_ALL = """
+_STATEMENT = """
     if tg_level operator(pg_catalog.=) 'STATEMENT' then
         {told}
         return null;
@@ -57,89 +59,87 @@ class Trigger(NamedTuple):
     """A trigger: what follows its name, and for which sessions it fires, as the catalog says it."""
 
     text: str
-    enabled: str = "A"  # also for sessions that apply what others have written, and would fire no trigger
+    enabled: str = "A"  # also for sessions that apply the changes of a subscription
 
 
-def triggers(capture: int, interests: Interests, found: Mapping[str, Any]) -> dict[tuple[str, str], Trigger]:
+def triggers(capture: int, interests: Interests, found: FoundTable) -> dict[tuple[str, str], Trigger]:
     """The triggers of all interests in a table, by table and name."""
-    table = POSTGRES.table(next(iter(interests.values())).table)
-    when = {event: _when(interests, event) for event in EVENTS}
+    table, name = POSTGRES.table(next(iter(interests.values())).table), f"_penstock_change_{capture}_"
+    calls = {event: f"execute function {function_name(capture, event)}()" for event in EVENTS}
+    when = {event: any_of(*(_condition(one, event) for one in interests.values())) for event in EVENTS}
     made = {
-        (table, f"_penstock_change_{capture}_{event}"): Trigger(
-            f"after {event} on {table} for each row "
-            f"{f'when ({condition}) ' if condition else ''}execute function {function_name(capture, event)}()"
+        (table, f"{name}{event}"): Trigger(
+            f"after {event} on {table} for each row {f'when ({when[event].sql}) ' if when[event].is_asked else ''}"
+            f"{calls[event]}"
         )
-        for event, condition in when.items()
-        if condition is not None and event != "truncate"
+        for event in ("insert", "update", "delete")
+        if when[event] != NEVER
     }
-    if when["insert"] == "" and found["alone"] and found["ordered"]:
-        call = f"execute function {function_name(capture, 'insert')}()"
-        made[table, f"_penstock_change_{capture}_insert"] = Trigger(
-            f"after insert on {table} referencing new table as penstock_rows for each statement {call}", "O"
+    if when["insert"] == ALWAYS and found.plain and found.ordered:
+        made[table, f"{name}insert"] = Trigger(
+            f"after insert on {table} referencing new table as penstock_rows for each statement {calls['insert']}", "O"
         )
-        made[table, f"_penstock_change_{capture}_applied"] = Trigger(
-            f"after insert on {table} for each row {call}", "R"
-        )
-    if when["truncate"] is not None:  # that of a partition alone fires none of the whole table's triggers
-        call = f"execute function {function_name(capture, 'truncate')}()"
-        for relation in (table, *(found["partitions"] or ())):
-            made[relation, f"_penstock_change_{capture}_truncate"] = Trigger(
-                f"after truncate on {relation} for each statement {call}"
+        made[table, f"{name}applied"] = Trigger(f"after insert on {table} for each row {calls['insert']}", "R")
+    if when["truncate"] == ALWAYS:  # truncating a partition alone fires none of the whole table's triggers
+        made |= {
+            (relation, f"{name}truncate"): Trigger(
+                f"after truncate on {relation} for each statement {calls['truncate']}"
             )
+            for relation in (table, *found.partitions)
+        }
     return made
 
 
 def install(
-    capture: int, interests: Interests, found: Mapping[str, Any], path: str, asked: Interest | None
+    capture: int, interests: Interests, found: FoundTable, path: str, asked: Sequence[Interest]
 ) -> tuple[str, ...]:
     """The statements that make the triggers of a table, or make them anew.
 
     Those that are left on a table which had the name before, or on one that is no partition any more, are dropped.
 
-    Args:
-        capture: The number in their names.
-        interests: The interests.
-        found: What is there of the table: the SQL types of its columns, its partitions as SQL, whether it is none and
-            has none, its triggers, and the name of the function that says of it that each of its changes counts.
-        path: The schemas in which names are looked for, as SQL.
-        asked: The interest whose conditions are tried out.
+    The conditions of `asked` are tried out. `path` holds the schemas in which names are looked for, as SQL.
     """
-    partitions = found["partitions"] or ()
     made = triggers(capture, interests, found)
     table = POSTGRES.table(next(iter(interests.values())).table)
-    left = [one for one in found["triggers"] or () if not one["here"] or (table, one["name"]) not in made]
+    left = [one for one in found.triggers if not one.here or (table, one.name) not in made]
+    tried = any_of(*(conditions_of(one).exact_update() for one in asked))
     trial = f"_penstock_change_{capture}_trial"
-    tried = "" if asked is None else conditions_of(asked).update()
     call = f"execute function {function_name(capture, 'update')}()"
-    everywhere = {name: trigger for (relation, name), trigger in made.items() if relation == table}
-    fires = [*made.items(), *(((part, name), one) for name, one in everywhere.items() for part in partitions)]
+    fires = [*made.items()]
+    fires += [((part, name), one) for (of, name), one in made.items() if of == table for part in found.partitions]
     return (
-        *(_function(capture, event, interests, found["columns"], path) for event in EVENTS),
-        *(f"drop trigger if exists {one['name']} on {one['table']}" for one in left),
-        # What a function says is looked at when it runs, what a trigger says when it is made.
-        *((f"create trigger {trial} after update on {table} for each row when ({tried}) {call}",) if tried else ()),
-        *((f"drop trigger {trial} on {table}",) if tried else ()),
+        *(_function(capture, event, interests, found.columns, path) for event in EVENTS),
+        *(f"drop trigger if exists {one.name} on {one.table}" for one in left),
+        *(  # PostgreSQL checks the SQL of a trigger when it is made, and that of a function when it runs.
+            (
+                f"create trigger {trial} after update on {table} for each row when ({tried.sql}) {call}",
+                f"drop trigger {trial} on {table}",
+            )
+            if tried.is_asked
+            else ()
+        ),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {trigger.text}" for (_relation, name), trigger in made.items()),
-        *((EACH.format(found["each"]),) if any(one.each for one in interests.values()) else ()),
+        *((EACH.format(found.each),) if any(one.each for one in interests.values()) else ()),
         *(f"alter table {relation} enable {_ENABLED[one.enabled]} trigger {name}" for (relation, name), one in fires),
     )
 
 
 def _function(capture: int, event: str, interests: Interests, types: Mapping[str, str], path: str) -> str:
-    """The function of one event. What it is told of how to read SQL, the session that writes may have otherwise."""
-    wanting = {number: one for number, one in interests.items() if _condition(one, event) is not None}
-    sure, body, settings = len(wanting) == 1 and event != "update", "", ""
-    asked = "" if sure or event == "truncate" else _asked(wanting.values(), event)
-    telling = Telling(wanting, types, pinned=bool(asked), sure=sure)
+    """The function of one event. Its settings are its own, as the writing session may have others."""
+    wanting = {number: one for number, one in interests.items() if _condition(one, event) != NEVER}
+    body, settings, kinds = "", "", ""
     if wanting and event == "truncate":
-        body = appended(wanting, event)
+        body = append_plain(wanting, event)
     elif wanting:
+        trigger_asks = len(wanting) == 1 and event != "update"
+        asked = "" if trigger_asks else _asked(wanting.values(), event)
         settings = _spelling(wanting.values(), types) + _settings(asked, path)
-        body = {"insert": telling.inserted, "update": telling.updated, "delete": telling.deleted}[event]()
-        if event == "insert" and _when(interests, event) == "":
-            body = _ALL.format(told=telling.rows()) + body
-    kinds = "".join(f" {variable(number)} pg_catalog.text;" for number in wanting if event == "update")
+        writer = FunctionBody(wanting, types, path_is_set=bool(asked), trigger_asks=trigger_asks)
+        body = {"insert": writer.inserted, "update": writer.updated, "delete": writer.deleted}[event]()
+        if event == "insert" and any_of(*(_condition(one, event) for one in wanting.values())) == ALWAYS:
+            body = _STATEMENT.format(told=writer.inserted_rows()) + body
+        kinds = "".join(f" {kind_variable(number)} pg_catalog.text;" for number in wanting if event == "update")
     return _FUNCTION.format(function=function_name(capture, event), settings=settings, kinds=kinds, body=body)
 
 
@@ -148,25 +148,17 @@ def function_name(capture: int, event: str) -> str:
     return f"penstock.change_{capture}_{event}"
 
 
-def _condition(interest: Interest, event: str) -> str | None:
-    """Which writes an interest is about; empty for all of an event, None for none."""
+def _condition(interest: Interest, event: str) -> When:
+    """Which writes of an event fire the trigger for an interest; at least those that it wants."""
     conditions = conditions_of(interest)
-    wants = {
-        "insert": interest.wants("enter"),
-        "update": bool(conditions.update()),
-        "delete": interest.wants("delete"),
-        "truncate": interest.wants("truncate"),
-    }
-    if not wants[event] or event == "truncate":
-        return "" if wants[event] else None
-    return conditions.may_update() if event == "update" else conditions.may_match({"insert": "new"}.get(event, "old"))
-
-
-def _when(interests: Interests, event: str) -> str | None:
-    """The same for some interests together."""
-    found = dict.fromkeys(_condition(one, event) for one in interests.values())
-    wanted = [condition for condition in found if condition is not None]
-    return None if not wanted else "" if "" in wanted else " or ".join(wanted)
+    if event == "update":
+        return conditions.wide_update()
+    kind, when = {
+        "insert": ("enter", conditions.match_or_null("new")),
+        "delete": ("delete", conditions.match_or_null("old")),
+        "truncate": ("truncate", ALWAYS),
+    }[event]
+    return when if interest.wants(kind) else NEVER
 
 
 def _settings(asked: str, path: str) -> str:

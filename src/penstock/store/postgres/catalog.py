@@ -2,15 +2,18 @@
 
 Owns how long is waited for locks. The right to change the schema is an advisory lock, held by a connection of its own
 and asked for again and again: a statement that waited for it would hold a snapshot, for which building an index
-concurrently waits in turn. Each change then takes table locks of its own, and gives up soon if it cannot have them:
-whoever waits for a table lock keeps all others waiting behind it.
+concurrently waits in turn. That connection stays open for a second, as a start takes the lock several times. Each
+change then takes table locks of its own, and gives up soon if it cannot have them: whoever waits for a table lock
+keeps all others waiting behind it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +28,7 @@ from penstock.store.contract.session import Row
 from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.errors import translate
+from penstock.store.postgres.errors import REFUSALS, translate
 from penstock.store.postgres.route import Connection
 from penstock.store.sql.queries import Query, load_queries
 from penstock.values import decode_json
@@ -43,6 +46,7 @@ set standard_conforming_strings = on;
 _SHORT_LOCKS = "set local lock_timeout = '{wait}s'; set local statement_timeout = 0"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _UNHURRIED = 7 * 86400.0  # seconds for one statement: an index of a big table takes its time
+_KEPT = 1.0  # seconds until the connection that held the lock is closed, unless it is needed again
 _LOCK_KEY = int.from_bytes(b"penstock", "big")
 # Through a pooler a transaction holds the lock, which does nothing else. Sent without parameters, it leaves no snapshot
 # open, for which building an index would wait.
@@ -56,10 +60,27 @@ _LOST_RACE = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 _CHOICES = re.compile(r'\((?:\w+|"(?:[^"]|"")+") = (?:ANY \(ARRAY\[(?P<many>.*)\]\)|(?P<one>.*))\)', re.DOTALL)
 _CHOICE = re.compile(r"'((?:[^']|'')*)'::(\w+)|(-?\d+)")
 
-Fetch = Callable[[Query, dict[str, Any]], Awaitable[Sequence[Row]]]
+
+class _Description(ABC):
+    """See `store.contract.Description`."""
+
+    _queries: Mapping[str, Query]
+
+    @abstractmethod
+    async def _fetch(self, query: Query, values: dict[str, Any]) -> Sequence[Row]:
+        """The rows of a query."""
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        quoted = {POSTGRES.table(name): name for name in names}
+        rows: Sequence[Any] = await self._fetch(self._queries["tables"], {"names": list(quoted)})
+        return {quoted[row["asked"]]: _table(row) for row in rows}
+
+    async def applied_migrations(self) -> set[str]:
+        rows = await self._fetch(self._queries["has_migrations"], {})
+        return {row[0] for row in await self._fetch(self._queries["migrations"], {})} if rows[0][0] else set()
 
 
-class PostgresCatalog:
+class PostgresCatalog(_Description):
     """See `store.contract.Catalog`.
 
     Args:
@@ -73,41 +94,60 @@ class PostgresCatalog:
         self._direct = direct
         self._clock = clock or SystemClock()
         self._queries = load_queries("catalog", POSTGRES)
-
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
-        """Those of the named tables and views that exist."""
-        return await _stored_tables(self._fetch, self._queries, names)
-
-    async def applied_migrations(self) -> set[str]:
-        """Names of penstock's own migrations that are applied."""
-        return await _applied_migrations(self._fetch, self._queries)
+        self._kept: Connection | None = None
 
     async def count(self, sql: str) -> int:
-        """The number that a query gives."""
         async with self._connection() as connection:
             return await _count(connection, sql)
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[PostgresSchemaLock]:
-        async with self._connection() as connection:
-            if self._direct.route.pooled:
-                async with self._connection() as holder:
-                    await self._take_lock(lambda: _hold(holder))
-                    yield PostgresSchemaLock(connection, self._clock, self._queries, pooled=True)
-            else:
+        if self._direct.route.pooled:
+            async with self._connection() as connection, self._connection() as holder:
+                await self._take_lock(lambda: _hold(holder))
+                yield PostgresSchemaLock(connection, self._clock, self._queries, pooled=True)
+        else:
+            async with self._kept_connection() as connection:
                 await _run(connection, _SETTINGS)
                 await self._take_lock(lambda: _value(connection, "select pg_try_advisory_lock($1)", _LOCK_KEY))
                 yield PostgresSchemaLock(connection, self._clock, self._queries)
 
+    async def close(self) -> None:
+        """Close the connection that held the lock."""
+        if self._kept is not None:
+            self._let_go(self._kept)
+
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """A connection for the time of a block. A lock that it holds ends with it, even if the process is killed."""
+        """A connection for the time of a block."""
         connection = await self._direct.connect()
         try:
             yield connection
-            with contextlib.suppress(asyncpg.InterfaceError, OSError, TimeoutError):
+            with contextlib.suppress(*REFUSALS):
                 await connection.close(timeout=TABLE_LOCK_WAIT)
         finally:
+            connection.terminate()
+
+    @contextlib.asynccontextmanager
+    async def _kept_connection(self) -> AsyncIterator[Connection]:
+        """The one that the block before has left, or a new one. A lock that it holds ends with it, even by a kill."""
+        kept, self._kept = self._kept, None
+        connection: Connection = await self._direct.connect() if kept is None or kept.is_closed() else kept
+        try:
+            yield connection
+            with contextlib.suppress(*REFUSALS):
+                await connection.execute("select pg_advisory_unlock_all()", timeout=TABLE_LOCK_WAIT)
+                if self._kept is None:
+                    self._kept = connection
+                    asyncio.get_running_loop().call_later(_KEPT, self._let_go, connection)
+        finally:
+            if connection is not self._kept:
+                connection.terminate()
+
+    def _let_go(self, connection: Connection) -> None:
+        is_unused = self._kept is connection
+        if is_unused:
+            self._kept = None
             connection.terminate()
 
     async def _take_lock(self, attempt: Callable[[], Awaitable[bool]]) -> None:
@@ -125,7 +165,7 @@ class PostgresCatalog:
         return await run(self._connections, query, values)
 
 
-class PostgresSchemaLock:
+class PostgresSchemaLock(_Description):
     """See `store.contract.SchemaLock`.
 
     Args:
@@ -143,16 +183,7 @@ class PostgresSchemaLock:
         self._clock = clock
         self._queries = queries
 
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
-        """Those of the named tables and views that exist."""
-        return await _stored_tables(self._fetch, self._queries, names)
-
-    async def applied_migrations(self) -> set[str]:
-        """Names of penstock's own migrations that are applied."""
-        return await _applied_migrations(self._fetch, self._queries)
-
     async def count(self, sql: str) -> int:
-        """The number that a query gives."""
         return await _count(self._connection, sql)
 
     async def migrate(self, name: str, sql: str) -> None:
@@ -165,8 +196,6 @@ class PostgresSchemaLock:
         await self._together(f"migration {name}", work)
 
     async def apply(self, change: Change) -> None:
-        """Make one change: in one transaction, or alone, and cleaned up after if it fails."""
-
         async def work() -> None:
             await self._connection.execute(";\n".join(change.statements), timeout=_UNHURRIED)
 
@@ -250,18 +279,7 @@ async def _count(connection: Connection, sql: str) -> int:
     return int(await _value(connection, sql))
 
 
-async def _applied_migrations(fetch: Fetch, queries: Mapping[str, Query]) -> set[str]:
-    rows = await fetch(queries["has_migrations"], {})
-    return {row[0] for row in await fetch(queries["migrations"], {})} if rows[0][0] else set()
-
-
 # ----- what is stored
-
-
-async def _stored_tables(fetch: Fetch, queries: Mapping[str, Query], names: Sequence[str]) -> dict[str, StoredTable]:
-    quoted = {POSTGRES.table(name): name for name in names}
-    rows = await fetch(queries["tables"], {"names": list(quoted)})
-    return {quoted[row["asked"]]: _table(row) for row in rows}  # type: ignore[call-overload]  # asyncpg's rows have names
 
 
 def _table(row: Any) -> StoredTable:

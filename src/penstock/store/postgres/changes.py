@@ -74,7 +74,7 @@ class PostgresChanges(StoredReaders):
         snapshot = Snapshot.parse(rows[0][0])
         if position.seen.end > snapshot.end:
             await self._settle_in()
-            raise Conflict("The database was restored on another server, on which this position means nothing.")
+            raise Conflict("The database was restored on another server, where this position is invalid.")
         found = [tuple(row)[1:] for row in rows if row[1] is not None]
         new, complete = changes_told(found, interests), len(found) < room
         after = position.handed(snapshot, [one.seq for one in new], complete=complete)

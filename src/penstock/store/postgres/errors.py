@@ -58,7 +58,7 @@ def uncertain(error: BaseException) -> DatabaseUnavailable:
     """What is raised if nobody knows whether a commit took effect."""
     return DatabaseUnavailable(
         f"The connection to the database was lost during the commit: {error}.",
-        fix="Look whether it took effect before trying again.",
+        fix="Check whether it took effect before you try again.",
         uncertain=True,
     )
 
@@ -69,8 +69,8 @@ def translate(error: BaseException) -> BaseException:
         return DatabaseBusy("The database did not answer in time.", fix="Try again; or raise statement_timeout.")
     if _only_reads(error):
         return DatabaseUnavailable(
-            f"The database server only reads: {_text(error)}.",
-            fix="Connect to the one that writes; after a failover, try again.",
+            f"The database server is read-only: {_text(error)}.",
+            fix="Connect to the primary; after a failover, try again.",
         )
     if is_connection_lost(error):
         return DatabaseUnavailable(f"The connection to the database was lost: {error}.", fix="Try again.")
@@ -96,12 +96,10 @@ def _by_class(error: BaseException) -> BaseException:
     if isinstance(error, _INPUT):
         return ValueInvalid(f"The database cannot take a value: {error}.")
     if isinstance(error, asyncpg.InterfaceError):
-        return ContextError(
-            f"A connection to the database was used as it must not be: {error}.", fix="Await all calls of a ctx."
-        )
+        return ContextError(f"A database connection was misused: {error}.", fix="Await all calls of a ctx.")
     if isinstance(error, ValueError):  # of what it cannot encode it says something else
         return RowInvalid(
-            f"The database holds a value that Python has not: {error}.",
+            f"The database holds a value that Python cannot represent: {error}.",
             fix="Correct the row, or do not read the column.",
         )
     return error

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import builtins
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from penstock.changes.interest import Interest
-from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError, PenstockError
-from penstock.store.contract.changes import InterestRow, Source, State
+from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError
+from penstock.store.contract.changes import Source, State
 from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.postgres.access import run
@@ -20,20 +22,23 @@ from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.rowsource import source
 from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
-from penstock.store.postgres.triggerbodies import appended
+from penstock.store.postgres.triggerbodies import append_plain
 from penstock.store.rows.interests import (
+    FoundTable,
     Identity,
-    Known,
-    captures,
-    check_columns,
+    Rebuild,
+    Stored,
+    StoredInterest,
+    by_capture,
+    by_identity,
+    capture_state,
+    check_table,
     columns_read,
-    gone,
     identity_of,
-    known_by,
-    known_state,
-    others,
+    stored_interest,
 )
 from penstock.store.sql.conditions import ConditionSql
+from penstock.store.sql.interests import StoredInterests, by_one_if_refused
 from penstock.store.sql.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
@@ -46,12 +51,13 @@ where capture = {number} or id = any('{ids}')"""
 _INSTALLED = """
 update penstock.interest i set installed = f.found from penstock.interest_found f
 where f.id = i.id and i.capture = {number}"""
+_LAST_ID = 2**31 - 1  # trials use the numbers that no interest reaches
 _VIRTUAL = " virtual"  # what the view adds to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
-class PostgresInterests:
-    """See `store.contract.Interests`."""
+class PostgresInterests(StoredInterests[SchemaLock]):
+    """See `store.contract.changes.Interests`."""
 
     def __init__(self, connections: Connections, catalog: PostgresCatalog) -> None:
         self._connections = connections
@@ -59,66 +65,24 @@ class PostgresInterests:
         self._queries = load_queries("interests", POSTGRES)
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        known, numbers = await self._known(), list[int]()
+        stored, numbers = await self._stored(), list[int]()
         for one in interests:
-            while (found := known.get(identity_of(one))) is None:  # another release may have replaced it already
+            while (found := stored.get(identity_of(one))) is None:  # another release may have replaced it already
                 await self._run("add", **_added(one, now))
-                known = await self._known()
+                stored = await self._stored()
             numbers.append(found.id)
         return numbers
-
-    async def check(self, interests: Sequence[Interest], now: datetime) -> None:
-        known = await self._known()
-        wanted = [one for one in interests if _state(known.get(identity_of(one))) != "ok"]
-        if wanted:
-            async with self._catalog.lock():  # whoever makes the same functions has them first
-                for one in wanted:
-                    await self._try_out(one, now)
-
-    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        known = await self._known()
-        if any(_state(known.get(identity_of(one))) != "ok" for one in interests):
-            async with self._catalog.lock() as lock:
-                known, declared = await self._known(), await self._declared(interests)
-                for one in interests:
-                    await self._declare(lock, one, now, known, missed=identity_of(one) in declared)
-        return [known[identity_of(one)].id for one in interests]
-
-    async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
-        known = await self._known()
-        if not gone(interests, numbers, known) and all(_is_alone(one, known) for one in interests):
-            return frozenset()
-        async with self._catalog.lock() as lock:
-            known = await self._known()
-            missing = gone(interests, numbers, known)
-            for one, number in zip(interests, numbers, strict=True):
-                if number not in missing:
-                    await self._declare(lock, one, now, known, alone=True)
-        return missing
-
-    async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
-        known, declared = await self._known(), await self._declared(interests)
-        if all(identity_of(one) in declared and _is_alone(one, known) for one in interests):
-            return
-        async with self._catalog.lock() as lock:
-            known, declared = await self._known(), await self._declared(interests)
-            for one in interests:
-                if identity_of(one) in declared:
-                    await self._declare(lock, one, now, known, alone=True, missed=True)
-                elif (own := known.get(identity_of(one))) is not None:
-                    await self._apply(lock, one, await self._statements(known, None, [own]))
-                    del known[identity_of(one)]
 
     async def mend(self, id_: int) -> bool:
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             await session.execute(_IMPATIENT)
             await session.execute(Statement(_ALONE))
-            known = await self._known(session)
-            one = next((one for one in known.values() if one.id == id_), None)
-            if one is None or one.installed is None or _state(one) == "ok":  # whoever has added it declares it
+            stored = await self._stored_in(session)
+            one = next((one for one in stored.values() if one.id == id_), None)
+            if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
                 return False
-            for statement in await self._statements(known, one):
+            for statement in await self._statements(Rebuild(stored, [one]), session):
                 await session.execute(Statement(statement))
             await session.commit()
         except DataError as error:
@@ -126,20 +90,6 @@ class PostgresInterests:
         finally:
             await session.rollback()
         return True
-
-    async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        if not ids:
-            return
-        async with self._catalog.lock() as lock:
-            for number in ids:
-                known = await self._known()
-                one = next((one for one in known.values() if one.id == number), None)
-                if one is not None and not (unused and one.installed is not None):
-                    await self._apply(lock, one.interest, await self._statements(known, None, [one]))
-
-    async def list(self) -> builtins.list[InterestRow]:
-        known = (await self._known()).values()
-        return [InterestRow(one.id, one.interest, _state(one), one.declared_at) for one in known]
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
         names, query = {POSTGRES.table(name): name for name in tables}, self._queries["each_of"]
@@ -149,99 +99,97 @@ class PostgresInterests:
         return frozenset(names[row[0]] for row in rows)
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        one = next((one for one in (await self._known()).values() if one.id == number), None)
+        one = next((one for one in (await self._stored()).values() if one.id == number), None)
         if one is None or one.found is None:
             return None
-        columns = _checked(one)["columns"]
+        columns = _checked(one).columns
         if only is None:
             return source(one.interest, columns)
         return source(one.interest.narrowed(only.sql, only.columns), columns, held=" for share of r")
 
     # ----- steps
 
-    async def _declare(
-        self,
-        lock: SchemaLock,
-        interest: Interest,
-        now: datetime,
-        known: dict[Identity, Known],
-        *,
-        alone: bool = False,
-        missed: bool = False,
-    ) -> None:
-        identity = identity_of(interest)
-        added = await self._run("add", **_added(interest, now))
-        if identity not in known:
-            known |= await self._known()
-        one, replaced = known[identity], others(interest, known) if alone else []
-        asked = None if _state(one) == "ok" else one
-        if asked is None and not replaced:
-            return
-        try:
-            await self._apply(lock, interest, await self._statements(known, asked, replaced, missed=missed))
-        except PenstockError:
-            if added:  # nothing is left of what could not be declared
-                await self._run("remove", id=one.id)
-            raise
-        known.clear()
-        known |= await self._known()
+    def _changing(self) -> AbstractAsyncContextManager[SchemaLock]:
+        return self._catalog.lock()
 
-    async def _statements(
-        self,
-        known: Mapping[Identity, Known],
-        asked: Known | None,
-        dropped: Sequence[Known] = (),
-        *,
-        missed: bool = False,
-    ) -> tuple[str, ...]:
-        """What makes triggers for an interest, and none for others any more; who may have missed something is told."""
-        ((path,),) = await self._run("path")
-        made = [_ALONE]
-        for capture in captures(known, _capturing, asked, dropped, missed=missed):
-            number, interests = capture.number, capture.members
-            mine = asked if asked is not None and asked.id in interests else None
-            found = _checked(mine) if mine else next((one.found for one in known.values() if one.id in interests), None)
-            if not interests:
-                made += (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
-            elif found is not None:
-                made += install(number, interests, found, path, mine.interest if mine else None)
-                ids = f"{{{','.join(map(str, interests))}}}"
-                made += (text.format(number=number, ids=ids) for text in (_CAPTURED, _INSTALLED))
-                made += (appended(capture.lost, "lost"),) if capture.lost else ()
-        made += (_FORGOTTEN.format(one.id) for one in dropped)
-        return (*made, *_each_dropped(dropped, known))
+    def _state(self, one: StoredInterest | None) -> State:
+        state = _captured(one)
+        if state == "ok" and one and one.installed and one.found and one.installed.ordered and not one.found.ordered:
+            return "altered"  # nothing is missed, but inserted rows are told before a trigger changes them
+        return state
 
-    async def _apply(self, lock: SchemaLock, interest: Interest, statements: tuple[str, ...]) -> None:
+    async def _add(self, right: SchemaLock, interest: Interest, now: datetime) -> builtins.list[int]:  # noqa: ARG002 - the lock is no transaction
+        return [row[0] for row in await self._run("add", **_added(interest, now))]
+
+    async def _take_back(self, right: SchemaLock, added: Sequence[int]) -> None:  # noqa: ARG002 - a lock is no transaction
+        for id_ in added:
+            await self._run("remove", id=id_)
+
+    async def _rebuild(self, right: SchemaLock, rebuild: Rebuild) -> None:
+        interest = (*rebuild.asked, *rebuild.dropped)[0].interest
         try:
-            await lock.apply(Change(interest.table, statements))
+            await right.apply(Change(interest.table, await self._statements(rebuild)))
         except DataError as error:
             raise _refused(interest, error) from error
 
-    async def _try_out(self, interest: Interest, now: datetime) -> None:
+    async def _statements(self, rebuild: Rebuild, session: PostgresSession | None = None) -> tuple[str, ...]:
+        """The statements that make triggers anew."""
+        ((path,),) = await self._look("path", session)
+        made = [_ALONE]
+        for capture in rebuild.captures(_captured):
+            number, members = capture.number, capture.members
+            for one in capture.asked:
+                _checked(one)
+            if not members:
+                made += (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
+            elif capture.found is not None:
+                made += install(number, members, capture.found, path, [one.interest for one in capture.asked])
+                ids = f"{{{','.join(map(str, members))}}}"
+                made += (text.format(number=number, ids=ids) for text in (_CAPTURED, _INSTALLED))
+                made += (append_plain(capture.lost, "lost"),) if capture.lost else ()
+        made += (_FORGOTTEN.format(one.id) for one in rebuild.dropped)
+        return (*made, *_each_dropped(rebuild.dropped, rebuild.stored))
+
+    async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
+        async with self._changing():  # whoever makes the same functions has them first
+            for group in by_capture(interests):
+                await by_one_if_refused(group, partial(self._try_out_group, now))
+
+    async def _try_out_group(self, now: datetime, group: Sequence[Interest]) -> None:
         """Make triggers, and undo that."""
         add = self._queries["add_for_trial"]
         session = await begin(self._connections, BEGIN_INTERNAL)
         try:
             await session.execute(_IMPATIENT)
-            await session.fetch(add.statement, add.args(_added(interest, now)))
-            known = await self._known(session)
-            for statement in await self._statements(known, known[identity_of(interest)]):
+            for place, one in enumerate(group):
+                await session.fetch(add.statement, add.args(_added(one, now) | {"id": _LAST_ID - place}))
+            stored = await self._stored_in(session)
+            rebuild = Rebuild(stored, [stored[identity_of(one)] for one in group])
+            for statement in await self._statements(rebuild, session):
                 await session.execute(Statement(statement))
         except DataError as error:
-            raise _refused(interest, error) from error
+            raise _refused(group[0], error) from error
         except (DatabaseBusy, Conflict):  # whoever declares it waits for these locks
             return
         finally:
             await session.rollback()
 
-    async def _known(self, session: PostgresSession | None = None) -> dict[Identity, Known]:
-        """All interests, as a transaction sees them, or now."""
-        query = self._queries["list"]
-        rows = await (self._run("list") if session is None else session.fetch(query.statement, query.args({})))
-        return known_by(map(_known, rows))
+    async def _stored(self, right: SchemaLock | None = None) -> Stored:  # noqa: ARG002 - a lock is no transaction
+        return await self._stored_in(None)
 
-    async def _declared(self, interests: Sequence[Interest]) -> set[Identity]:
-        """What the tasks of these interests are declared with now."""
+    async def _stored_in(self, session: PostgresSession | None) -> Stored:
+        """All interests, as a transaction sees them, or now."""
+        return by_identity(stored_interest(row, row[2]) for row in await self._look("list", session))
+
+    async def _look(self, query_name: str, session: PostgresSession | None) -> Sequence[Any]:
+        query = self._queries[query_name]
+        return await (self._run(query_name) if session is None else session.fetch(query.statement, query.args({})))
+
+    async def _declared(
+        self,
+        interests: Sequence[Interest],
+        right: SchemaLock | None = None,  # noqa: ARG002 - a lock is no transaction
+    ) -> set[Identity]:
         return {(row[0], row[1]) for row in await self._run("declared", names=[one.name for one in interests])}
 
     async def _run(self, query_name: str, /, **values: Any) -> Sequence[Any]:
@@ -249,10 +197,8 @@ class PostgresInterests:
 
 
 def _added(interest: Interest, now: datetime) -> dict[str, Any]:
-    source = POSTGRES.table(interest.table)
-    return {
-        "name": interest.name, "digest": interest.digest, "source": source, "spec": interest.text(), "now": now
-    }  # fmt: skip
+    table = POSTGRES.table(interest.table)
+    return {"name": interest.name, "digest": interest.digest, "source": table, "spec": interest.text(), "now": now}
 
 
 def _refused(interest: Interest, error: DataError) -> DeclarationError:
@@ -262,89 +208,50 @@ def _refused(interest: Interest, error: DataError) -> DeclarationError:
     )
 
 
-def _is_alone(interest: Interest, known: Mapping[Identity, Known]) -> bool:
-    """Whether an interest is in order, and nothing else is captured under its name."""
-    return _state(known.get(identity_of(interest))) == "ok" and not others(interest, known)
+def _each_dropped(dropped: Sequence[StoredInterest], stored: Stored) -> list[str]:
+    """The statements that let changes of a table be merged again, once each counts for no interest any more."""
+    left = _each(one for one in stored.values() if one not in dropped)
+    return [f"drop function if exists penstock.{name}()" for name in sorted(_each(dropped) - left)]
 
 
-def _each_dropped(dropped: Sequence[Known], known: Mapping[Identity, Known]) -> list[str]:
-    """What lets changes of a table be merged again, once no interest is left for which each counts."""
-    gone = {name for one in dropped for name in _each(one)}
-    left = {name for one in known.values() if one not in dropped for name in _each(one)}
-    return [f"drop function if exists penstock.{name}()" for name in sorted(gone - left)]
+def _each(interests: Iterable[StoredInterest]) -> set[str]:
+    """The functions that mark tables of which each change counts: as they were named, and as they are now."""
+    return {table.each for one in interests for table in (one.installed, one.found) if one.interest.each and table}
 
 
-def _each(one: Known) -> set[str]:
-    """The functions that say of an interest's table that each change counts: as it was named, and as it is now."""
-    return {seen["each"] for seen in (one.installed, one.found) if one.interest.each and seen is not None}
-
-
-def _known(row: Sequence[Any]) -> Known:
-    number, spec, declared_at, capture, installed, there = row
-    return Known(number, Interest.parse(spec), declared_at, capture, _json(installed), _json(there))
-
-
-def _json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
-
-
-def _checked(one: Known) -> Mapping[str, Any]:
-    """What is there of an interest's table; an error if its changes cannot be captured."""
-    interest, found = one.interest, one.found
-    if found is None:
-        raise DeclarationError(f"Interest {interest.name}: there is no table {interest.table}.")
-    kind = _NO_TABLES.get(found["kind"])
-    if kind is not None:
-        raise DeclarationError(
-            f"Interest {interest.name}: {interest.table} is {kind}, whose changes cannot be captured.",
-            fix="Name the tables it is made of.",
-        )
-    if found["heirs"]:
+def _checked(one: StoredInterest) -> FoundTable:
+    """The table of an interest; an error if its changes cannot be captured."""
+    interest, table = one.interest, check_table(one, _NO_TABLES)
+    if table.heirs:
         raise DeclarationError(
             f"Interest {interest.name}: other tables inherit from {interest.table}, whose changes would be missed.",
             fix="Use partitions, or an interest in each of them.",
         )
-    check_columns(interest, found["columns"])
-    said = " ".join((interest.matches or "", *(interest.watches or ())))
-    for column, type_name in found["columns"].items():
-        if type_name.endswith(_VIRTUAL) and (column in interest.columns or POSTGRES.quote(column) in said):
+    sql = " ".join((interest.matches or "", *(interest.watches or ())))
+    for column, type_name in table.columns.items():
+        if type_name.endswith(_VIRTUAL) and (column in interest.columns or POSTGRES.quote(column) in sql):
             raise DeclarationError(
                 f"Interest {interest.name}: no trigger sees {column} of {interest.table}, a virtual column.",
                 fix="Make it a stored generated column, or leave it out.",
             )
-    return found
+    return table
 
 
-def _seen(one: Known, found: Mapping[str, Any]) -> dict[str, Any]:
-    """How an interest's triggers are, and what they read."""
-    return {
-        "triggers": [f"{made['table']} {made['name']}" for made in found["triggers"] or ()],
-        "columns": columns_read(one, found),
-        "bodies": found["bodies"],
-        "each": found["each"] if one.interest.each else None,
-        "alone": found["alone"],
-    }
+def _read(one: StoredInterest, table: FoundTable) -> tuple[Any, ...]:
+    """The columns that an interest's triggers read, and all else that they depend on."""
+    return columns_read(one, table), table.bodies, table.plain, one.interest.each and table.each
 
 
-def _state(one: Known | None) -> State:
-    state = _capturing(one)
-    if one is not None and one.installed and one.found and one.installed["ordered"] and not one.found["ordered"]:
-        return "altered" if state == "ok" else state  # nothing is missed, but what a trigger changes is told too early
-    return state
-
-
-def _capturing(one: Known | None) -> State:
-    """The same, as far as changes are missed."""
-    if one is None or one.found is None:
-        return "gone" if one is not None else "missing"
-    if one.installed is None or one.capture is None:
+def _captured(one: StoredInterest | None) -> State:
+    """Whether an interest's changes are captured."""
+    if one is None or one.installed is None or one.found is None or one.capture is None:
+        return capture_state(one, _read)
+    # Triggers that capture row by row go on doing so where the table allows to capture whole statements by now.
+    now = replace(one.found, plain=one.found.plain and one.installed.plain, ordered=one.installed.ordered)
+    expected, table = triggers(one.capture, one.together, now), POSTGRES.table(one.interest.table)
+    enabled = {(table if each.here else each.table, each.name): each.enabled for each in now.triggers}
+    if not enabled.keys() >= expected.keys():
         return "missing"
-    alone = one.found["alone"] and one.installed["alone"]  # triggers of rows capture all the same
-    found = {**one.found, "alone": alone, "ordered": one.installed["ordered"]}
-    expected, table = triggers(one.capture, one.together, found), POSTGRES.table(one.interest.table)
-    there = {(table if each["here"] else each["table"], each["name"]): each for each in one.found["triggers"] or ()}
-    if not there.keys() >= expected.keys():
-        return "missing"
-    state = known_state(_seen(one, one.installed), _seen(one, found))
-    enabled = all(there[key]["enabled"] == trigger.enabled for key, trigger in expected.items())
-    return state if enabled or state != "ok" else "disabled"
+    state = capture_state(replace(one, found=now), _read)
+    is_enabled = all(enabled[key] == trigger.enabled for key, trigger in expected.items())
+    return state if is_enabled or state != "ok" else "disabled"

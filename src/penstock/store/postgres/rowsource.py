@@ -1,14 +1,15 @@
-"""How the rows are read that an interest is about, spelled as its triggers spell them."""
+"""How the rows of an interest are read, spelled as its triggers spell them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.changes.conditions import When, all_of
 from penstock.changes.interest import Interest
 from penstock.store.contract.changes import Source
 from penstock.store.contract.session import Statement
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.spelling import array, literal, object_
+from penstock.store.postgres.spelling import PostgresFeedSpelling, literal
 from penstock.store.postgres.triggerbodies import conditions_of
 from penstock.store.sql.dialect import row_of
 
@@ -16,30 +17,31 @@ _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 
 
 def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Source:
-    """How the rows are read that an interest is about. Of a session with other settings they are spelled alike."""
-    asked = conditions_of(interest).matches("r")
-    table, spelled = POSTGRES.table(interest.table), array("r", interest.key, types)
+    """How the rows of an interest are read; spelled alike whatever the settings of the session."""
+    match, spelling = conditions_of(interest).exact_match("r"), PostgresFeedSpelling(types)
+    table, spelled = POSTGRES.table(interest.table), spelling.array("r", interest.key)
     key = row_of([f"r.{POSTGRES.quote(name)}" for name in interest.key])
     columns = [f"r.{POSTGRES.quote(name)}" for name in interest.place]
     place, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
     after = [f"($1::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
     each = [_given(number, types[name]) for number, name in enumerate(interest.key)]
-    values = [spelled, *(object_("r", side, types) or "null" for side in (interest.after, interest.before))]
-    select = f"select {', '.join(values)} from {table} r where "
-    of_place = f"select {', '.join(values)}, {array('r', interest.place, types)} from {table} r where "
-    order, also = f"order by {', '.join(columns)} limit", f"{asked} and " if asked else ""
+    values = ", ".join((spelled, *(spelling.json_object("r", side) for side in (interest.after, interest.before))))
+    rows = (
+        f"select {values}, {spelling.array('r', interest.place)} from {table} r where {all_of(match, When(known)).sql}"
+    )
+    order = f"order by {', '.join(columns)} limit"
     among = f"{key} in (select {', '.join(each)} from json_array_elements($1::json) as k (value))"
     return Source(
-        first=Statement(f"{of_place}{also}{known} {order} $1{held}"),
-        following=Statement(f"{of_place}{also}{known} and {place} > {row_of(after)} {order} $2{held}"),
-        among=Statement(f"{select}{also}{among}"),
+        first=Statement(f"{rows} {order} $1{held}"),
+        following=Statement(f"{rows} and {place} > {row_of(after)} {order} $2{held}"),
+        among=Statement(f"select {values} from {table} r where {all_of(match, When(among)).sql}"),
         keys=Statement(f"select {spelled} from {table} r where {among}"),
         passed=Statement(_passed(interest, types)),
     )
 
 
 def _passed(interest: Interest, types: Mapping[str, str]) -> str:
-    """Which captured rows are not behind a place, compared as the columns of the table are, with their collations."""
+    """Which captured rows are not behind a place, by the types and collations of the columns."""
     named = [f"c{number}" for number in range(len(interest.place))]
     columns = ", ".join(f"r.{POSTGRES.quote(name)}" for name in interest.place)
     given = ", ".join(f"(g.value ->> {literal(name)})::{types[name]}" for name in interest.place)
@@ -52,6 +54,6 @@ def _passed(interest: Interest, types: Mapping[str, str]) -> str:
 
 
 def _given(place: int, kind: str) -> str:
-    """A value of one of many keys. Records of a table that was declared with another key may hold no such value."""
+    """A value of a key; NULL if a record holds another type, as the table was declared with another key then."""
     value = f"(k.value ->> {place})::{kind}"
     return f"case when json_typeof(k.value -> {place}) = 'number' then {value} end" if kind in _INTEGERS else value

@@ -1,4 +1,4 @@
-"""Wake-ups between processes by LISTEN and NOTIFY, on connections of their own.
+"""Wake-ups between processes by LISTEN and NOTIFY.
 
 Owns one listening connection, which is watched and replaced when it breaks, and the sending of notifications outside
 any user's transaction, at most one per pause: a NOTIFY inside a transaction would make all commits wait in one line.
@@ -15,6 +15,7 @@ from penstock.changes.position import Position
 from penstock.clock import SystemClock
 from penstock.observe.logs import event as log_event
 from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
+from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import translate
 from penstock.store.postgres.route import Connection
@@ -148,24 +149,13 @@ class PostgresSignals:
                     reader.set()
 
     async def _send_loop(self) -> None:
-        connection: Connection | None = None
-        notify = self._queries["notify"]
-        try:
-            while True:
-                await self._wanted.wait()
-                self._wanted.clear()
-                try:
-                    if connection is None or connection.is_closed():
-                        connection = await self._connections.connect()
-                    await connection.execute(notify.statement.sql, *notify.args({"channel": _CHANNEL}))
-                except Exception as error:  # noqa: BLE001 - services also look by themselves; the next one tries again
-                    log_event("signals.send_failed", logging.WARNING, error=error)
-                    if connection is not None:
-                        connection.terminate()
-                    connection = None
-                if not self._wanted.is_set():
-                    self._sent.set()
-                await self._clock.sleep(_PAUSE)
-        finally:
-            if connection is not None:
-                connection.terminate()
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await run(self._connections, self._queries["notify"], {"channel": _CHANNEL})
+            except Exception as error:  # noqa: BLE001 - services also look by themselves; the next one tries again
+                log_event("signals.send_failed", logging.WARNING, error=error)
+            if not self._wanted.is_set():
+                self._sent.set()
+            await self._clock.sleep(_PAUSE)

@@ -5,11 +5,70 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.feedrow import Conditional, FeedSpelling
 
 UNLIKE = "pg_catalog.record_image_ne"
-_PLAIN = frozenset({"smallint", "integer", "bigint", "uuid", "boolean", "date"})  # whose equal values are alike
+_PLAIN = frozenset({"smallint", "integer", "bigint", "uuid", "boolean", "date"})  # equal values are spelled alike
 _ARGUMENTS = 50  # pairs of them: a function takes a hundred
 _ZONED = "timestamp with time zone"
+
+
+class PostgresFeedSpelling(FeedSpelling):
+    """See `FeedSpelling`. All names are in full, as a function may run with any search path.
+
+    Args:
+        types: The SQL types of the table's columns.
+    """
+
+    concatenate = "operator(pg_catalog.||)"
+
+    def __init__(self, types: Mapping[str, str]) -> None:
+        self._types = types
+
+    def listed(self, values: Sequence[Conditional]) -> str:
+        """A single text that is left out is NULL."""
+        return _if(values[0]) if len(values) == 1 else _joined(values, "','")
+
+    def pieces(self, values: Sequence[Conditional]) -> str:
+        """NULL stands for a piece that is left out, and is written as nothing."""
+        return _joined(values, "pg_catalog.chr(30), ''")
+
+    def array(self, row: str, columns: Sequence[str]) -> str:
+        """Columns as a JSON array."""
+        values = ", ".join(self._value(row, column) for column in columns)
+        return f"pg_catalog.json_build_array({values})::pg_catalog.text"
+
+    def json_object(self, row: str, columns: Sequence[str]) -> str:
+        """Not as jsonb, which refuses some of the values that json holds."""
+        if not columns:
+            return "null"
+        if len(columns) <= _ARGUMENTS:
+            pairs = (f"{literal(column)}, {self._value(row, column)}" for column in columns)
+            return f"pg_catalog.json_build_object({', '.join(pairs)})::pg_catalog.text"
+        values = ", ".join(f"{self._value(row, column)} as {POSTGRES.quote(column)}" for column in columns)
+        return f"(select pg_catalog.row_to_json(o)::pg_catalog.text from (select {values}) o)"
+
+    def _value(self, row: str, column: str) -> str:
+        return _value(row, column, self._types[column])
+
+
+def _joined(values: Sequence[Conditional], between: str) -> str:
+    return f"pg_catalog.array_to_string(array[{', '.join(map(_if, values))}]::pg_catalog.text[], {between})"
+
+
+def _if(one: Conditional) -> str:
+    return f"case when {one.when.sql} then {one.value} end" if one.when.is_asked else one.value
+
+
+def _value(row: str, column: str, type_name: str) -> str:
+    """A column as JSON takes it, whatever the settings of the session that writes."""
+    value = f"{row}.{POSTGRES.quote(column)}"
+    if type_name.startswith("timestamp") and type_name.endswith("with time zone"):
+        return f"pg_catalog.timezone('UTC', {value})"
+    if type_name == "bytea":
+        hex_digits = f"pg_catalog.encode({value}, 'hex')"
+        return f"pg_catalog.chr(92) operator(pg_catalog.||) 'x' operator(pg_catalog.||) {hex_digits}"
+    return value
 
 
 def unlike(columns: Sequence[str], types: Mapping[str, str]) -> str:
@@ -25,43 +84,15 @@ def unlike(columns: Sequence[str], types: Mapping[str, str]) -> str:
     return f"{UNLIKE}(row({old}), row({new}))"
 
 
-def array(row: str, columns: Sequence[str], types: Mapping[str, str]) -> str:
-    """Columns as a JSON array."""
-    values = ", ".join(_value(row, column, types) for column in columns)
-    return f"pg_catalog.json_build_array({values})::pg_catalog.text"
-
-
-def object_(row: str, columns: Sequence[str], types: Mapping[str, str]) -> str:
-    """Columns as a JSON object; empty if there are none. Not as jsonb, which refuses some of what json holds."""
-    if not columns:
-        return ""
-    if len(columns) <= _ARGUMENTS:
-        pairs = (f"{literal(column)}, {_value(row, column, types)}" for column in columns)
-        return f"pg_catalog.json_build_object({', '.join(pairs)})::pg_catalog.text"
-    values = ", ".join(f"{_value(row, column, types)} as {POSTGRES.quote(column)}" for column in columns)
-    return f"(select pg_catalog.row_to_json(o)::pg_catalog.text from (select {values}) o)"
-
-
-def _value(row: str, column: str, types: Mapping[str, str]) -> str:
-    """A column as JSON takes it, whatever the settings of the session that writes."""
-    value = f"{row}.{POSTGRES.quote(column)}"
-    if types[column].startswith("timestamp") and types[column].endswith("with time zone"):
-        return f"pg_catalog.timezone('UTC', {value})"
-    if types[column] == "bytea":
-        hex_digits = f"pg_catalog.encode({value}, 'hex')"
-        return f"pg_catalog.chr(92) operator(pg_catalog.||) 'x' operator(pg_catalog.||) {hex_digits}"
-    return value
-
-
 def literal(text: str) -> str:
-    """Text as an SQL literal, however the session that reads it takes backslashes."""
+    """Text as an SQL literal, whether or not the session that reads it escapes with backslashes."""
     quoted = text.replace("'", "''").replace("\\", "\\\\")
     return f"E'{quoted}'" if "\\" in text else f"'{quoted}'"
 
 
 def key_text(row: str, types: Mapping[str, str]) -> str:
-    """What spells the key of a row as its triggers do, from the types that are declared: times may have no zone."""
-    values = (_time(row, name) if kind == _ZONED else _value(row, name, types) for name, kind in types.items())
+    """The key of a row, spelled as its triggers spell it; by the declared types: a stored time may have no zone."""
+    values = (_time(row, name) if kind == _ZONED else _value(row, name, kind) for name, kind in types.items())
     return f"pg_catalog.json_build_array({', '.join(values)})::pg_catalog.text"
 
 

@@ -39,7 +39,7 @@ from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 
 _OLDEST = 130000
-_FOR_SERVICES = 3  # one to claim, one to settle, one for those who plan and hand over
+_FOR_SERVICES = 4  # one to claim, one to settle, one for those who plan and hand over, one to notify
 
 
 class PostgresStore:
@@ -79,7 +79,7 @@ class PostgresStore:
         self.tasks = PostgresTasks(access, self.changes, ends, clock)
         self.outboxes = StoredOutboxes(access)
         self.records = PostgresRecords(access, self.jobs, ends)
-        self.signals = PostgresSignals(self._connections, self._direct, self._queries)
+        self.signals = PostgresSignals(for_services, self._direct, self._queries)
 
     async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
         """Connect, and set the clock by the database's."""
@@ -119,7 +119,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         async with AsyncExitStack() as parts:
-            for part in (self._direct, self._connections, self._for_services, self.signals):
+            for part in (self._direct, self._connections, self._for_services, self.catalog, self.signals):
                 parts.push_async_callback(part.close)
 
     async def begin_read(self) -> PostgresSession:

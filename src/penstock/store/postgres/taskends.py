@@ -119,10 +119,10 @@ class PostgresTaskEnds(Noun):
         rows = await self._fetch(
             session,
             "ended",
-            tasks=[mark.task for mark in marks],
+            tasks=if_alike_one([mark.task for mark in marks]),
             keys=[mark.key for mark in marks],
-            generations=[mark.generation for mark in marks],
-            finished=finished,
+            generations=if_alike_one([mark.generation for mark in marks]),
+            finished=if_alike_one(finished),
             version=version,
         )
         done = [place for _task, _key, ended, changed, place in rows if ended and not changed]
@@ -130,3 +130,8 @@ class PostgresTaskEnds(Noun):
             await self._fetch(session, "idle", places=done, version=version)
         if again := [(task, key, ended) for task, key, ended, changed, _place in rows if changed]:
             await self.launch(session, again, now)
+
+
+def if_alike_one(values: Sequence[Any]) -> Sequence[Any]:
+    """Values of which none is None, or the first if all equal it: asyncpg takes its time with each of an array."""
+    return values[:1] if values.count(values[0]) == len(values) else values

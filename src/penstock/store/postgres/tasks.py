@@ -18,7 +18,7 @@ from penstock.store.contract.changes import Changes
 from penstock.store.contract.session import Session
 from penstock.store.nouns.noun import Access
 from penstock.store.nouns.tasks import StoredTasks
-from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one
 
 
 class PostgresTasks(StoredTasks):
@@ -46,21 +46,21 @@ class PostgresTasks(StoredTasks):
 
     def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
         return {
-            "tasks": [plan.task for plan in plans],
+            "tasks": if_alike_one([plan.task for plan in plans]),
             "keys": [plan.key for plan in plans],
             "ids": [_UUID(self._clock.uuid7().to_bytes(16)) for _ in plans],
-            "runs": [plan.runs for plan in plans],
-            "changes": [plan.change for plan in plans],
+            "runs": if_alike_one([plan.runs for plan in plans]),
+            "changes": if_alike_one([plan.change for plan in plans]),
             "befores": _or_none([plan.before for plan in plans]),
             "afters": [plan.after for plan in plans],
             "partitions": _or_none([plan.partition for plan in plans]),
             "places": [plan.place for plan in plans],
-            "changed_ats": [plan.changed_at for plan in plans],
-            "due_ats": [plan.due_at for plan in plans],
+            "changed_ats": if_alike_one([plan.changed_at for plan in plans]),
+            "due_ats": if_alike_one([plan.due_at for plan in plans]),
             "latest_ats": _or_none([plan.latest_at for plan in plans]),
             "gones": _or_none([plan.gone for plan in plans]),
             "forget_ats": _or_none([plan.forgets_at for plan in plans]),
-            "for_versions": [plan.version for plan in plans],
+            "for_versions": if_alike_one([plan.version for plan in plans]),
         }
 
 

@@ -1,19 +1,20 @@
-"""What the functions of triggers say: for each event, which interests are told what, in one row of the feed.
+"""The bodies of trigger functions: for each event, one row of the feed that tells all interests.
 
-What is read of a row is read behind a guard. If that fails for all interests together, as a column of one is gone, each
-is told by itself, and the one that it fails for is told that a change was lost.
+A body reads the row behind a guard. If reading fails for all interests together, as when a column of one is gone, each
+interest is told by itself, and the one for which it fails is told that a change was lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock.changes.conditions import Conditions
+from penstock.changes.conditions import ALWAYS, Conditions, When
 from penstock.changes.interest import Interest
-from penstock.store.postgres.spelling import UNLIKE, array, object_, unlike
-from penstock.store.rows.interests import Interests, form_of, forms_of
+from penstock.store.postgres.spelling import UNLIKE, PostgresFeedSpelling, unlike
+from penstock.store.rows.interests import Interests
+from penstock.store.sql.feedrow import FeedRow, kind_variable, wanted
 
-_TOLD = """
+_GUARDED = """
     <<{label}>> begin
         begin
             {read}
@@ -23,6 +24,7 @@ _TOLD = """
         end;
         {append}
     end;"""
+# Interests that share triggers have one key: if it has changed for the first, it has for all.
 _UPDATED = """
         if {first} operator(pg_catalog.=) 'moved' then
             {gone}
@@ -33,175 +35,134 @@ _UPDATED = """
 _SOME = "if not exists (select {values} from penstock_rows r) then exit {label}; end if;"
 _INTO = "insert into penstock.change (slot, xid, changed_at, interests, kinds, key, before, after) "
 _XID, _NOW = "pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8", "pg_catalog.clock_timestamp()"
-_NEXT = "pg_catalog.chr(30)"  # parts the pieces of what is captured: no JSON holds it
 
 
 def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) -> Conditions:
-    """When to capture. Rows and keys are compared byte by byte: some types have no equality, and equal is not alike.
+    """The conditions of an interest. Columns are compared byte by byte: some types have no equality.
 
-    Args:
-        interest: The interest.
-        types: The SQL types of the table's columns, if what is said with them is read where the search path is known.
+    With types, columns of plain types are compared quicker. That needs a known search path.
     """
     return Conditions(
         interest, "is distinct from", lambda columns: unlike(columns, types or {}), f"{UNLIKE}(old.*, new.*)"
     )
 
 
-def appended(numbers: Iterable[int], kind: str) -> str:
-    """Tells interests of what has neither a key nor values."""
-    told = dict.fromkeys(numbers, "")
-    return _append(_numbers(told), f"'{','.join([kind] * len(told))}'", "null", "null", "null")
+def append_plain(numbers: Iterable[int], kind: str) -> str:
+    """Tell interests of a change that has neither a key nor values."""
+    row = FeedRow({}, dict.fromkeys(numbers, ALWAYS), PostgresFeedSpelling({}), kind)
+    return _append(row, "null", "null", "null")
 
 
-def variable(number: int) -> str:
-    """What an update is for an interest, in the function that tells of it."""
-    return f"kind_{number}"
-
-
-class Telling:
-    """Writes what tells some interests of one event.
+class FunctionBody:
+    """Writes the body that tells some interests of one event.
 
     Args:
-        interests: Those that want to hear of the event.
+        interests: The interests that want the event.
         types: The SQL types of the table's columns.
-        pinned: Whether the function has the search path that conditions were read with.
-        sure: Whether the trigger has asked their condition already.
+        path_is_set: Whether the function has the search path of the conditions.
+        trigger_asks: Whether the trigger has asked the condition of the only interest.
     """
 
-    def __init__(self, interests: Interests, types: Mapping[str, str], *, pinned: bool, sure: bool) -> None:
+    def __init__(
+        self, interests: Interests, types: Mapping[str, str], *, path_is_set: bool, trigger_asks: bool = False
+    ) -> None:
         self._interests = interests
-        self._types, self._pinned, self._sure = types, pinned, sure
-        self._forms = forms_of(interests)
-        self._conditions = {number: conditions_of(one, types if pinned else None) for number, one in interests.items()}
+        self._types, self._path_is_set, self._trigger_asks = types, path_is_set, trigger_asks
+        known = types if path_is_set else None
+        self._conditions = {number: conditions_of(one, known) for number, one in interests.items()}
 
-    def rows(self, label: str = "told") -> str:
+    def inserted_rows(self, label: str = "told") -> str:
         """Tell of all rows that a statement has inserted."""
-        tests = self._matching("r", "enter")
-        by, kinds = self._lists(tests, "enter")
-        values = f"{by}, {kinds}, {self._key('r')}, null, {self._pieces(1, 'r', tests) or 'null'}"
-        where = f" where {' or '.join(tests.values())}" if all(tests.values()) else ""
+        row = self._row("enter", "r", guarded=False)  # `_SOME` has to read the conditions too
+        values = f"{row.numbers()}, {row.kinds()}, {row.key('r')}, null, {row.after('r')}"
+        where = f" where {row.guard.sql}" if row.guard.is_asked else ""
         append = (
             f"{_INTO}select penstock.current_slot(), (select {_XID}), (select {_NOW}), {values} "
             f"from penstock_rows r{where};"
         )
-        read = _SOME.format(values=values, label=label)
-        return self._told(label, read, append, Telling.rows)
+        return self._guarded(label, _SOME.format(values=values, label=label), append, FunctionBody.inserted_rows)
 
     def inserted(self, label: str = "told") -> str:
         """Tell of a row that is inserted."""
-        return self._row(label, "enter", "new", Telling.inserted)
+        return self._one_row(label, "enter", "new", FunctionBody.inserted)
 
     def deleted(self, label: str = "told") -> str:
         """Tell of a row that is deleted."""
-        return self._row(label, "delete", "old", Telling.deleted)
+        return self._one_row(label, "delete", "old", FunctionBody.deleted)
 
     def updated(self, label: str = "told") -> str:
-        """Tell of a row that is updated. A changed key is two rows."""
-        kinds = {number: variable(number) for number in self._interests}
-        unwanted = " and ".join(f"{kind} is null" for kind in kinds.values())
-        tests = {number: f"{kind} is not null" if len(kinds) > 1 else "" for number, kind in kinds.items()}
-        read = " ".join(f"{kinds[number]} := {one.kind()};" for number, one in self._conditions.items())
-        before, after = self._pieces(0, "old", tests), self._pieces(1, "new", tests)
-        read += f" if {unwanted} then exit {label}; end if; {self._read('new', before, after)}"
-        by, told = self._lists(tests)
-        values = ("row_before" if before else "null", "row_after" if after else "null")
+        """Tell of a row that is updated. A changed key is the end of one row and the beginning of another."""
+        row = self._feed_row("", {number: wanted(number) for number in self._interests})
+        kinds = {kind_variable(number): one.update_kind() for number, one in self._conditions.items()}
+        unwanted = " and ".join(f"{variable} is null" for variable in kinds)
+        before, after, read = _captured(row, "old", "new")
+        computed = " ".join(f"{variable} := {kind};" for variable, kind in kinds.items())
         append = _UPDATED.format(
             label=label,
-            first=next(iter(kinds.values())),
-            gone=self._moved("delete", "old", values[0], "null"),
-            came=self._moved("enter", "new", *values),
-            append=_append(by, told, "row_key", *values),
+            first=next(iter(kinds)),
+            gone=self._moved("delete", "old", before, "null"),
+            came=self._moved("enter", "new", before, after),
+            append=_append(row, "row_key", before, after),
         )
-        return self._told(label, read, append, Telling.updated)
+        read = f"{computed} if {unwanted} then exit {label}; end if; row_key := {row.key('new')};{read}"
+        return self._guarded(label, read, append, FunctionBody.updated)
 
     # ----- steps
 
-    def _row(self, label: str, kind: str, row: str, again: Callable[[Telling, str], str]) -> str:
-        tests = dict.fromkeys(self._interests, "") if self._sure else self._matching(row, kind)
-        before = self._pieces(0, row, tests) if row == "old" else ""
-        after = self._pieces(1, row, tests) if row == "new" else ""
-        by, kinds = self._lists(tests, kind)
-        read = self._read(row, before, after)
-        if any(tests.values()):
-            read += f" told_by := {by}; told_as := {kinds};"
-            by, kinds = "told_by", "told_as"
-        append = _append(by, kinds, "row_key", "row_before" if before else "null", "row_after" if after else "null")
-        if all(tests.values()):
+    def _one_row(self, label: str, kind: str, side: str, again: Callable[[FunctionBody, str], str]) -> str:
+        row = self._row(kind, side, guarded=False)
+        numbers, kinds = row.numbers(), row.kinds()
+        before, after, read = _captured(row, "old" if side == "old" else "", "new" if side == "new" else "")
+        read = f"row_key := {row.key(side)};{read}"
+        if any(when.is_asked for when in row.told.values()):
+            read += f" told_by := {numbers}; told_as := {kinds};"
+            numbers, kinds = "told_by", "told_as"
+        append = _values(numbers, kinds, "row_key", before, after)
+        if row.guard.is_asked:
             append = f"if told_by operator(pg_catalog.<>) '' then {append} end if;"
-        return self._told(label, read, append, again)
+        return self._guarded(label, read, append, again)
 
-    def _told(self, label: str, read: str, append: str, again: Callable[[Telling, str], str]) -> str:
-        otherwise = appended(self._interests, "lost")
+    def _guarded(self, label: str, read: str, append: str, again: Callable[[FunctionBody, str], str]) -> str:
+        otherwise = append_plain(self._interests, "lost")
         if len(self._interests) > 1:
             ones = {
-                number: Telling({number: one}, self._types, pinned=self._pinned, sure=False)
+                number: FunctionBody({number: one}, self._types, path_is_set=self._path_is_set)
                 for number, one in self._interests.items()
             }
             otherwise = "".join(again(one, f"{label}_{number}") for number, one in ones.items())
-        return _TOLD.format(label=label, read=read, otherwise=otherwise, append=append)
+        return _GUARDED.format(label=label, read=read, otherwise=otherwise, append=append)
 
-    def _moved(self, kind: str, row: str, before: str, after: str) -> str:
-        """Tell of the row that is gone, or the one that came, where a key was changed."""
-        tests = self._matching(row, kind)
-        if not tests:
+    def _moved(self, kind: str, side: str, before: str, after: str) -> str:
+        """Tell of the row that is gone, or of the one that came, where a key was changed."""
+        row = self._row(kind, side)
+        if not row.told:
             return ""
-        append = _append(*self._lists(tests, kind), self._key(row), before, after)
-        return f"if {' or '.join(tests.values())} then {append} end if;" if all(tests.values()) else append
+        append = _append(row, row.key(side), before, after)
+        return f"if {row.guard.sql} then {append} end if;" if row.guard.is_asked else append
 
-    def _matching(self, row: str, kind: str) -> dict[int, str]:
-        return {
-            number: one.matches(row) for number, one in self._conditions.items() if self._interests[number].wants(kind)
+    def _row(self, kind: str, side: str, *, guarded: bool = True) -> FeedRow:
+        """The row that tells the interests in a kind of change."""
+        told = {
+            number: ALWAYS if self._trigger_asks else one.exact_match(side)
+            for number, one in self._conditions.items()
+            if one.interest.wants(kind)
         }
+        return self._feed_row(kind, told, guarded=guarded)
 
-    def _lists(self, tests: Mapping[int, str], kind: str = "") -> tuple[str, str]:
-        """The numbers of those that are told, and what each is told."""
-        many = len(self._forms) > 1
-
-        def told(number: int) -> str:
-            form = f" {self._forms.index(form_of(self._interests[number]))}" if many else ""
-            if kind:
-                return f"'{kind}{form}'"
-            return f"{variable(number)} operator(pg_catalog.||) '{form}'" if form else variable(number)
-
-        kinds = [_if(test, told(number)) for number, test in tests.items()]
-        return _numbers(tests), kinds[0] if len(kinds) == 1 else _joined(kinds)
-
-    def _key(self, row: str) -> str:
-        return array(row, next(iter(self._interests.values())).key, self._types)
-
-    def _read(self, row: str, before: str, after: str) -> str:
-        read = {"row_key": self._key(row), "row_before": before, "row_after": after}
-        return " ".join(f"{name} := {value};" for name, value in read.items() if value)
-
-    def _pieces(self, side: int, row: str, tests: Mapping[int, str]) -> str:
-        """What is captured on a side of a change, a piece for each form; empty if that is nothing."""
-        pieces = []
-        for form in self._forms:
-            piece = object_(row, form[side], self._types)
-            asked = [test for number, test in tests.items() if form_of(self._interests[number]) == form]
-            if piece and len(self._forms) > 1 and all(asked):
-                piece = f"case when {' or '.join(asked) or 'false'} then {piece} end"
-            pieces.append(piece)
-        if len(pieces) == 1 or not any(pieces):
-            return pieces[0]
-        return _joined((piece or "null" for piece in pieces), f"{_NEXT}, ''")
+    def _feed_row(self, kind: str, told: Mapping[int, When], *, guarded: bool = True) -> FeedRow:
+        return FeedRow(self._interests, told, PostgresFeedSpelling(self._types), kind, guarded)
 
 
-def _append(by: str, kinds: str, *values: str) -> str:
-    return f"{_INTO}values (penstock.current_slot(), {_XID}, {_NOW}, {by}, {kinds}, {', '.join(values)});"
+def _captured(row: FeedRow, old: str, new: str) -> tuple[str, str, str]:
+    """What holds the captured columns, before and after, and the assignments that read them."""
+    values = {"row_before": row.before(old) if old else "null", "row_after": row.after(new) if new else "null"}
+    before, after = (name if value != "null" else "null" for name, value in values.items())
+    return before, after, "".join(f" {name} := {value};" for name, value in values.items() if value != "null")
 
 
-def _numbers(tests: Mapping[int, str]) -> str:
-    """The numbers of interests, without those whose test fails."""
-    if not any(tests.values()):
-        return f"'{','.join(map(str, tests))}'"
-    return _joined(_if(test, f"'{number}'") for number, test in tests.items())
+def _append(row: FeedRow, key: str, before: str, after: str) -> str:
+    return _values(row.numbers(), row.kinds(), key, before, after)
 
 
-def _joined(texts: Iterable[str], between: str = "','") -> str:
-    return f"pg_catalog.array_to_string(array[{', '.join(texts)}]::pg_catalog.text[], {between})"
-
-
-def _if(test: str, value: str) -> str:
-    return f"case when {test} then {value} end" if test else value
+def _values(*values: str) -> str:
+    return f"{_INTO}values (penstock.current_slot(), {_XID}, {_NOW}, {', '.join(values)});"

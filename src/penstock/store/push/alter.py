@@ -1,10 +1,9 @@
 """The steps of a schema push as changes of the database: which statements, in which order, and which together.
 
-Owns how each database is changed without making others wait. On PostgreSQL what takes a short lock runs together,
-and what takes long runs alone, under a lock that lets everyone read and write; each step that needs both is finished
-before the next begins, so that one that fails leaves nothing behind. On SQLite, which has one writer, a table is
-changed in one piece; what ALTER TABLE cannot do is done by writing the table anew, as SQLite's documentation of ALTER
-TABLE tells (section 7).
+Owns how each database is changed without making others wait. On PostgreSQL short statements run together. Long ones
+run alone, under a lock that lets others read and write. A step with both is finished before the next begins, so that
+one that fails leaves nothing behind. SQLite has one writer, so a table is changed in one piece. Where ALTER TABLE does
+not suffice the table is written anew, as SQLite's documentation of ALTER TABLE describes (section 7).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _ANEW = "penstock_anew_"
 
 
 def changes(differences: Sequence[Difference], dialect: Dialect) -> list[Change]:
-    """What to do for all steps, in order. New tables come first, and together."""
+    """The changes for all steps, in order. New tables come first, and together."""
     new = [difference for difference in differences if CreateTable() in difference.steps]
     found = []
     if new:
@@ -77,7 +76,7 @@ class _PostgresTable:
     dialect: Dialect
 
     def changes(self) -> Iterator[Change]:
-        """What is quick, then what is long, step by step."""
+        """Short statements first, then long ones, step by step."""
         quick = [statement for step in self.difference.steps for statement in self._quick(step)]
         if quick:
             yield self._together(quick)
@@ -98,7 +97,7 @@ class _PostgresTable:
     def _add_column(self, column: Column, fill: object) -> Iterator[str]:
         default = "" if fill is None else literal(column.kind, fill, self.dialect)
         plain = column_sql(self.difference.definition, column, self.dialect, default, choices=False)
-        # The default stays: the previous version's processes, which do not know the column, go on inserting.
+        # The default stays: processes of the previous version insert without the column.
         yield self._alter(f"add column {plain}")
         if column.choices:
             yield self._alter(f"add {self._choices(column)} not valid")
@@ -195,7 +194,7 @@ class _SqliteTable:
     dialect: Dialect
 
     def statements(self) -> Iterator[str]:
-        """Columns first, by ALTER TABLE where it can do all of them, then indexes."""
+        """Columns first, by ALTER TABLE if it can change all of them, then indexes."""
         additions = [step for step in self.difference.steps if isinstance(step, AddColumn)]
         indexes = [step for step in self.difference.steps if isinstance(step, CreateIndex | ReplaceIndex)]
         replaced = [self._index(step.index) for step in indexes if isinstance(step, ReplaceIndex)]
@@ -220,7 +219,7 @@ class _SqliteTable:
         return f"alter table {self._table} add column {column}"
 
     def _write_anew(self, additions: Sequence[AddColumn], replaced: Sequence[str]) -> Iterator[str]:
-        """Copy the rows into a new table that takes the name of the old one. What is not declared stays as it is."""
+        """Copy the rows into a new table that takes the name of the old one. Undeclared columns stay as they are."""
         anew = self.dialect.quote(_ANEW + self.stored.name)
         changed = self._changed_columns()
         columns = [

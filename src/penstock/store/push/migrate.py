@@ -1,8 +1,8 @@
 """Makes a database fit the program: penstock's own numbered migrations, then the declared tables.
 
-Owns the order of a push: look, and if nothing has to be done take no lock; else take the right to change the schema,
-look again, count what stands against it, and only if nothing does, change it. Leaves what has to be done to
-`schema/diff`, its SQL to `ddl` and `alter`, and running it to the stores' catalogs.
+A push compares first, and takes no lock if the database fits. Otherwise it takes the schema lock, compares again,
+counts the rows that forbid a change, and changes the schema if there are none. `schema/diff` finds the differences,
+`ddl` and `alter` write the SQL, and the stores' catalogs run it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,13 @@ from penstock.store.sql.dialect import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a push does, or would do.
+    """What a push does, or would do."""
 
-    Attributes:
-        migrations: Names and SQL of penstock's own migrations that are not applied yet, in order.
-        sql: The statements that make the tables fit, in order.
-        notes: What is stored but not declared any more, and left alone.
-        redundant: Indexes that another one of the same table makes superfluous: table, index, the other one.
-        tables: The tables that are created or altered.
-    """
-
-    migrations: tuple[tuple[str, str], ...]
-    sql: tuple[str, ...]
-    notes: tuple[str, ...]
-    redundant: tuple[tuple[str, Index, Index], ...]
-    tables: frozenset[str]
+    migrations: tuple[tuple[str, str], ...]  # names and SQL of penstock's own migrations that are missing, in order
+    sql: tuple[str, ...]  # statements that make the tables fit, in order
+    notes: tuple[str, ...]  # columns and indexes that are stored but not declared any more, and left alone
+    redundant: tuple[tuple[str, Index, Index], ...]  # table, index, and the other one that makes it superfluous
+    tables: frozenset[str]  # those that are created or altered
 
     @property
     def empty(self) -> bool:
@@ -52,7 +44,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """What one look at the database has found."""
+    """The result of one look at the database."""
 
     migrations: tuple[tuple[str, str], ...]
     differences: tuple[Difference, ...]
@@ -77,18 +69,10 @@ class _Comparison:
 
 
 async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: bool = True) -> Plan:
-    """Make the database fit the declared tables, in any number of processes at once.
+    """Make the database fit the declared tables, in any number of processes at once; tells what was done.
 
-    On SQLite all of it is one transaction. On PostgreSQL each piece is, and what an interrupted push has left undone
-    the next one does.
-
-    Args:
-        store: An open store.
-        definitions: All tables of the program.
-        apply: Whether to change the database, or only to say what would be done: then nothing at all is written.
-
-    Returns:
-        What was done, or would be.
+    On SQLite all of it is one transaction. On PostgreSQL each piece is one, and the next push completes an interrupted
+    one. Without `apply` nothing is written, and the plan tells what would be done.
 
     Raises:
         DeclarationError: A table cannot be held by this store, or names collide.
@@ -124,18 +108,14 @@ async def _compare(description: Description, dialect: Dialect, definitions: Sequ
 
 @cache
 def load_migrations(store: str) -> tuple[tuple[str, str], ...]:
-    """Names and SQL of penstock's own migrations, in order.
-
-    Args:
-        store: The name of a dialect.
-    """
+    """Names and SQL of penstock's own migrations, in order, for the dialect of this name."""
     folder = files(f"penstock.store.{store}") / "migrations"
     found = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".sql"))
     return tuple((name.removesuffix(".sql"), file.read_text("utf-8")) for name, file in found)
 
 
 def _refuse_twins(definitions: Sequence[TableDefinition], stored: Mapping[str, StoredTable]) -> None:
-    """Refuse two declarations of one table: neither would know of what is written with the other."""
+    """Refuse two declarations of one table: neither would notice rows written with the other."""
     found: dict[tuple[str, str], TableDefinition] = {}
     for definition in definitions:
         table = stored.get(definition.name)

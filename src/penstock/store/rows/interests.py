@@ -1,8 +1,9 @@
-"""Interests as rows: what both stores share in telling whether the triggers of one are as they were made."""
+"""Interests as rows, with their tables as the catalog shows them: pure rules that both stores share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -12,139 +13,191 @@ from penstock.errors import DeclarationError
 from penstock.store.contract.changes import State
 
 Interests = Mapping[int, Interest]  # by number
+Identity = tuple[str, str]  # name and digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTrigger:
+    """A trigger of a capture. SQLite tells its name only."""
+
+    name: str
+    table: str = ""  # as SQL: that of the interest or a partition
+    enabled: str = ""  # for which sessions it fires, as the catalog says it
+    here: bool = True  # whether it is on the interest's table itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTable:
+    """An interest's table with the triggers of its capture, as the catalog shows it."""
+
+    kind: str  # as the catalog calls it
+    columns: Mapping[str, str]  # their SQL types
+    triggers: Sequence[FoundTrigger] = ()
+    text: str = ""  # SQLite only: the statement that made the table
+    # PostgreSQL only: see the view `interest_found`.
+    each: str = ""
+    plain: bool = True
+    ordered: bool = True
+    heirs: bool = False
+    partitions: Sequence[str] = ()
+    bodies: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> FoundTable:
+        """A table from the JSON of its store's query, in which NULL stands for nothing of a kind."""
+        given = {name: value for name, value in json.loads(text).items() if value is not None}
+        triggers = [FoundTrigger(**one) for one in given.get("triggers", ())]
+        return cls(**given | {"triggers": triggers})
+
+    @property
+    def trigger_names(self) -> set[tuple[str, str]]:
+        """Table and name of each trigger."""
+        return {(one.table, one.name) for one in self.triggers}
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """An interest, and what is there of it.
-
-    Attributes:
-        capture: The number of the triggers that capture it; None if none do.
-        installed: How these and the table were when they were made; None if they were not.
-        found: What is there of its table; None if there is no such table.
-        together: All interests that these triggers capture, by number.
-    """
+class StoredInterest:
+    """An interest with its number, its triggers and its table."""
 
     id: int
     interest: Interest
     declared_at: datetime
-    capture: int | None
-    installed: Mapping[str, Any] | None
-    found: Mapping[str, Any] | None
-    together: dict[int, Interest] = field(default_factory=dict)
+    capture: int | None  # the number of its triggers, if it has any
+    installed: FoundTable | None  # the table when its triggers were made, if they were
+    found: FoundTable | None  # the table now, if there is one
+    together: dict[int, Interest] = field(default_factory=dict)  # all interests that share its triggers
 
 
-def known_by(known: Iterable[Known]) -> dict[Identity, Known]:
-    """Interests by what tells them apart, each with those that share its triggers."""
+Stored = Mapping[Identity, StoredInterest]
+
+
+def stored_interest(row: Sequence[Any], declared_at: datetime) -> StoredInterest:
+    """An interest from a row of the query ``list``."""
+    number, spec, _declared_at, capture, *tables = row
+    installed, found = (None if text is None else FoundTable.parse(text) for text in tables)
+    return StoredInterest(number, Interest.parse(spec), declared_at, capture, installed, found)
+
+
+def by_identity(interests: Iterable[StoredInterest]) -> dict[Identity, StoredInterest]:
+    """Interests by name and digest, each with those that share its triggers."""
     shared: dict[int | None, dict[int, Interest]] = {}
-    found = [replace(one, together=shared.setdefault(one.capture, {})) for one in known]
-    for one in found:
+    all_ = [replace(one, together=shared.setdefault(one.capture, {})) for one in interests]
+    for one in all_:
         one.together[one.id] = one.interest
-    return {identity_of(one.interest): one for one in found}
+    return {identity_of(one.interest): one for one in all_}
+
+
+def identity_of(interest: Interest) -> Identity:
+    """The name and the digest of an interest."""
+    return interest.name, interest.digest
+
+
+def by_capture(interests: Iterable[Interest]) -> list[list[Interest]]:
+    """Interests in groups that share triggers: those in one table that tell its rows apart by one key."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Interest]] = {}
+    for one in interests:
+        groups.setdefault(_rows_of(one), []).append(one)
+    return list(groups.values())
+
+
+def _rows_of(interest: Interest) -> tuple[str, tuple[str, ...]]:
+    return interest.table, tuple(interest.key)
 
 
 class Capture(NamedTuple):
-    """The interests that are to share triggers.
-
-    Attributes:
-        number: The number of the triggers.
-        members: The interests.
-        lost: Those that were captured before, and may have missed something.
-    """
+    """Triggers that are to be made anew, by number."""
 
     number: int
-    members: dict[int, Interest]
-    lost: list[int]
+    members: dict[int, Interest]  # the interests that share them
+    asked: Sequence[StoredInterest]  # those of them that were not captured, or not in order
+    found: FoundTable | None  # their table
+    lost: list[int]  # those that were captured before and may have missed something
 
 
-def captures(
-    known: Mapping[Identity, Known],
-    state: Callable[[Known], State],
-    asked: Known | None,
-    dropped: Sequence[Known] = (),
-    *,
-    missed: bool = False,
-) -> list[Capture]:
-    """Which triggers are to be made anew where an interest is declared, or others are dropped.
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Interests to capture, which share triggers, and interests to drop."""
 
-    An interest that does not fit its table any more does not keep others from being captured: it is left out.
-    """
-    own = None if asked is None else _number(asked, known)
-    apart = {one.id for one in (*dropped, asked) if one is not None}
-    found = []
-    for number in sorted(number for number in {*(one.capture for one in dropped), own} if number is not None):
-        members = [one for one in known.values() if one.capture == number and one.id not in apart and _fits(one)]
-        members += [asked] if asked is not None and number == own else []
-        lost = [one.id for one in members if (missed and one is asked) or (one.installed and state(one) != "ok")]
-        found.append(Capture(number, {one.id: one.interest for one in sorted(members, key=lambda one: one.id)}, lost))
-    return found
+    stored: Stored
+    asked: Sequence[StoredInterest] = ()
+    dropped: Sequence[StoredInterest] = ()
+    missed: Collection[Identity] = ()  # interests that should have been captured before
 
+    def captures(self, state: Callable[[StoredInterest], State]) -> Iterator[Capture]:
+        """The triggers to be made anew, given whether the changes of an interest are captured.
 
-def columns_read(one: Known, seen: Mapping[str, Any]) -> dict[str, str | None]:
-    """The columns that an interest's triggers read, or that bear a name which is part of its SQL, with their types."""
-    said = " ".join((one.interest.matches or "", *(one.interest.watches or ())))
-    named = [column for column in (one.installed or seen)["columns"] if column in said]
-    return {column: seen["columns"].get(column) for column in (*one.interest.columns, *named)}
+        An interest that does not fit its table any more is left out, so that it keeps no other from being captured.
+        """
+        own = _number(self.asked, self.stored) if self.asked else None
+        apart = {one.id for one in (*self.dropped, *self.asked)}
+        for number in sorted(one for one in {own, *(each.capture for each in self.dropped)} if one is not None):
+            sharing = [one for one in self.stored.values() if one.capture == number and one.id not in apart]
+            asked = self.asked if number == own else ()
+            members = sorted([*filter(_fits, sharing), *asked], key=lambda one: one.id)
+            missed = [one.id for one in asked if identity_of(one.interest) in self.missed]
+            lost = [one.id for one in members if one.id in missed or (one.installed and state(one) != "ok")]
+            found = next((one.found for one in (*asked, *members) if one.found), None)
+            yield Capture(number, {one.id: one.interest for one in members}, asked, found, lost)
 
 
-def _fits(one: Known) -> bool:
+def _number(asked: Sequence[StoredInterest], stored: Stored) -> int:
+    """The number of the triggers that some interests share: that of others in the same rows, or one of their own."""
+    rows = _rows_of(asked[0].interest)
+    shared = (one.capture for one in stored.values() if one.capture is not None and _rows_of(one.interest) == rows)
+    return next(shared, asked[0].id)
+
+
+def _fits(one: StoredInterest) -> bool:
     """Whether an interest can be captured as it was."""
     if one.installed is None or one.found is None:
         return False
     return columns_read(one, one.installed) == columns_read(one, one.found)
 
 
-def _number(asked: Known, known: Mapping[Identity, Known]) -> int:
-    """The number of the triggers for an interest: those of others in the same table that tell rows apart as it does."""
-    same = asked.interest.table, [*asked.interest.key]
-    shared = [one.capture for one in known.values() if (one.interest.table, [*one.interest.key]) == same]
-    return next((number for number in shared if number is not None), asked.id)
+def columns_read(one: StoredInterest, table: FoundTable) -> dict[str, str | None]:
+    """The columns that an interest's triggers read, with their types; also those whose name is part of its SQL."""
+    sql = " ".join((one.interest.matches or "", *(one.interest.watches or ())))
+    named = [column for column in (one.installed or table).columns if column in sql]
+    return {column: table.columns.get(column) for column in (*one.interest.columns, *named)}
 
 
-Form = tuple[tuple[str, ...], tuple[str, ...]]  # columns that are captured before and after
-
-
-def forms_of(interests: Interests) -> list[Form]:
-    """Which columns are captured for some interests, each choice once."""
-    return list(dict.fromkeys(map(form_of, interests.values())))
-
-
-def form_of(interest: Interest) -> Form:
-    """Which columns are captured for an interest."""
-    return tuple(interest.before), tuple(interest.after)
-
-
-def known_state(installed: Mapping[str, Any], now: Mapping[str, Any]) -> State:
-    """Whether triggers, and what they read, are as they were made."""
-    if not {*installed["triggers"]} <= {*now["triggers"]}:
+def capture_state(one: StoredInterest | None, read: Callable[[StoredInterest, FoundTable], Any]) -> State:
+    """Whether an interest has its triggers, and these read the same as when they were made (`read`)."""
+    if one is not None and one.found is None:
+        return "gone"
+    if one is None or one.found is None or one.installed is None or one.capture is None:
         return "missing"
-    return "ok" if installed == now else "altered"
+    then, now = one.installed.trigger_names, one.found.trigger_names
+    if not then <= now:
+        return "missing"
+    return "ok" if then == now and read(one, one.installed) == read(one, one.found) else "altered"
 
 
-Identity = tuple[str, str]  # name and digest
+def namesakes(interest: Interest, stored: Stored) -> list[StoredInterest]:
+    """The other interests of the same name."""
+    return [one for (name, digest), one in stored.items() if name == interest.name and digest != interest.digest]
 
 
-def identity_of(interest: Interest) -> Identity:
-    """What tells an interest from all others."""
-    return interest.name, interest.digest
-
-
-def others(interest: Interest, known: Mapping[Identity, Known]) -> list[Known]:
-    """All of an interest's name but itself."""
-    return [one for (name, digest), one in known.items() if name == interest.name and digest != interest.digest]
-
-
-def gone(interests: Sequence[Interest], numbers: Sequence[int], known: Mapping[Identity, Known]) -> frozenset[int]:
-    """Of the numbers of interests those that are gone."""
-    found = {number: known.get(identity_of(one)) for one, number in zip(interests, numbers, strict=True)}
+def replaced(interests: Sequence[Interest], numbers: Sequence[int], stored: Stored) -> frozenset[int]:
+    """The numbers of interests that do not have them any more."""
+    found = {number: stored.get(identity_of(one)) for one, number in zip(interests, numbers, strict=True)}
     return frozenset(number for number, one in found.items() if one is None or one.id != number)
 
 
-def check_columns(interest: Interest, columns: Collection[str]) -> None:
-    """Raise `DeclarationError` for columns that a table has not."""
-    missing = [column for column in interest.columns if column not in columns]
+def check_table(one: StoredInterest, refused: Mapping[str, str]) -> FoundTable:
+    """The table of an interest; `DeclarationError` if it lacks a column, or is of a kind that is refused."""
+    interest, table = one.interest, one.found
+    if table is None:
+        raise DeclarationError(f"Interest {interest.name}: there is no table {interest.table}.")
+    if table.kind in refused:
+        raise DeclarationError(
+            f"Interest {interest.name}: {interest.table} is {refused[table.kind]}, whose changes cannot be captured.",
+            fix="Name the tables it is made of.",
+        )
+    missing = [column for column in interest.columns if column not in table.columns]
     if missing:
         raise DeclarationError(
             f"Interest {interest.name}: table {interest.table} has no column {', '.join(missing)}.",
-            fix=f"Its columns are {', '.join(columns)}.",
+            fix=f"Its columns are {', '.join(table.columns)}.",
         )
+    return table

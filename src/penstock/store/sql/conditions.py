@@ -1,8 +1,8 @@
 """Filters and watches as SQL: conditions for a trigger's WHEN, where no parameter can be given, and for a WHERE.
 
-Owns how conditions are joined and turned round, and the promise: the SQL is never false of a row for which the filter
-is true. What a database cannot say exactly is said *wider*, and `exact` is false; then the row has to be asked again
-in Python, with `reactive.evaluate`. Each store spells what is not made of other conditions: a `Spelling`.
+Owns how conditions are joined and negated, and the promise: the SQL is never false of a row for which the filter is
+true. Where a database cannot say a condition exactly, the SQL is *wider* and `exact` is false. Python then asks the row
+again, with `reactive.evaluate`. Each store spells the conditions that are not made of others: a `Spelling`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from penstock.reactive.expression import (
     Not,
     fields,
 )
-from penstock.reactive.signature import signature
 from penstock.reactive.tracing import Watch
 from penstock.schema.table import TableDefinition
 from penstock.store.sql.dialect import Dialect, Part, Spelling
@@ -27,32 +26,20 @@ from penstock.store.sql.dialect import Dialect, Part, Spelling
 
 @dataclass(frozen=True, slots=True)
 class ConditionSql:
-    """A condition as SQL.
+    """A condition as SQL."""
 
-    Attributes:
-        sql: An expression without parameters, in parentheses where it needs them.
-        exact: Whether it is true of exactly the rows that are meant; otherwise it may be true of more.
-        columns: What Python needs to ask a row again.
-    """
-
-    sql: str
-    exact: bool
-    columns: tuple[str, ...]
+    sql: str  # without parameters, in parentheses where it needs them
+    exact: bool  # true of exactly the rows that are meant; otherwise it may be true of more
+    columns: tuple[str, ...]  # what Python needs to ask a row again
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSql:
-    """A watch as SQL.
+    """A watch as SQL."""
 
-    Attributes:
-        expressions: What of a row must differ for a change; NULL is a value like others.
-        exact: Whether they differ only if something watched has changed.
-        columns: What Python needs to ask about a change again.
-    """
-
-    expressions: tuple[str, ...]
-    exact: bool
-    columns: tuple[str, ...]
+    expressions: tuple[str, ...]  # one of them differs if there is a change; NULL is a value like others
+    exact: bool  # whether they differ only then
+    columns: tuple[str, ...]  # what Python needs to ask about a change again
 
 
 class _Writer:
@@ -63,7 +50,7 @@ class _Writer:
         self.exact = True
 
     def condition(self, node: Condition, *, positive: bool = True) -> str:
-        """A condition or its opposite. Turning round ends at the leaves, so what is wider there is wider here."""
+        """A condition or its opposite. Only leaves are negated, so the whole is wider where a leaf is."""
         if isinstance(node, Not):
             return self.condition(node.condition, positive=not positive)
         if isinstance(node, LEAVES):
@@ -81,18 +68,18 @@ class _Writer:
         return self.guarded(part, wide, positive=positive, asked=bool(asked))
 
     def guarded(self, part: Part, wide: str, *, positive: bool, asked: bool = False) -> str:
-        """What is exact of rows that pass the guards, and wide of all others."""
+        """SQL that is exact for rows that pass the guards, and wide for all others."""
         if part.sql is None or part.guards:
             self.exact = self.exact and asked
         if part.sql is None:
             return f"({wide})"
         exact = f"({part.sql})" if positive else f"(({part.sql}) is not true)"
-        # One after the other, as what a guard asks may fail where the one before it is not true.
+        # In this order: a guard may fail where the one before it is not true.
         failed = " ".join(f"when ({guard}) is not true then {wide}" for guard in dict.fromkeys(part.guards))
         return f"(case {failed} else {exact} end)" if failed else exact
 
     def watched(self, expression: Expression) -> str:
-        """A term or a condition as a value; two rows that differ in what it means have others."""
+        """A term or a condition as a value, which differs between rows that differ in its meaning."""
         if isinstance(expression, TERMS):
             part = self.spelling.watched(expression)
             return self.guarded(part, part.wide, positive=True)
@@ -116,23 +103,14 @@ def condition_sql(
         alias: What stands before the columns: ``new`` or ``old`` in a trigger, an alias of the table in a query.
         own: Whether it runs on connections of penstock's only; on SQLite it is exact then.
     """
-    writer = _Writer(_spelling(definition, dialect, alias, own=own))
+    writer = _Writer(dialect.spelling(definition, dialect, alias, own=own))
     sql = writer.condition(condition)
     return ConditionSql(sql, writer.exact, tuple(fields(condition)))
 
 
 def watch_sql(watch: Watch, definition: TableDefinition, dialect: Dialect, alias: str) -> WatchSql:
     """A watch as SQL expressions over one row, to be compared with those over the row as it was before."""
-    writer = _Writer(_spelling(definition, dialect, alias, own=False))
+    writer = _Writer(dialect.spelling(definition, dialect, alias, own=False))
     expressions = tuple(map(writer.watched, watch.expressions))
     columns = tuple(dict.fromkeys(name for one in watch.expressions for name in fields(one)))
     return WatchSql(expressions, writer.exact, columns)
-
-
-def _spelling(definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool) -> Spelling:
-    return dialect.spelling(definition, dialect, alias, own=own)
-
-
-def leaf_text(leaf: Leaf) -> str:
-    """A leaf as text that `reactive.signature` reads again."""
-    return signature(leaf)

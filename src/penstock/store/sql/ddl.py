@@ -1,7 +1,7 @@
 """The SQL of tables and their parts, as each database spells them.
 
-Owns the text of DDL for both stores: tables, columns, checks, indexes, values in it, and the counting of rows that
-stand against a change. Leaves to `alter` which statements change a table that exists.
+Owns the text of DDL for both stores: tables, columns, checks, indexes, literals, and the query that counts the rows
+that forbid a change. Leaves to `alter` which statements change an existing table.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock.schema.table import TableDefinition
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import index_columns
 
-# SQLite has few types: a comment in the table's text tells the kind of column, so that a change of it is seen.
+# SQLite has few types: a comment in the table's text tells the kind of a column, so that a push sees it change.
 _TOLD_BY_COMMENT = (
     Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID, Kind.JSON,
 )  # fmt: skip
 SQLITE = "sqlite"
 
 
-# ----- what a declaration looks like once it is stored
+# ----- a declaration in the form of a stored table
 
 
 def describe(definition: TableDefinition, dialect: Dialect) -> StoredTable:
@@ -74,11 +74,11 @@ def column_type(column: Column, dialect: Dialect) -> str:
     return f"{dialect.types[kind]}{told}"
 
 
-# ----- rows that stand against a step
+# ----- rows that forbid a step
 
 
 def count_sql(guard: Guard, dialect: Dialect) -> str:
-    """The query that counts the rows that offend."""
+    """The query that counts the rows that forbid a step."""
     table = dialect.table(guard.table)
     names = list(map(dialect.quote, guard.columns))
     if guard.rule == "duplicate":

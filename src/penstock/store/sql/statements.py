@@ -1,7 +1,7 @@
 """SQL on users' tables, built from their definitions: one shape of read, and insert, update, delete.
 
-Owns the text of these statements for both stores; what differs comes from the dialect. Built once per table and shape.
-Parameters stand in the text in the order of their numbers, as not every dialect numbers them.
+Owns the text of these statements for both stores; the dialect holds the differences. Each is built once per table and
+shape. Parameters come in the order of their numbers, as SQLite does not number them.
 """
 
 from __future__ import annotations
@@ -323,11 +323,7 @@ def _encoding(definition: TableDefinition, column: Column, dialect: Dialect) -> 
 
 
 def _short(where: str, encode: Convert, value: Any) -> Any:
-    """A decimal as a number.
-
-    Raises:
-        ValueInvalid: It has more digits than a number keeps.
-    """
+    """A decimal as a number; `ValueInvalid` if it has more digits than a number keeps."""
     found = encode(value)
     if isinstance(found, str):
         raise ValueInvalid(
@@ -338,20 +334,13 @@ def _short(where: str, encode: Convert, value: Any) -> Any:
 
 
 class Statements:
-    """The statements of all tables in one dialect.
-
-    Attributes:
-        reactive: Names of tables that reactive tasks and outboxes of this program are about.
-        tables: Names of the tables of this program.
-        ordered: Those of them each of whose changes is a message of an outbox, of this or another program, as far as
-            is known.
-    """
+    """The statements of all tables in one dialect."""
 
     def __init__(self, dialect: Dialect, reactive: Iterable[str] = ()) -> None:
         self.dialect = dialect
-        self.reactive = frozenset(reactive)
-        self.tables: tuple[str, ...] = ()
-        self.ordered: frozenset[str] = frozenset()
+        self.reactive = frozenset(reactive)  # the tables of this program's reactive tasks and outboxes
+        self.tables: tuple[str, ...] = ()  # all tables of this program
+        self.ordered: frozenset[str] = frozenset()  # those in which each change is a message of any program's outbox
         self._tables: dict[type[Table], TableStatements] = {}
 
     def of(self, table: type[Table], definition: TableDefinition) -> TableStatements:

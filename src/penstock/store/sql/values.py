@@ -1,7 +1,7 @@
 """Values as a store's driver gives them, or as the change feed has captured them, as `reactive.evaluate` reads them.
 
-Owns reading what no declaration promises: in a table that another program owns, a value may be of another type than
-its field, as rows are then read too. What cannot be read as its field's type is not there.
+Owns values that no declaration promises: in a table of another program, a value may be of another type than its field.
+A value that cannot be read as its field's type counts as NULL.
 """
 
 from __future__ import annotations
@@ -68,8 +68,10 @@ def captured_values(
 
 def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """One captured value: bytes are hex text, points in time text in UTC; on PostgreSQL JSON stands there as it is."""
-    if value is None:
-        return None
+    if value is None or (kind is Kind.TEXT and type(value) is str):
+        return value
+    if kind is Kind.INTEGER and type(value) is int:
+        return normal_value(kind, value)
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return _with_decimals(value)
     try:
@@ -85,10 +87,10 @@ def captured_like(
     columns: Iterable[str],
     read: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The same as `captured_values`, but what may stand for the value that a row object has is that.
+    """The same as `captured_values`, but a captured value that may stand for the one that was `read` is that one.
 
-    A float has not all digits of a number in JSON; and SQLite has bytes in columns of text, read as text, for which
-    captured text stands that may be text itself.
+    Two kinds of captured values are ambiguous: JSON numbers have more digits than a float, and on SQLite bytes in a
+    column of text are captured as text.
     """
     values = captured_values(dialect, definition, captured, columns)
     for name, value in values.items():
@@ -100,7 +102,7 @@ def captured_like(
 
 
 def _read_otherwise(dialect: Dialect, kind: Kind, value: Any) -> Any:
-    """A captured value as who reads the row may find it too."""
+    """A captured value in the other form in which a reader of the row may have it."""
     if kind is Kind.JSON:
         if dialect.types[kind] == dialect.types[Kind.TEXT]:
             value = _loaded(_from_json(dialect, kind, value))
@@ -118,10 +120,9 @@ def _loaded(text: Any) -> Any:
 
 
 def captured_row(dialect: Dialect, definition: TableDefinition) -> Callable[[str], dict[str, Any]]:
-    """What reads the captured columns of rows of a table from JSON; the same as `captured_fields`, and quicker.
+    """A function that reads captured columns from JSON, as `captured_fields` does, and quicker.
 
-    Columns that the table does not have any more are left out. What it gives raises ValueError for what is no JSON, or
-    cannot be read as its column.
+    It leaves out columns that the table has lost, and raises ValueError for text that cannot be read.
     """
     read = {column.name: _reader(dialect, column) for column in definition.columns}
     exact = any(column.kind is Kind.DECIMAL for column in definition.columns)
@@ -142,7 +143,7 @@ def captured_row(dialect: Dialect, definition: TableDefinition) -> Callable[[str
 
 
 def _reader(dialect: Dialect, column: Column) -> Callable[[Any], Any] | None:
-    """What makes a field of a captured value; None if it is the field."""
+    """The function from a captured value to a field; None if they are the same."""
     kind, decode = column.kind, column.decode
     if decode is None and kind in _AS_CAPTURED and kind not in dialect.decode:
         return None
@@ -155,7 +156,7 @@ def _reader(dialect: Dialect, column: Column) -> Callable[[Any], Any] | None:
 
 
 def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a captured row as rows have them; one whose value is none of its kind is None."""
+    """The fields of a captured row, as rows have them; None for a value of another kind."""
     fields = {}
     for name, value in captured.items():
         column = definition.column(name)
@@ -165,11 +166,7 @@ def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Map
 
 
 def captured_key(dialect: Dialect, definition: TableDefinition, text: str) -> list[Any]:
-    """A captured key as the driver takes its values.
-
-    Raises:
-        ValueError: It is no key of this table.
-    """
+    """A captured key as the driver takes its values; ValueError if it is no key of this table."""
     try:
         pairs = list(zip(definition.key_columns, _spelled_values(text), strict=True))
         return [_key_value(dialect, column.kind, spelled) for column, spelled in pairs]
@@ -220,7 +217,7 @@ def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
 
 
 def _bytes(value: Any) -> Any:
-    """What hex text stands for; what is none is itself."""
+    """The bytes that hex text stands for; any other value as it is."""
     try:
         return bytes.fromhex(value[2:]) if isinstance(value, str) and value.startswith("\\x") else value
     except ValueError:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +31,34 @@ from penstock.values import decode_json
 T = TypeVar("T")
 
 
-class SqliteCatalog:
+class _Description(ABC):
+    """See `store.contract.Description`."""
+
+    _queries: Mapping[str, Query]
+
+    @abstractmethod
+    async def _ask(self, question: Callable[[sqlite3.Connection], T], nothing: T) -> T:
+        """Ask on a connection, in its thread; `nothing` if there is no database."""
+
+    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        query = self._queries["tables"]
+        args = query.args({"names": json.dumps(list(names))})
+        rows: list[Any] = await self._ask(lambda one: one.execute(query.statement.sql, args).fetchall(), [])
+        return {row[0]: _table(*row[1:]) for row in rows}
+
+    async def applied_migrations(self) -> set[str]:
+        return await self._ask(self._applied, set())
+
+    def _applied(self, connection: sqlite3.Connection) -> set[str]:
+        has_any, names = (self._queries[name].statement.sql for name in ("has_migrations", "migrations"))
+        is_migrated = connection.execute(has_any).fetchone()[0]
+        return {name for (name,) in connection.execute(names)} if is_migrated else set()
+
+    async def count(self, sql: str) -> int:
+        return await self._ask(lambda connection: int(connection.execute(sql).fetchone()[0]), 0)
+
+
+class SqliteCatalog(_Description):
     """See `store.contract.Catalog`.
 
     Args:
@@ -44,22 +72,9 @@ class SqliteCatalog:
         self._clock = clock or SystemClock()
         self._queries = load_queries("catalog", SQLITE)
 
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
-        """Those of the named tables and views that exist."""
-        return await self._ask(lambda connection: _stored_tables(connection, self._queries, names), {})
-
-    async def applied_migrations(self) -> set[str]:
-        """Names of penstock's own migrations that are applied."""
-        return await self._ask(lambda connection: _applied_migrations(connection, self._queries), set())
-
-    async def count(self, sql: str) -> int:
-        """The number that a query gives."""
-        return await self._ask(lambda connection: _count(connection, sql), 0)
-
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[SqliteSchemaLock]:
-        """Begin the one transaction; it is committed at the end, or undone if an error leaves it."""
-        with ThreadPoolExecutor(1, "penstock-schema") as executor:  # its own: those who wait must not keep it from us
+        with ThreadPoolExecutor(1, "penstock-schema") as executor:  # its own, as waiting threads must not block it
             connection = self._open()
             lock = SqliteSchemaLock(connection, executor, self._queries)
             try:
@@ -67,11 +82,11 @@ class SqliteCatalog:
                 yield lock
                 await lock.run(lambda: connection.execute("commit"))
             finally:
-                connection.close()  # which undoes what is not committed
+                connection.close()  # this undoes an uncommitted transaction
 
     def _open(self) -> sqlite3.Connection:
         connection = connect(self._path, synchronous="full", read_only=False)
-        # As a table that is written anew is copied, dropped and renamed: others may go on referring to it by its name.
+        # A table that is written anew is copied, dropped and renamed, while other tables refer to it by its name.
         connection.execute("pragma foreign_keys = off")
         connection.execute("pragma legacy_alter_table = on")
         return connection
@@ -100,7 +115,7 @@ class SqliteCatalog:
             raise translate(error) from error
 
 
-class SqliteSchemaLock:
+class SqliteSchemaLock(_Description):
     """See `store.contract.SchemaLock`."""
 
     def __init__(
@@ -109,18 +124,6 @@ class SqliteSchemaLock:
         self._connection = connection
         self._executor = executor
         self._queries = queries
-
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
-        """Those of the named tables and views that exist."""
-        return await self.run(lambda: _stored_tables(self._connection, self._queries, names))
-
-    async def applied_migrations(self) -> set[str]:
-        """Names of penstock's own migrations that are applied."""
-        return await self.run(lambda: _applied_migrations(self._connection, self._queries))
-
-    async def count(self, sql: str) -> int:
-        """The number that a query gives."""
-        return await self.run(lambda: _count(self._connection, sql))
 
     async def migrate(self, name: str, sql: str) -> None:
         record = self._queries["record_migration"]
@@ -133,12 +136,14 @@ class SqliteSchemaLock:
         await self.run(work)
 
     async def apply(self, change: Change) -> None:
-
         def work() -> None:
             for statement in change.statements:
                 self._connection.execute(statement)
 
         await self.run(work)
+
+    async def _ask(self, question: Callable[[sqlite3.Connection], T], nothing: T) -> T:  # noqa: ARG002 - it exists
+        return await self.run(lambda: question(self._connection))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do something in the transaction, in its thread."""
@@ -170,23 +175,6 @@ def _failure(error: sqlite3.Error) -> BaseException:
 
 
 # ----- what is stored
-
-
-def _count(connection: sqlite3.Connection, sql: str) -> int:
-    return int(connection.execute(sql).fetchone()[0])
-
-
-def _applied_migrations(connection: sqlite3.Connection, queries: Mapping[str, Query]) -> set[str]:
-    found = connection.execute(queries["has_migrations"].statement.sql).fetchone()[0]
-    return {name for (name,) in connection.execute(queries["migrations"].statement.sql)} if found else set()
-
-
-def _stored_tables(
-    connection: sqlite3.Connection, queries: Mapping[str, Query], names: Sequence[str]
-) -> dict[str, StoredTable]:
-    query = queries["tables"]
-    rows = connection.execute(query.statement.sql, query.args({"names": json.dumps(list(names))}))
-    return {row[0]: _table(*row[1:]) for row in rows}
 
 
 def _table(name: str, schema: str, kind: str, columns: str, indexes: str, sql: str, attached: str) -> StoredTable:

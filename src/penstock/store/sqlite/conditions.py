@@ -31,8 +31,8 @@ from penstock.reactive.expression import (
     compared_as,
     fields,
 )
+from penstock.reactive.signature import signature
 from penstock.schema.fields import Kind
-from penstock.store.sql.conditions import leaf_text
 from penstock.store.sql.dialect import Part, Spelling
 from penstock.store.sqlite.constants import (
     compare_whole,
@@ -126,7 +126,7 @@ class LiteSpelling(Spelling):
         if not self.own:
             return ""
         columns = "".join(f", {self.column(name)}" for name in fields(leaf))
-        return f"penstock_holds({text_literal(leaf_text(leaf))}{columns})"
+        return f"penstock_holds({text_literal(signature(leaf))}{columns})"
 
     # ----- leaves
 

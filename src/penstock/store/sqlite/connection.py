@@ -72,7 +72,7 @@ def connect(
         connection.close()
         raise ConfigError(
             f"{path} keeps its text as {encoding}: penstock needs UTF-8.",
-            fix="Copy it into a new file, which is UTF-8 unless it is told otherwise.",
+            fix="Copy it into a new file, which uses UTF-8 by default.",
         )
     return connection
 

@@ -63,7 +63,7 @@ def translate(error: BaseException) -> BaseException:
         return error
     code = getattr(error, "sqlite_errorcode", None)
     if code is None and _NO_TEXT in str(error):
-        return RowInvalid(f"The database holds text that is no UTF-8: {error}.", fix="Correct the row.")
+        return RowInvalid(f"The database holds text that is not UTF-8: {error}.", fix="Correct the row.")
     if code in _UNIQUE:
         return _unique(error)
     return _by_code(_primary(error), error)

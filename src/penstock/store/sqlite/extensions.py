@@ -60,5 +60,5 @@ class Extensions:
 
 def _unavailable(error: OSError) -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        f"A lease cannot be extended beside the database: {error}.", fix="Check the folder of the database."
+        f"A lease file beside the database cannot be written: {error}.", fix="Check the folder of the database."
     )

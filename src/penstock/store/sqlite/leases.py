@@ -65,8 +65,8 @@ class SqliteLeases(StoredLeases):
             return True
         self._extensions.forget(lease)
         raise DatabaseBusy(
-            f"The write lock of the database is held for so long that lease {lease} has run out.",
-            fix="Find out which process writes for so long, or raise lease.",
+            f"Another process held the write lock of the database until lease {lease} expired.",
+            fix="Find the process that writes for so long, or raise lease.",
         )
 
     def _is_extended(self, lease: int, now: datetime) -> bool:

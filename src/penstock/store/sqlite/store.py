@@ -190,7 +190,7 @@ class SqliteStore:
                 if self._machine.monotonic() > deadline:
                     raise DatabaseBusy(
                         f"Another process has locked the database for {self._config.database_wait:g} seconds.",
-                        fix="Try again; or find out which process locks it.",
+                        fix="Try again; or find the process that locks it.",
                     ) from error
                 await self._machine.sleep(_PAUSE)
             else:

@@ -34,9 +34,8 @@ class SqliteTaskEnds(Noun):
         if not rows:
             return
         text = json.dumps(rows)
-        changed = await self._fetch(session, "ended", rows=text)
-        await self._execute(session, "idle", rows=text)
-        if changed:
+        if await self._execute(session, "idle", rows=text) < len(rows):
+            changed = await self._fetch(session, "ended", rows=text)
             launched = [(row[0], row[1], bool(row[2])) for row in changed]
             await self.launch(session, launched, settlements[0].finished_at)
         if again := [row for row in rows if not row[3]]:
@@ -44,17 +43,26 @@ class SqliteTaskEnds(Noun):
 
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
         """See to it that there is a pending job for the last generation of rows."""
+        if not rows:
+            return
         values = {"rows": json.dumps(rows), "now": now, "held": HELD}
-        if not all(idle for _, _, idle in rows):
+        if idle := [row for row in rows if row[2]]:
+            await self.launch_idle(session, idle, now)
+            await self._execute(session, "forgotten", **values)
+        if len(idle) < len(rows):
             postponed = await self._fetch(session, "postpone", **values)
             if postponed:
                 await self._execute(session, "postponed", ids=[UUID(bytes=row[0]) for row in postponed])
             await self._execute(session, "informed", **values)
             await self._execute(session, "put_off", **values)
-        if any(idle for _, _, idle in rows):
-            for name in ("launch", "launch_due", "forgotten"):
-                await self._execute(session, name, **values)
         await self._execute(session, "uncanceled", rows=values["rows"])
+
+    async def launch_idle(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
+        """Make jobs for rows for which there is none."""
+        if rows:
+            values = {"rows": json.dumps(rows), "now": now}
+            if await self._execute(session, "launch_due", **values) < len(rows):  # some are due later, or pass a gate
+                await self._execute(session, "launch", **values)
 
     async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
         """The records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ from penstock.store.contract.changes import Changes
 from penstock.store.contract.session import Row, Session
 from penstock.store.nouns.noun import Access
 from penstock.store.nouns.tasks import StoredTasks
-from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.sqlite.jobrows import time_texts
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
@@ -54,20 +54,21 @@ class SqliteTasks(StoredTasks):
         return pending
 
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
-        rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan) for plan in plans]))
+        texts = time_texts()
+        rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan, texts) for plan in plans]))
         drops = {(plan.task, plan.key) for plan in plans if plan.drops}
         runs = {(plan.task, plan.key) for plan in plans if plan.runs}
-        launched = [(row[0], row[1], bool(row[3])) for row in rows if (row[0], row[1]) in runs]
-        if launched:
-            await self._ends.launch(session, launched, now)
+        launched = [(row[0], row[1], bool(row[3]), row[5] == 1) for row in rows if (row[0], row[1]) in runs]
+        new = [row[:3] for row in launched if row[3]]
+        await self._ends.launch_idle(session, new, now)  # of which nobody else can know
+        await self._ends.launch(session, [row[:3] for row in launched if not row[3]], now)
         dropped = [row for row in rows if (row[0], row[1]) in drops and row[4]]
         await self.end_pending(session, dropped, JobState.SKIPPED, now)
-        return sum(idle for _, _, idle in launched)
+        return sum(row[2] for row in launched)
 
-    def _row(self, plan: RowPlan) -> tuple[Any, ...]:
-        times = (plan.changed_at, plan.due_at, plan.latest_at, plan.forgets_at)
-        changed_at, due_at, latest_at, forgets_at = (None if time is None else encode_datetime(time) for time in times)
-        job_id = UUID(int=self._clock.uuid7()).hex
+    def _row(self, plan: RowPlan, text: Callable[[datetime], str]) -> tuple[Any, ...]:
+        latest_at, forgets_at = (time and text(time) for time in (plan.latest_at, plan.forgets_at))
+        job_id = f"{self._clock.uuid7():032x}"
         texts = (plan.change, plan.before, plan.after, plan.partition)
-        when = (plan.place, changed_at, due_at, latest_at)
+        when = (plan.place, text(plan.changed_at), text(plan.due_at), latest_at)
         return (plan.task, plan.key, job_id, plan.runs, *texts, *when, plan.gone, forgets_at, plan.version)

@@ -226,7 +226,7 @@ class Writer:
                 raise
             raise DatabaseBusy(
                 f"Another process has held the write lock of the database for {self._wait:g} seconds.",
-                fix="Try again; or find out which process writes for so long.",
+                fix="Try again; or find the process that writes for so long.",
             ) from error
         finally:
             if contended:
@@ -359,4 +359,4 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _again(reason: object) -> Conflict:
-    return Conflict(f"The transaction shared with others has failed: {reason}.", fix="Run it again.")
+    return Conflict(f"The shared transaction failed: {reason}.", fix="Run it again.")

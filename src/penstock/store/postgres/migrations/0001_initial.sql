@@ -334,7 +334,7 @@ create table penstock.task_record (
     version integer not null default -1,
     for_version integer not null default -1,
     primary key (task, key)
-) with (fillfactor = 80);
+) with (fillfactor = 50);  -- each run updates its record once, on the same page then
 create index task_record_forget_at on penstock.task_record (forget_at) where forget_at is not null;
 
 -- The arguments of a job of a task, and its rank as jobs/order.py says (in microseconds; 252460800000000 is NO_AGEING).
@@ -409,14 +409,14 @@ create table penstock.interest (
 );
 
 -- What is there of each interest's table, as JSON: its triggers, columns and partitions. Of a table that is
--- `alone`, inserted rows come through no other one; where it is `ordered`, no trigger of others changes them before the
+-- `plain`, inserted rows come through no other one; where it is `ordered`, no trigger of others changes them before the
 -- statement ends.
 -- A name with a schema is looked up in the catalog, as `to_regclass` raises where a role may not use the schema.
 create view penstock.interest_found as
 select i.id, (select jsonb_build_object(
         'kind', c.relkind,
         'each', 'each_' || md5((pg_identify_object('pg_class'::regclass, c.oid, 0)).identity),
-        'alone', c.relkind = 'r' and not c.relispartition,
+        'plain', c.relkind = 'r' and not c.relispartition,
         'ordered', not exists (select from pg_trigger t join pg_proc f on f.oid = t.tgfoid
             where t.tgrelid = c.oid and not t.tgisinternal and t.tgtype & 71 = 5 -- after insert, for each row
                 and f.pronamespace <> 'penstock'::regnamespace),
@@ -433,7 +433,7 @@ select i.id, (select jsonb_build_object(
                 'name', t.tgname, 'table', t.tgrelid::regclass::text, 'enabled', t.tgenabled, 'here', t.tgrelid = c.oid)
                 order by t.tgrelid, t.tgname)
             from pg_trigger t where t.tgparentid = 0 and t.tgfoid = any(own.oids)),
-        'bodies', (select jsonb_object_agg(f.proname, md5(f.prosrc)) from pg_proc f where f.oid = any(own.oids)))
+        'bodies', (select jsonb_object_agg(f.proname, hashtextextended(f.prosrc, 0)) from pg_proc f where f.oid = any(own.oids)))
     from parse_ident(i.source) as p (named) join pg_class c on c.oid = case
         when cardinality(p.named) = 1 then to_regclass(i.source)
         else (select q.oid from pg_class q join pg_namespace s on s.oid = q.relnamespace

@@ -1,7 +1,6 @@
-"""Leases that have run out: whoever looks takes them away, and settles the jobs that still run under them as lost.
+"""Takes away expired leases, and settles the jobs that still run under them as lost.
 
-Any worker looks, any planner that stands by, and any relay that waits for an outbox; whoever is first does it, and the
-others find nothing left.
+Workers, idle planners and waiting relays all look. The first one does it; the others find nothing left.
 """
 
 from __future__ import annotations
@@ -18,15 +17,12 @@ from penstock.jobs.settle import settle_anyhow
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
 
-_LOOK_PART = 0.15  # of the setting `lease`: how often all look for leases that have run out
+_LOOK_PART = 0.15  # of the setting `lease`
+_LOST = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job died or lost its lease")
 
 
 class Rescue:
-    """Looks for leases that have run out.
-
-    Args:
-        runner: Runs functions.
-    """
+    """Looks for expired leases."""
 
     def __init__(self, runner: Runner) -> None:
         self._engine = runner.engine
@@ -40,13 +36,14 @@ class Rescue:
         return self._clock.monotonic() - self._looked_at >= self._engine.config.lease * _LOOK_PART
 
     async def look(self, own: int | None) -> int:
-        """Take leases away that have run out, but for one's own; how many."""
+        """Take away expired leases other than one's own; how many."""
         self._looked_at = self._clock.monotonic()
         await self._store.synchronize()  # a clock that runs ahead would end the leases of others
         now = self._clock.now()
-        expired = [lease for lease in await self._store.leases.expired(now) if lease != own]
         rescued = 0
-        for lease in expired:
+        for lease in await self._store.leases.expired(now):
+            if lease == own:
+                continue
             try:
                 await self._rescue(lease, now)
             except TryAgain:
@@ -64,7 +61,6 @@ class Rescue:
         log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
 
     def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:
-        now, kept = self._clock.now(), self._engine.keep
-        lost = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job died or lost its lease")
-        settled[:] = [(job, settle_anyhow(job, lost, now, self._clock.random(), kept, tell_of_broken)) for job in jobs]
+        now, kept, chance = self._clock.now(), self._engine.keep, self._clock.random
+        settled[:] = [(job, settle_anyhow(job, _LOST, now, chance(), kept, tell_of_broken)) for job in jobs]
         return [settlement for _, settlement in settled]

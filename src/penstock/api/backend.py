@@ -1,0 +1,109 @@
+"""What programs do with a running app, each word awaited; `api/syncwords` has the same words without await."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
+
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.enqueue.scheduler import Scheduler
+from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
+from penstock.calls.run.engine import Engine
+from penstock.calls.run.runner import Runner
+from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
+from penstock.jobs.filter import ALL_JOBS, JobFilter, check_limit
+from penstock.jobs.job import JobId, JobStatus, job_uuid
+from penstock.store.contract.pools import PoolRow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class BackendWords:
+    """What a backend can do for a program.
+
+    Attributes:
+        engine: Store, functions and clock.
+        runner: Runs functions.
+    """
+
+    engine: Engine
+    runner: Runner
+
+    @property
+    def job_calls(self) -> JobCalls:
+        """Jobs, as pools enqueue and look at them."""
+        return JobCalls(self.runner, None)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Functions to run later, each as a job stored at once."""
+        return Scheduler(self.job_calls)
+
+    async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a query in a snapshot."""
+        return await self.runner.run_query(function, args, kwargs)
+
+    async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a mutation in a serializable transaction, again if it conflicts.
+
+        Raises:
+            Conflict: It conflicted more often than the settings allow.
+            DatabaseUnavailable: The database was lost; ``facts["uncertain"]`` says whether it may have taken effect.
+        """
+        return await self.runner.run_mutation(function, args, kwargs)
+
+    async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an action."""
+        return await self.runner.run_action(function, args, kwargs)
+
+    def with_lock(
+        self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
+    ) -> LockBlock:
+        """Do something while nobody else, on any machine, holds a lock; see `ActionCtx.with_lock`."""
+        return LockBlock(self.runner, key, wait, lease, on_lost)
+
+    def wake(self) -> None:
+        """Tell the workers of all processes that there is work, which a transaction of your own has committed."""
+        self.engine.store.signals.notify()
+
+    async def job(self, job: JobId) -> JobStatus | None:
+        """How a job stands; None if it is unknown, or its status has expired."""
+        return await self.job_calls.find(job_uuid(job))
+
+    async def pools(self) -> list[PoolRow]:
+        """The pools that the database knows, by name: their limits, and how many of their jobs stand where."""
+        session = await self.engine.store.begin_read()
+        try:
+            return await self.engine.store.pools.list(session)
+        finally:
+            await session.rollback()
+
+    async def jobs(self, state: str | None = None, limit: int = 100, *, where: JobFilter = ALL_JOBS) -> list[JobStatus]:
+        """Jobs in one state (pending, running, success, failed, canceled, skipped) or in all, newest first.
+
+        Args:
+            state: Only those in this state.
+            limit: How many, at most 10,000.
+            where: Only those that meet this filter.
+
+        Raises:
+            ValueInvalid: There is no such state, or so many cannot be asked for.
+        """
+        check_limit(limit)
+        where = where if state is None else replace(where, state=state)
+        session = await self.engine.store.begin_read()
+        try:
+            return await self.engine.store.jobs.list(session, where, limit, self.engine.clock.now())
+        finally:
+            await session.rollback()
+
+    async def job_counts(self) -> Mapping[str, int]:
+        """How many jobs are ready, scheduled, running, and in each finished state."""
+        session = await self.engine.store.begin_read()
+        try:
+            return await self.engine.store.jobs.count(session, self.engine.clock.now())
+        finally:
+            await session.rollback()

@@ -1,0 +1,161 @@
+"""A backend on the event loop of a thread of its own, for programs that do not await, and what a fork means for it.
+
+Leaves opening and running a backend to `app`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+from penstock.api.backend import BackendWords
+from penstock.errors import ContextError
+from penstock.store.contract.session import not_open
+
+R = TypeVar("R")
+Opening = Callable[[], AbstractAsyncContextManager[BackendWords]]
+
+
+class Thread:
+    """A backend that is open on the event loop of a thread of its own, until `close`.
+
+    Attributes:
+        backend: The backend.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self._pid = os.getpid()
+        self._opening = opening
+        self._opened: Future[BackendWords] = Future()
+        self._ended: Future[None] = Future()
+        self._answers: set[Future[Any]] = set()
+        self._is_over = False
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        refuse_on_a_loop()
+        # A daemon: it ends when the program does, which closes it before that.
+        threading.Thread(target=self._work, name="penstock-sync", daemon=True).start()
+        try:
+            self.backend = self._opened.result()
+        except BaseException:
+            self._opened.add_done_callback(self._leave)
+            raise
+
+    @property
+    def is_of_another_process(self) -> bool:
+        """Whether this process was forked from the one that opened it, and so has no such thread."""
+        return self._pid != os.getpid()
+
+    def wait(self, call: Coroutine[Any, Any, R]) -> R:
+        """Run a call on the loop; its result.
+
+        Raises:
+            ContextError: It is closed, or of another process; or who calls runs on an event loop, which would stop.
+        """
+        try:
+            self._check()
+        except ContextError:
+            call.close()
+            raise
+        answer = self._begin(call)
+        try:
+            return answer.result()
+        except CancelledError as error:
+            call.close()  # which was perhaps never begun
+            raise not_open() from error
+        finally:
+            self._answers.discard(answer)
+            answer.cancel()  # of a caller who was interrupted; else it is done
+
+    def do(self, work: Callable[[], R]) -> R:
+        """Do on the loop what is not awaited. Raises what `wait` raises."""
+
+        async def call() -> R:
+            return work()
+
+        return self.wait(call())
+
+    def close(self) -> None:
+        """Close the backend, as leaving ``app.open()`` does, and wait for that."""
+        if self.is_of_another_process or self._ended.done():
+            return
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._ended.result()
+
+    def _check(self) -> None:
+        refuse_on_a_loop()
+        if self.is_of_another_process:
+            raise ContextError(
+                "The backend was opened before this process was forked, so its connections belong to the parent.",
+                fix="Open it in each process after the fork, or use app.sync, which does that.",
+            )
+        if self._is_over:
+            raise not_open()
+
+    def _begin(self, call: Coroutine[Any, Any, R]) -> Future[R]:
+        try:
+            answer = asyncio.run_coroutine_threadsafe(call, self._loop)
+        except RuntimeError as error:  # the loop was closed since that was checked
+            call.close()
+            raise not_open() from error
+        self._answers.add(answer)
+        if self._loop.is_closed():  # before `_work` could know of this one
+            answer.cancel()
+        return answer
+
+    def _leave(self, opened: Future[BackendWords]) -> None:
+        """Stop, once it is open: nobody waits for it any more."""
+        if opened.exception() is None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def _work(self) -> None:
+        try:
+            _run(self._live())
+        except BaseException as error:  # noqa: BLE001 - told to who opens or closes
+            told: Future[Any] = self._ended if self._opened.done() else self._opened
+            told.set_exception(error)
+        for answer in self._answers.copy():  # what came between the last turn of the loop and its end
+            answer.cancel()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _live(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with self._opening() as backend:
+                self._opened.set_result(backend)
+                await self._stop.wait()
+        finally:
+            self._is_over = True
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    """Run on a new event loop, like `asyncio.run`, but start no thread to end it: Python 3.12 refuses one at exit."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(_cancel_others())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks, and those that they begin as they end, such as to close a connection."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+def refuse_on_a_loop() -> None:
+    """Raise `ContextError` on an event loop, which waiting would stop."""
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the only way to ask without an exception
+        raise ContextError(
+            "app.sync was used on an event loop, which it would block.", fix="Use app.open() and await there."
+        )

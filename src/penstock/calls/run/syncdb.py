@@ -1,0 +1,155 @@
+"""`ctx.db` of functions written with def.
+
+Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_sync.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, Never, TypeVar
+
+from penstock.calls.run.bridge import Wait, in_thread
+from penstock.schema.ids import Id, RowId
+from penstock.schema.index import Index
+from penstock.schema.table import Table
+from penstock.transaction.aggregates import Groups
+from penstock.transaction.database import DatabaseReader, DatabaseWriter
+from penstock.transaction.pages import Page
+from penstock.transaction.scan import Scan
+from penstock.transaction.segments import Direction
+from penstock.transaction.words import refuses_other_words
+
+T = TypeVar("T", bound=Table)
+
+
+@refuses_other_words
+class SyncDatabaseReader:
+    """`DatabaseReader` for code that does not await."""
+
+    def __init__(self, twin: DatabaseReader, wait: Wait) -> None:
+        self._twin, self._wait = twin, wait
+
+    def get(self, table: type[T], row_id: RowId[T]) -> T | None:
+        """See `DatabaseReader.get`."""
+        return self._wait(self._twin.get(table, row_id))
+
+    def query(self, table: type[T]) -> SyncScan[T]:
+        """See `DatabaseReader.query`."""
+        return SyncScan(self._twin.query(table), self._wait)
+
+
+@refuses_other_words
+class SyncDatabaseWriter(SyncDatabaseReader):
+    """`DatabaseWriter` for code that does not await."""
+
+    _twin: DatabaseWriter
+
+    def __init__(self, twin: DatabaseWriter, wait: Wait) -> None:
+        super().__init__(twin, wait)
+
+    def insert(self, row: T, *more: Never) -> Id[T]:
+        """See `DatabaseWriter.insert`."""
+        return self._wait(self._twin.insert(row, *more))
+
+    def insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
+        """See `DatabaseWriter.insert_many`."""
+        return self._wait(self._twin.insert_many(list(rows)))
+
+    def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> T:
+        """See `DatabaseWriter.patch`."""
+        return self._wait(self._twin.patch(table, row_id, *more, **changes))
+
+    def replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
+        """See `DatabaseWriter.replace`."""
+        return self._wait(self._twin.replace(table, row_id, row))
+
+    def delete(self, table: type[T], row_id: RowId[T]) -> None:
+        """See `DatabaseWriter.delete`."""
+        self._wait(self._twin.delete(table, row_id))
+
+
+@refuses_other_words
+class SyncScan(Generic[T]):
+    """`Scan` for code that does not await."""
+
+    def __init__(self, twin: Scan[T], wait: Wait) -> None:
+        self._twin, self._wait = twin, wait
+
+    def with_index(self, index: Index, /, **columns: Any) -> SyncScan[T]:
+        """See `Scan.with_index`."""
+        return SyncScan(self._twin.with_index(index, **columns), self._wait)
+
+    def order(self, direction: Direction) -> SyncScan[T]:
+        """See `Scan.order`."""
+        return SyncScan(self._twin.order(direction), self._wait)
+
+    def filter(self, predicate: Callable[[T], bool]) -> SyncScan[T]:
+        """See `Scan.filter`."""
+        return SyncScan(self._twin.filter(predicate), self._wait)
+
+    def take(self, count: int) -> list[T]:
+        """See `Scan.take`."""
+        return self._wait(self._twin.take(count))
+
+    def first(self) -> T | None:
+        """See `Scan.first`."""
+        return self._wait(self._twin.first())
+
+    def unique(self) -> T | None:
+        """See `Scan.unique`."""
+        return self._wait(self._twin.unique())
+
+    def collect(self) -> list[T]:
+        """See `Scan.collect`."""
+        return self._wait(self._twin.collect())
+
+    def paginate(self, *, cursor: str | None = None, num_items: int = 100) -> Page[T]:
+        """See `Scan.paginate`."""
+        return self._wait(self._twin.paginate(cursor=cursor, num_items=num_items))
+
+    def __iter__(self) -> Iterator[T]:
+        """See `Scan.__aiter__`."""
+        return in_thread(self._twin.__aiter__(), self._wait)
+
+    def count(self) -> int:
+        """See `Scan.count`."""
+        return self._wait(self._twin.count())
+
+    def sum(self, column: str) -> Any:
+        """See `Scan.sum`."""
+        return self._wait(self._twin.sum(column))
+
+    def min(self, column: str) -> Any:
+        """See `Scan.min`."""
+        return self._wait(self._twin.min(column))
+
+    def max(self, column: str) -> Any:
+        """See `Scan.max`."""
+        return self._wait(self._twin.max(column))
+
+    def group_by(self, *columns: str) -> SyncGroups:
+        """See `Scan.group_by`."""
+        return SyncGroups(self._twin.group_by(*columns), self._wait)
+
+
+class SyncGroups:
+    """`Groups` for code that does not await."""
+
+    def __init__(self, twin: Groups, wait: Wait) -> None:
+        self._twin, self._wait = twin, wait
+
+    def count(self) -> dict[Any, int]:
+        """See `Groups.count`."""
+        return self._wait(self._twin.count())
+
+    def sum(self, column: str) -> dict[Any, Any]:
+        """See `Groups.sum`."""
+        return self._wait(self._twin.sum(column))
+
+    def min(self, column: str) -> dict[Any, Any]:
+        """See `Groups.min`."""
+        return self._wait(self._twin.min(column))
+
+    def max(self, column: str) -> dict[Any, Any]:
+        """See `Groups.max`."""
+        return self._wait(self._twin.max(column))

@@ -1,0 +1,247 @@
+"""Writes the synchronous faces: the classes that code without await uses, made of the asynchronous ones.
+
+Each public word of a class is a word of its face, waits, and gives the result. Rules here say how types and parameters
+differ. `BODIES` holds the few words that follow no rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
+HINT = "PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_sync.py"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a face comes to the asynchronous object that it stands for."""
+
+    twin: str
+    wait: str
+    first: str = ""
+
+
+HELD = Way("self._twin", "self._wait")
+OPENED = Way("thread.backend", "thread.wait", "thread = self._thread()\n")  # both of one thread: another may close it
+
+
+@dataclass(frozen=True)
+class Page:
+    """A generated file: its duty, and the classes whose faces it has, by their modules."""
+
+    duty: str
+    classes: dict[str, str]
+    way: Way = HELD
+
+
+PAGES = {
+    "calls/run/syncdb.py": Page(
+        "`ctx.db` of functions written with def.",
+        {
+            "transaction.database": "DatabaseReader DatabaseWriter",
+            "transaction.scan": "Scan",
+            "transaction.aggregates": "Groups",
+        },
+    ),
+    "calls/run/syncctx.py": Page(
+        "The ctx of functions written with def: they run in threads, and their calls on the event loop.",
+        {
+            "calls.run.context": "QueryCtx MutationCtx ActionCtx",
+            "calls.run.work": "ActionWork",
+            "calls.enqueue.scheduler": "Scheduler",
+            "calls.enqueue.messages": "Sender",
+        },
+    ),
+    "calls/handlers/synctasks.py": Page(
+        "The ctx of reactive tasks written with def.",
+        {"calls.handlers.taskctx": "TaskCtx MutationTaskCtx TaskBatchRun TaskBatchCtx"},
+    ),
+    "api/syncwords.py": Page(
+        "What programs that do not await do with a running app.", {"api.backend": "BackendWords"}, OPENED
+    ),
+}
+FACES = {name: f"Sync{name}" for page in PAGES.values() for names in page.classes.values() for name in names.split()}
+TWINS = {**FACES, "LockBlock": "SyncLockBlock"}
+# Names that a face uses and its class does not.
+NEEDED = {
+    "Iterator": "collections.abc",
+    "SyncLockBlock": "penstock.calls.locks.blocks",
+    "Thread": "penstock.api.syncthread",
+    "Wait": "penstock.calls.run.bridge",
+    "finish": "penstock.store.guest.session",
+    "guest_session": "penstock.store.guest.session",
+    "in_thread": "penstock.calls.run.bridge",
+}
+BODIES = {
+    "TaskCtx.mark_completed": """
+if connection is None:
+    self._wait(self._twin.mark_completed())
+    return
+guest_session(connection).check_sync()
+finish(self._twin.mark_completed(connection))""",
+    "TaskBatchCtx.get_documents": """
+faces = dict(zip(self._twin.runs, self.runs, strict=True))
+return {faces[run]: row for run, row in self._wait(self._twin.get_documents(fields)).items()}""",
+    "BackendWords.wake": "\nthread.do(thread.backend.wake)",
+}
+DROPPED = {"on_lost"}  # nothing ends a thread from outside
+REQUIRED = {"seconds"}
+NOTES = {  # of parameters
+    "on_lost": " No thread is cancelled: `LockLost` comes at the end of the block.",
+    "seconds": " Not without an end, as nothing else ends the wait of a thread.",
+    "connection": " A connection is one without ``await``.",
+}
+
+
+class _Renamed(ast.NodeTransformer):
+    """A type as a face has it."""
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(TWINS.get(node.id, node.id))
+
+
+def renamed(node: ast.expr | None) -> str:
+    return ast.unparse(_Renamed().visit(deepcopy(node))) if node is not None else "None"
+
+
+def head(node: ast.expr | None) -> str:
+    """The name of a type, without what it is of."""
+    return ast.unparse(node.value if isinstance(node, ast.Subscript) else node) if node is not None else ""
+
+
+def result_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[ast.expr | None, bool]:
+    """What the word gives in the end, and whether that is waited for."""
+    given = node.returns
+    if isinstance(given, ast.Subscript) and head(given) == "Coroutine" and isinstance(given.slice, ast.Tuple):
+        return given.slice.elts[-1], True
+    return given, isinstance(node, ast.AsyncFunctionDef) and head(given) != "AsyncIterator"
+
+
+def faced(value: str, kind: ast.expr | None, wait: str) -> str:
+    """A value as the face gives it."""
+    name = head(kind)
+    if name == "JobCalls":
+        return f"{value}.waiting({wait})"
+    if name == "AsyncIterator":
+        return f"in_thread({value}, {wait})"
+    if name == "list" and isinstance(kind, ast.Subscript) and head(kind.slice) in TWINS:
+        return f"[{faced('one', kind.slice, wait)} for one in {value}]"
+    return f"{TWINS[name]}({value}, {wait})" if name in TWINS else value
+
+
+def parameters(args: ast.arguments) -> tuple[str, str]:
+    """The parameters as the face takes them, and as it passes them on."""
+    args = deepcopy(args)
+    named = [
+        (one, value) for one, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if one.arg not in DROPPED
+    ]
+    args.kwonlyargs, args.kw_defaults = [one for one, _ in named], [value for _, value in named]
+    places = args.posonlyargs + args.args
+    for one in places:
+        if one.arg in REQUIRED:
+            one.annotation = ast.Name("float")
+            args.defaults.pop()
+    # The thread iterates, as that may wait.
+    passed = [f"list({one.arg})" if head(one.annotation) == "Iterable" else one.arg for one in places[1:]]
+    passed += [f"*{args.vararg.arg}"] if args.vararg else []
+    passed += [f"{one.arg}={one.arg}" for one in args.kwonlyargs]
+    passed += [f"**{args.kwarg.arg}"] if args.kwarg else []
+    return ast.unparse(_Renamed().visit(args)), ", ".join(passed)
+
+
+def word(owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef, way: Way) -> Iterator[str]:
+    """A word of a face."""
+    taken, passed = parameters(node.args)
+    kind, waits = result_of(node)
+    is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
+    call = f"{way.twin}.{node.name}" + ("" if is_property else f"({passed})")
+    value = f"{way.wait}({call})" if waits else faced(call, kind, way.wait)
+    silent = renamed(kind) in {"None", "NoReturn"}
+    notes = "".join(NOTES.get(one.arg, "") for one in node.args.args + node.args.kwonlyargs)
+    if is_property:
+        yield "@property"
+    name, given = node.name.replace("__aiter__", "__iter__"), renamed(kind).replace("AsyncIterator", "Iterator")
+    yield f"def {name}({taken}) -> {given}:"
+    yield f'    """See `{owner.removesuffix("Words")}.{node.name}`.{notes}"""'
+    body = way.first + BODIES.get(f"{owner}.{node.name}", f"\n{'' if silent else 'return '}{value}").lstrip("\n")
+    yield from (f"    {line}" for line in body.splitlines())
+
+
+def beginning(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> Iterator[str]:
+    """Attributes and ``__init__`` of a face; what it is made of is told by the class and its bases without a face."""
+    bases = [head(one) for one in node.bases]
+    fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and head(one.annotation) in {*TWINS, "list"}]
+    yield from (f"{ast.unparse(one.target)}: {renamed(one.annotation)}" for one in fields)
+    yield from (ast.unparse(one) for one in node.body if isinstance(one, ast.Assign) and "__" not in ast.unparse(one))
+    if way is OPENED:
+        yield from ("def _thread(self) -> Thread:", "    raise NotImplementedError")
+        return
+    own = f"{node.name}[T]" if any("[T]" in ast.unparse(one) for one in node.bases) else node.name
+    has_face = not FACES.keys().isdisjoint(bases)
+    if has_face:
+        yield f"_twin: {own}"
+    yield f"def __init__(self, twin: {own}, wait: Wait) -> None:"
+    yield "    super().__init__(twin, wait)" if has_face else "    self._twin, self._wait = twin, wait"
+    for base in (near[name] for name in bases if name in near and name not in FACES):
+        for one in (ast.unparse(field.target) for field in base.body if isinstance(field, ast.AnnAssign)):
+            yield f"    self.{one} = twin.{one}  # noqa: SLF001 - it is its twin"
+    for field in fields:
+        name = ast.unparse(field.target)
+        yield f"    self.{name} = {faced(f'twin.{name}', field.annotation, 'wait')}"
+
+
+def face(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> Iterator[str]:
+    """The face of a class."""
+    yield from (f"@{ast.unparse(one)}" for one in node.decorator_list)
+    bases = ", ".join(map(renamed, node.bases))
+    yield f"class {FACES[node.name]}{f'({bases})' if bases else ''}:"
+    yield f'    """`{node.name.removesuffix("Words")}` for code that does not await."""'
+    yield from (f"    {line}" for line in beginning(node, near, way))
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and (one.name[0] != "_" or one.name == "__aiter__"):
+            yield from (f"    {line}" for line in word(node.name, one, way))
+
+
+def written(path: str) -> str:
+    """The text of a page."""
+    page, homes, types, body = PAGES[path], dict(NEEDED), dict[str, str](), list[str]()
+    for other in PAGES.keys() - {path}:
+        homes |= {FACES[name]: module_of(other) for names in PAGES[other].classes.values() for name in names.split()}
+    for module, names in page.classes.items():
+        tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+        near = {one.name: one for one in tree.body if isinstance(one, ast.ClassDef)}
+        for one in tree.body:
+            if isinstance(one, ast.ImportFrom):
+                homes |= {alias.name: str(one.module) for alias in one.names}
+            elif isinstance(one, ast.Assign) and ast.unparse(one.value).startswith(("TypeVar(", "ParamSpec(")):
+                types[ast.unparse(one.targets[0])] = ast.unparse(one)
+        homes |= dict.fromkeys(near, f"penstock.{module}")
+        body += [line for name in names.split() for line in face(near[name], near, page.way)]
+    types = {name: text for name, text in types.items() if name in names_in(body)}
+    lines = [*types.values(), *body]
+    imports = [f"from {homes[name]} import {name}" for name in sorted(names_in(lines) & homes.keys())]
+    duty = f'"""{page.duty}\n\nGenerated, with `{HINT}`.\n"""'
+    text = "\n".join((duty, "from __future__ import annotations", *imports, *lines))
+    return formed(formed(text, "check", "--fix-only", "--select=I"), "format")
+
+
+def module_of(path: str) -> str:
+    return f"penstock.{path.removesuffix('.py').replace('/', '.')}"
+
+
+def names_in(lines: list[str]) -> set[str]:
+    """The names that lines of code use."""
+    return {node.id for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Name)}
+
+
+def formed(text: str, *how: str) -> str:
+    """Code as ruff writes it."""
+    command = [sys.executable, "-m", "ruff", *how, "--quiet", f"--stdin-filename={PACKAGE / 'generated.py'}", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=PACKAGE)
+    return done.stdout
