@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from penstock.store.rows.keys import StoredKeys
 from stage.guests import sqlite_file
 
 from penstock import (
@@ -32,6 +31,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
+from penstock.store.nouns.keys import StoredKeys
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)

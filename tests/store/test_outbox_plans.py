@@ -45,7 +45,6 @@ ANSWERS = {"waiting": MOST, "failed": 3, "next_retry": 1, "turned": 2, "aside": 
 # The others, that read more the more there is.
 GROWING: dict[str, dict[str, Any]] = {
     "kept_keys": {},
-    "count_aside": {},
     "retry_aside": {"name": "o", "now": "2040-01-01", "seqs": None},
     "forget_unread": {"older": False, "high": 0, "interests": [1]},
     "forget_aside": {"parked": True},

@@ -222,9 +222,6 @@ class OutboxDelivery(Protocol):
 class OutboxAdmin(Protocol):
     """Outboxes as people look after them."""
 
-    async def count_aside(self, outbox: int) -> dict[AsideState, int]:
-        """How many messages are put aside, and how they stand."""
-
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
         """What is put aside of each outbox, by state; no more than `most` of each are counted."""
 

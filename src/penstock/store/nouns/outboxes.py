@@ -95,9 +95,6 @@ class StoredOutboxes(Noun):
     ) -> builtins.list[Aside]:
         return self._asides(await self._look("aside", outbox=outbox, states=[*states], limit=limit, after=after))
 
-    async def count_aside(self, outbox: int) -> dict[AsideState, int]:
-        return {row[0]: row[1] for row in await self._look("count_aside", outbox=outbox)}
-
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
         return [
             AsideCount(outbox, state, number, self._access.time(oldest_at), used_up)

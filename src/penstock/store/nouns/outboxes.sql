@@ -220,10 +220,6 @@ from unnest(:states::text[]) as s (asked), lateral (
 ) m
 order by seq limit :limit;
 
--- count_aside: how many messages are put aside.
--- Unbounded: it reads all that is put aside.
-select state, count(*) from penstock.outbox_message where outbox = :outbox group by state;
-
 -- backlog: what is put aside of each outbox, by state, as far as it is counted.
 -- Unbounded: it counts up to as many as it is told.
 -- SQLite: it counts in subqueries, as a subquery in `from` cannot refer to what is beside it, and names its index.

@@ -18,9 +18,6 @@ from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Batch, Rotation
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.nouns.changes import StoredReaders
-from penstock.store.nouns.noun import Access
-from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"
@@ -43,10 +40,6 @@ _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
 class PostgresChanges(StoredReaders):
     """See `store.contract.Changes`."""
-
-    def __init__(self, access: Access, connections: Connections) -> None:
-        super().__init__(access)
-        self._connections = connections
 
     async def take(self, name: str, lease: int) -> Position | None:
         ((origin, here),) = await self._run("origin")
@@ -116,14 +109,10 @@ class PostgresChanges(StoredReaders):
 
     async def _turn(self, current: int, following: int, now: datetime) -> bool:
         """Have changes written into another slot; False if somebody else has."""
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with self._writing() as session:
             if not await self._fetch(session, "turn", slot=following, current=current, now=now):
                 return False
             await session.execute(Statement(TURN.format(slot=following)))
-            await session.commit()
-        finally:
-            await session.rollback()
         return True
 
     async def _empty(self, slot: int) -> bool:
@@ -131,7 +120,7 @@ class PostgresChanges(StoredReaders):
 
         Once its lock is held, no open transaction has written there, and none can until it is truncated.
         """
-        session = await begin(self._connections, BEGIN_INTERNAL)
+        session = await self._access.begin_write()
         try:
             await session.execute(_IMPATIENT)
             await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
@@ -148,7 +137,7 @@ class PostgresChanges(StoredReaders):
 
     async def _is_kept(self, slot: int) -> bool:
         """The same as `_is_young`, without a lock."""
-        session = await begin(self._connections, BEGIN_INTERNAL)
+        session = await self._access.begin_write()
         try:
             return await self._is_young(session, slot)
         finally:
@@ -175,8 +164,7 @@ class PostgresChanges(StoredReaders):
         this server, along with the positions of readers, so that they go on meaning the same. What no reader can have
         been handed is as if it was written now.
         """
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with self._writing() as session:
             await session.execute(_IMPATIENT)
             await session.execute(Statement(_LOCK.format(table="change")))
             await self._fetch(session, "lock_room")
@@ -185,17 +173,14 @@ class PostgresChanges(StoredReaders):
                 return
             high = max((position.high for _name, position in readers), default=0)
             await self._settle(session, readers, high)
-            await session.commit()
-        finally:
-            await session.rollback()
 
-    async def _is_settled(self, session: PostgresSession, readers: list[tuple[str, Position]]) -> bool:
+    async def _is_settled(self, session: Session, readers: list[tuple[str, Position]]) -> bool:
         """Whether another has done it meanwhile."""
         ((origin, here),) = await self._fetch(session, "origin")
         now = Snapshot.parse((await self._fetch(session, "moment"))[0][0])
         return bool(origin == here) and all(position.seen.end <= now.end for _name, position in readers)
 
-    async def _settle(self, session: PostgresSession, readers: list[tuple[str, Position]], high: int) -> None:
+    async def _settle(self, session: Session, readers: list[tuple[str, Position]], high: int) -> None:
         await self._fetch(session, "settle_changes", high=high, era=ERA)
         for name, position in readers:
             await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))

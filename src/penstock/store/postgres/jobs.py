@@ -23,7 +23,7 @@ from penstock.store.postgres.errors import translate
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
-from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.session import PostgresSession
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.rows.jobs import (
     attempt_text,
@@ -132,13 +132,8 @@ class PostgresJobs(StoredJobs):
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         if any(item.mark is not None for item in settlements):
-            session = await begin(self._connections, BEGIN_INTERNAL)
-            try:
-                won = await self._settle_within(session, lease, settlements)
-                await session.commit()
-            finally:
-                await session.rollback()
-            return won
+            async with self._writing() as session:
+                return await self._settle_within(session, lease, settlements)
         name, values = _settling(settlements)
         return _won(name, settlements, await self._run(name, lease=lease, **values))
 
@@ -153,30 +148,22 @@ class PostgresJobs(StoredJobs):
         running = [row[0] for row in await self._run("cancel_running")]
         if not await self._run("any_cancelable", before=before):
             return running
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with self._writing() as session:
             jobs = [job_of(row) for row in await self._fetch(session, "cancelable", now=now, limit=limit)]
             if jobs:
                 settlements = settle(jobs)
                 rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
                 await self._ends.ended(session, _of(settlements, {row[0] for row in rows}))
             await self._fetch(session, "clear_old_requests", before=before)
-            await session.commit()
-        finally:
-            await session.rollback()
         return running
 
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with self._writing() as session:
             tasks = await self._ends.retry(session, list(ids), now)
             others = [one for one in ids if one not in tasks]
             values = {"ids": others, "now": now, "no_ageing": NO_AGEING // timedelta.resolution}
             again = {row[0] for row in await self._fetch(session, "retry", **values)}
             again |= {job for job, won in tasks.items() if won}
-            await session.commit()
-        finally:
-            await session.rollback()
         return [one for one in dict.fromkeys(ids) if one in again]
 
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
@@ -187,17 +174,13 @@ class PostgresJobs(StoredJobs):
         """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
         slot = expired_slot(now)
         count_slot, query = self._queries["count_slot"], self._queries["prune"]
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with self._writing() as session:
             rows = await session.fetch(count_slot.statement, count_slot.args({"slot": slot, "most": limit}))
             count: int = rows[0][0]
             if count:
                 await session.execute(_IMPATIENT)
                 await session.execute(Statement(_TRUNCATE.format(slot=slot)))
             count += await session.execute(query.statement, query.args({"now": now, "limit": limit}))
-            await session.commit()
-        finally:
-            await session.rollback()
         return count
 
     async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:

@@ -75,7 +75,7 @@ class PostgresStore:
         self.locks = StoredLocks(access, PostgresAccess(self._connections))
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(for_services, self.catalog)
-        self.changes = PostgresChanges(access, for_services)
+        self.changes = PostgresChanges(access)
         self.tasks = PostgresTasks(access, self.changes, ends, clock)
         self.outboxes = StoredOutboxes(access)
         self.records = PostgresRecords(access, self.jobs, ends)
