@@ -121,3 +121,23 @@ def test_statements_that_follow_take_values_of_their_own() -> None:
     (then,) = parse_queries(SHARED, SQLITE)["drop"].then
     assert then.statement.sql == "delete from shop.comment where note = ? and note <> ?"
     assert then.args({"id": 5, "other": 6}) == [5, 6]
+
+
+FRAGMENTS = """
+-- {readable}: what a reader may see.
+(writer = :writer
+or not secret)
+
+-- mine: notes of a writer.
+select id, '{other}' from note where {readable};
+
+-- all: the same of all.
+select count(*) from note where {readable} and text <> '';
+"""
+
+
+def test_a_fragment_stands_in_the_queries_after_it() -> None:
+    found = parse_queries(FRAGMENTS, POSTGRES)
+    assert list(found) == ["mine", "all"]
+    assert found["mine"].statement.sql == "select id, '{other}' from note where (writer = $1 or not secret)"
+    assert found["all"].statement.sql.endswith("where (writer = $1 or not secret) and text <> ''")

@@ -1,105 +1,64 @@
+-- {filter}: the jobs that a filter means.
+(:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+and (:function::text is null or function = :function)
+and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+and (:key::text is null or options::jsonb ->> 'key' = :key)
+and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
+and (:error::text is null or strpos(error, :error) > 0)
+and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+
+-- {on_complete}: the part of a filter that is about what on_complete has raised.
+(:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
+
+-- {pending}: a pending job as it is listed.
+select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at,
+       enqueued_at, (ending::jsonb ->> 'started_at')::timestamptz as started_at, null::timestamptz as finished_at,
+       null::text as result, error, null::text as traceback, pool, null::text as on_complete_error, attempts, priority,
+       options, on_complete, null::text as progress, ending::jsonb ->> 'attempts' as on_complete_attempts
+
+-- {running}: a running job as it is listed.
+select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at,
+       enqueued_at,
+       case when ending is null then started_at else (ending::jsonb ->> 'started_at')::timestamptz end as started_at,
+       null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
+       null::text as on_complete_error, attempts, priority, options, on_complete, progress,
+       ending::jsonb ->> 'attempts' as on_complete_attempts
+
+-- {ended}: a job that has ended as it is listed.
+select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
+       on_complete_error, attempts, priority, options, on_complete, null::text as progress, on_complete_attempts
+
 -- find: some jobs, wherever they stand.
 -- SQLite: one at a time, as no way leads there and back.
-select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, ending ->> 'started_at' as started_at,
-       null as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null as progress, ending ->> 'attempts' as on_complete_attempts
-from penstock.ready_job where id = :id
-union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, ending ->> 'started_at', null, null, error, null, pool, null, attempts, priority, options, on_complete, null,
-       ending ->> 'attempts'
-from penstock.scheduled_job where id = :id
-union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at,
-       case when ending is null then started_at else ending ->> 'started_at' end, null, null, error, null, pool, null, attempts,
-       priority, options, on_complete, progress, ending ->> 'attempts'
-from penstock.running_job where id = :id
-union all
-select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error, attempts, priority, options, on_complete, null, on_complete_attempts
-from penstock.finished_job where id = :id and expires_at > :now;
+{pending} from penstock.ready_job where id = :id
+union all {pending} from penstock.scheduled_job where id = :id
+union all {running} from penstock.running_job where id = :id
+union all {ended} from penstock.finished_job where id = :id and expires_at > :now;
 -- PostgreSQL: any number at once.
-select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at, (ending::jsonb ->> 'started_at')::timestamptz as started_at,
-       null::timestamptz as finished_at, null as result, error, null as traceback, pool, null as on_complete_error, attempts, priority, options, on_complete, null::text as progress, ending::jsonb ->> 'attempts' as on_complete_attempts
-from penstock.ready_job where id = any(:id::uuid[])
-union all
-select id, function, args, case when ending is null then 'pending' else 'completing' end, attempt, run_at, enqueued_at, (ending::jsonb ->> 'started_at')::timestamptz, null, null, error, null, pool, null, attempts, priority, options, on_complete,
-       null, ending::jsonb ->> 'attempts'
-from penstock.scheduled_job where id = any(:id::uuid[])
-union all
-select id, function, args, case when ending is null then 'running' else 'completing' end, attempt, run_at, enqueued_at,
-       case when ending is null then started_at else (ending::jsonb ->> 'started_at')::timestamptz end, null, null, error, null, pool, null,
-       attempts, priority, options, on_complete, progress, ending::jsonb ->> 'attempts'
-from penstock.running_job where id = any(:id::uuid[])
-union all
-select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error, attempts, priority, options, on_complete, null, on_complete_attempts
-from penstock.finished_job where id = any(:id::uuid[]) and expires_at > :now;
+{pending} from penstock.ready_job where id = any(:id::uuid[])
+union all {pending} from penstock.scheduled_job where id = any(:id::uuid[])
+union all {running} from penstock.running_job where id = any(:id::uuid[])
+union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and expires_at > :now;
 
 -- list: jobs that meet a filter, newest first.
 -- Unbounded: of jobs that are rare it reads all.
 select * from (
     select * from (select * from (
-        select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
-               (ending::jsonb ->> 'started_at')::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete, null::text as progress,
-               ending::jsonb ->> 'attempts' as on_complete_attempts
-        from penstock.ready_job
-    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-      and (:key::text is null or options::jsonb ->> 'key' = :key)
-      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-      and (:error::text is null or strpos(error, :error) > 0)
-      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
-      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
-    order by id desc limit :limit) few
+        {pending} from penstock.ready_job
+    ) j where {filter} and {on_complete} order by id desc limit :limit) few
     union all
     select * from (select * from (
-        select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at, enqueued_at,
-               (ending::jsonb ->> 'started_at')::timestamptz as started_at, null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete, null::text as progress,
-               ending::jsonb ->> 'attempts' as on_complete_attempts
-        from penstock.scheduled_job
-    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-      and (:key::text is null or options::jsonb ->> 'key' = :key)
-      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-      and (:error::text is null or strpos(error, :error) > 0)
-      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
-      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
-    order by id desc limit :limit) few
+        {pending} from penstock.scheduled_job
+    ) j where {filter} and {on_complete} order by id desc limit :limit) few
     union all
     select * from (select * from (
-        select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at, enqueued_at,
-               case when ending is null then started_at else (ending::jsonb ->> 'started_at')::timestamptz end as started_at,
-               null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
-               null::text as on_complete_error, attempts, priority, options, on_complete, progress,
-               ending::jsonb ->> 'attempts' as on_complete_attempts
-        from penstock.running_job
-    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-      and (:key::text is null or options::jsonb ->> 'key' = :key)
-      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-      and (:error::text is null or strpos(error, :error) > 0)
-      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
-      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
-    order by id desc limit :limit) few
+        {running} from penstock.running_job
+    ) j where {filter} and {on_complete} order by id desc limit :limit) few
     union all
     select * from (select * from (
-        select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback,
-               pool, on_complete_error, attempts, priority, options, on_complete, null::text as progress,
-               on_complete_attempts
-        from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
-    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-      and (:key::text is null or options::jsonb ->> 'key' = :key)
-      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-      and (:error::text is null or strpos(error, :error) > 0)
-      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
-      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
-    order by id desc limit :limit) few
+        {ended} from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
+    ) j where {filter} and {on_complete} order by id desc limit :limit) few
 ) job order by id desc limit :limit;
 
 -- matching: ids of jobs that meet a filter, newest first, those below one id.
@@ -110,15 +69,7 @@ select id from (
                null::timestamptz as finished_at,
                case when ending is null then 'pending' else 'completing' end as state
         from penstock.ready_job
-    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-      and (:key::text is null or options::jsonb ->> 'key' = :key)
-      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-      and (:error::text is null or strpos(error, :error) > 0)
-      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
-      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
-      and id < :below
+    ) j where {filter} and {on_complete} and id < :below
     order by id desc limit :limit) few
     union all
     select * from (select * from (
@@ -126,15 +77,7 @@ select id from (
                null::timestamptz as finished_at,
                case when ending is null then 'pending' else 'completing' end as state
         from penstock.scheduled_job
-    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-      and (:key::text is null or options::jsonb ->> 'key' = :key)
-      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-      and (:error::text is null or strpos(error, :error) > 0)
-      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
-      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
-      and id < :below
+    ) j where {filter} and {on_complete} and id < :below
     order by id desc limit :limit) few
     union all
     select * from (select * from (
@@ -142,29 +85,13 @@ select id from (
                null::timestamptz as finished_at,
                case when ending is null then 'running' else 'completing' end as state
         from penstock.running_job
-    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-      and (:key::text is null or options::jsonb ->> 'key' = :key)
-      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-      and (:error::text is null or strpos(error, :error) > 0)
-      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
-      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
-      and id < :below
+    ) j where {filter} and {on_complete} and id < :below
     order by id desc limit :limit) few
     union all
     select * from (select * from (
         select id, pool, function, options, error, on_complete_error, enqueued_at, finished_at, state
         from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
-    ) j where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-      and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-      and (:key::text is null or options::jsonb ->> 'key' = :key)
-      and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-      and (:error::text is null or strpos(error, :error) > 0)
-      and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-      and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
-      and (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
-      and id < :below
+    ) j where {filter} and {on_complete} and id < :below
     order by id desc limit :limit) few
 ) job order by id desc limit :limit;
 
@@ -195,13 +122,7 @@ from (
     select id, pool, function, options, error, enqueued_at, null::timestamptz, 'running'
     from penstock.running_job where ending is null
 ) job
-where (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
-  and (:function::text is null or function = :function) and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
-  and (:key::text is null or options::jsonb ->> 'key' = :key)
-  and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
-  and (:error::text is null or strpos(error, :error) > 0)
-  and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
-  and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before);
+where {filter};
 
 -- any_cancelable: whether a request to cancel stands for a pending job, or is old.
 select 1 from penstock.cancel_request c

@@ -1,44 +1,42 @@
+-- {record}: a record as it is listed.
+r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at,
+r.started_at, r.finished_at, r.error
+
+-- {filter}: the records that a filter means, tasks aside.
+(:states::text[] is null or r.state = any(:states) or (r.gone is not null and 'gone' = any(:states))) and {errors}
+
+-- {errors}: those of them whose errors it means.
+(:error::text is null or strpos(r.error, :error) > 0) and (:has_error::boolean is null or r.has_error = :has_error)
+
 -- records: records of tasks that meet a filter with how their jobs stand, by task and key, those after one.
 -- Unbounded: of those that are rare it reads all.
-select task, key, id, generation, live, change, changed_at, due_at, gone, state, attempt, run_at, started_at, finished_at, error
-from penstock.task_state
+select {record}
+from penstock.task_state r
 where (task, key) > (:after_task::integer, :after_key::text)
-  and (:tasks::integer[] is null or task = any(:tasks))
-  and (:states::text[] is null or state = any(:states) or (gone is not null and 'gone' = any(:states)))
-  and (:error::text is null or strpos(error, :error) > 0)
-  and (:has_error::boolean is null or has_error = :has_error)
+  and (:tasks::integer[] is null or task = any(:tasks)) and {filter}
 order by task, key limit :limit;
 
 -- records_due: the same, those that are due first before others; those of which nobody knows a time come last.
 -- Unbounded: it sorts all that meet the filter.
-select task, key, id, generation, live, change, changed_at, due_at, gone, state, attempt, run_at, started_at, finished_at, error
-from penstock.task_state
+select {record}
+from penstock.task_state r
 where (case when live then run_at else 'infinity' end, task, key)
       > (coalesce(:after_due::timestamptz, 'infinity'), :after_task::integer, :after_key::text)
-  and (:tasks::integer[] is null or task = any(:tasks))
-  and (:states::text[] is null or state = any(:states) or (gone is not null and 'gone' = any(:states)))
-  and (:error::text is null or strpos(error, :error) > 0)
-  and (:has_error::boolean is null or has_error = :has_error)
+  and (:tasks::integer[] is null or task = any(:tasks)) and {filter}
 order by case when live then run_at else 'infinity' end, task, key limit :limit;
 
 -- records_of: the same of some rows only, in whatever order.
-select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at, r.started_at,
-       r.finished_at, r.error
+select {record}
 from unnest(:keys::text[]) k (key) cross join unnest(:tasks::integer[]) t (task)
 cross join penstock.task_state r
 where r.task = t.task and r.key = k.key
-  and (:states::text[] is null or r.state = any(:states) or (r.gone is not null and 'gone' = any(:states)))
-  and (:error::text is null or strpos(r.error, :error) > 0)
-  and (:has_error::boolean is null or r.has_error = :has_error);
+  and {filter};
 
 -- count_records: how many records meet a filter, by task and state, and how many of these are of rows that are gone.
 -- Unbounded: it reads them all, and the ids of all their jobs.
 select task, coalesce(state, 'lost'), count(*), count(gone)
-from penstock.task_state
-where (:tasks::integer[] is null or task = any(:tasks))
-  and (:states::text[] is null or state = any(:states) or (gone is not null and 'gone' = any(:states)))
-  and (:error::text is null or strpos(error, :error) > 0)
-  and (:has_error::boolean is null or has_error = :has_error)
+from penstock.task_state r
+where (:tasks::integer[] is null or task = any(:tasks)) and {filter}
 group by task, coalesce(state, 'lost');
 
 -- records_failed: the same as records, of those that have failed, which are few: it reads no others.
@@ -50,11 +48,9 @@ with failed as materialized (
     where f.state = 'failed' and f.options ->> 'task' is not null
       and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
 )
-select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at, r.started_at,
-       r.finished_at, r.error
+select {record}
 from failed x cross join penstock.task_state r
-where r.task = x.task and r.key = x.key and r.state = 'failed' and (r.task, r.key) > (:after_task, :after_key) and (:error is null or instr(r.error, :error) > 0)
-  and (:has_error is null or r.has_error = :has_error)
+where r.task = x.task and r.key = x.key and r.state = 'failed' and (r.task, r.key) > (:after_task, :after_key) and {errors}
 order by r.task, r.key limit :limit;
 -- PostgreSQL:
 with failed as materialized (
@@ -62,11 +58,9 @@ with failed as materialized (
     from penstock.finished_job_long f
     where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
 )
-select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at, r.started_at,
-       r.finished_at, r.error
+select {record}
 from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
-where r.state = 'failed' and (r.task, r.key) > (:after_task::integer, :after_key::text) and (:error::text is null or strpos(r.error, :error) > 0)
-  and (:has_error::boolean is null or r.has_error = :has_error)
+where r.state = 'failed' and (r.task, r.key) > (:after_task::integer, :after_key::text) and {errors}
 order by r.task, r.key limit :limit;
 
 -- count_failed: the same as count_records, of those that have failed.
@@ -80,7 +74,7 @@ with failed as materialized (
 )
 select r.task, r.state, count(*), count(r.gone)
 from failed x cross join penstock.task_state r
-where r.task = x.task and r.key = x.key and r.state = 'failed' and (:error is null or instr(r.error, :error) > 0) and (:has_error is null or r.has_error = :has_error)
+where r.task = x.task and r.key = x.key and r.state = 'failed' and {errors}
 group by r.task, r.state;
 -- PostgreSQL:
 with failed as materialized (
@@ -90,7 +84,7 @@ with failed as materialized (
 )
 select r.task, r.state, count(*), count(r.gone)
 from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
-where r.state = 'failed' and (:error::text is null or strpos(r.error, :error) > 0) and (:has_error::boolean is null or r.has_error = :has_error)
+where r.state = 'failed' and {errors}
 group by r.task, r.state;
 
 -- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is

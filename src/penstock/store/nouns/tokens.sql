@@ -1,3 +1,8 @@
+-- {job}: a running job.
+r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
+r.enqueued_at, r.started_at,
+case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
+
 -- report: write how far running jobs have come.
 -- SQLite: one statement a job.
 update penstock.running_job set progress = :progress where id = :id and lease = :lease;
@@ -54,9 +59,7 @@ select id from held;
 select hash, deadline, told from penstock.token where job_id = :id and attempt = :attempt for update;
 
 -- lease_of: under which lease an attempt runs, and its job.
-select r.lease, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at,
-       case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
+select r.lease, {job}
 from penstock.running_job r where r.id = :id and r.attempt = :attempt and r.ending is null for update;
 
 -- tell: what came of a token.
@@ -66,16 +69,12 @@ update penstock.token set told = :told, kept_until = :kept_until where job_id = 
 update penstock.slot set held = greatest(0, held - 1) where pool = :pool and lease = 0;
 
 -- overdue: jobs under lease 0 of which nobody has told in time.
-select r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at,
-       case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
+select {job}
 from penstock.token t join penstock.running_job r on r.id = t.job_id and r.attempt = t.attempt
 where t.told is null and t.deadline <= :now and r.lease = 0 order by t.deadline limit :limit for update of t skip locked;
 
 -- canceled: jobs under lease 0 for which a request to cancel stands.
-select r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-       r.enqueued_at, r.started_at,
-       case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
+select {job}
 from penstock.token t join penstock.running_job r on r.id = t.job_id and r.attempt = t.attempt
 where t.told is null and r.lease = 0 and r.id in (select c.job_id from penstock.cancel_request c) limit :limit
 for update of t skip locked;

@@ -4,6 +4,8 @@ Owns the file format. A noun with one class for both stores has one file, in `st
 which the dialect respells a few. Where a query has to differ, a line ``-- SQLite: reason`` or ``-- PostgreSQL: reason``
 stands above each form; a query with one form exists in that store only. All other nouns have a file in each store.
 
+Lines that several queries of a file share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` in these.
+
 A comment ``-- Unbounded: …`` marks a query that reads more the larger its table is.
 """
 
@@ -19,7 +21,7 @@ from typing import Any
 from penstock.store.contract.session import Statement
 from penstock.store.sql.dialect import Dialect, Placeholders
 
-_HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (\{?[a-z_]+\}?): (.+)$", re.MULTILINE)
 _FORM = re.compile(r"^-- (SQLite|PostgreSQL):.*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _UNBOUNDED = "-- Unbounded: "
@@ -63,13 +65,18 @@ def load_queries(noun: str, dialect: Dialect) -> Mapping[str, Query]:
 def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
     """The queries of a file that exist in a dialect, by name."""
     found: dict[str, Query] = {}
+    fragments: dict[str, str] = {}
     headers = list(_HEADER.finditer(text))
     ends = [header.start() for header in headers[1:]] + [len(text)]
     for header, end in zip(headers, ends, strict=True):
-        body = _form(text[header.end() : end], dialect)
-        if body is not None:
-            first, *then = _statements(header[1], header[2], body, dialect)
-            found[header[1]] = replace(first, then=tuple(then))
+        name, body = header[1], _form(text[header.end() : end], dialect)
+        if name.startswith("{"):
+            fragments[name] = text[header.end() : end].strip()
+        elif body is not None:
+            for fragment, words in fragments.items():  # one may stand in those before it
+                body = body.replace(fragment, words)
+            first, *then = _statements(name, header[2], body, dialect)
+            found[name] = replace(first, then=tuple(then))
     return MappingProxyType(found)
 
 
