@@ -18,14 +18,11 @@ from penstock.store.sqlite.jobrows import job_from, time_of
 from penstock.store.sqlite.session import Begin
 
 
-def _list_text(values: Sequence[Any]) -> str:
-    return json.dumps(values, default=_item)
-
-
 def _item(value: UUID | datetime) -> str:
     return value.hex if isinstance(value, UUID) else encode_datetime(value)
 
 
+_list_text = json.JSONEncoder(default=_item).encode
 _ENCODE: Mapping[type, Callable[[Any], Any]] = {
     datetime: encode_datetime,
     UUID: lambda value: value.bytes,
@@ -75,7 +72,12 @@ class SqliteAccess(Access):
         return [row for own in rows for row in await self.fetch(session, query, {**values, **own})]
 
     def args(self, query: Query, values: Values) -> list[Any]:
-        return [_ENCODE.get(type(value), _same)(value) for value in query.args(values)]
+        bound: dict[str, Any] = {}  # a name that comes again stands for the same value
+        for name in query.parameters:
+            if name not in bound:
+                value = values[name]
+                bound[name] = _ENCODE.get(type(value), _same)(value)
+        return [bound[name] for name in query.parameters]
 
     def time(self, value: Any) -> Any:
         return time_of(value)
