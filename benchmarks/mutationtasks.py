@@ -19,7 +19,7 @@ from benchmarks.databases import StoreName
 from benchmarks.harness import Bar, Bench, Benchmark, spread
 from benchmarks.tasks import _database, _ended, _reconciled, _Writer
 from penstock import App, Backend, Config, MutationCtx, MutationTaskCtx, Table
-from penstock.services.group import Group
+from penstock.services.service import Group
 
 _JOBS = 1000
 _TURNS = 3

@@ -23,7 +23,7 @@ import asyncpg
 from benchmarks.databases import Connection, StoreName, connect_sqlite
 from benchmarks.harness import Bar, Bench, Benchmark, Side, compare, spread
 from penstock import ActionCtx, App, Backend, Config, Message, MutationCtx, Table
-from penstock.services.group import Group
+from penstock.services.service import Group
 
 _TURNS = 3
 _LOOK_EVERY = 0.002

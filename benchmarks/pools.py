@@ -24,7 +24,7 @@ from benchmarks.harness import Bar, Bench, Benchmark, spread
 from penstock import Backend, Config
 from penstock.api.pools.workpool import Workpool
 from penstock.jobs.job import Job
-from penstock.services.group import Group
+from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
 from penstock.store.rows.jobs import slot_of
 

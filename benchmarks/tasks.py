@@ -23,7 +23,7 @@ import asyncpg
 from benchmarks.databases import Connection, StoreName, connect_sqlite
 from benchmarks.harness import Bar, Bench, Benchmark, spread
 from penstock import ActionCtx, App, Backend, Config, MutationCtx, Table, TaskCtx
-from penstock.services.group import Group
+from penstock.services.service import Group
 
 _JOBS = 1000
 _TURNS = 3

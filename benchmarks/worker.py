@@ -11,7 +11,7 @@ import time
 
 from benchmarks.program import app
 from penstock import Config
-from penstock.services.group import Group
+from penstock.services.service import Group
 
 
 async def main(url: str, *settings: str) -> None:

@@ -32,7 +32,7 @@ from penstock.crons.every import hourly as hourly
 from penstock.crons.every import interval as interval
 from penstock.crons.every import monthly as monthly
 from penstock.crons.every import weekly as weekly
-from penstock.crons.expression import CronExpression as CronExpression
+from penstock.crons.schedule import CronExpression as CronExpression
 from penstock.crons.schedule import Interval as Interval
 from penstock.errors import ApplicationError as ApplicationError
 from penstock.errors import ArgumentsInvalid as ArgumentsInvalid

@@ -27,18 +27,18 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
-from penstock.functions.tables import distinct, tables_of
+from penstock.functions.registry import distinct, tables_of
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
 from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.services.group import Group
 from penstock.services.planner.planner import Planner
 from penstock.services.pruner import Pruner
 from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
+from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push

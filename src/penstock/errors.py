@@ -47,6 +47,7 @@ PenstockError
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -67,6 +68,10 @@ class PenstockError(Exception):
 
     code: ClassVar[str] = "error"
 
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:  # errors of users have the code of the kind that they are
+            cls.code = re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).lower()
+
     def __init__(self, what: str, *, fix: str = "", **facts: Any) -> None:
         super().__init__(what)
         self.what = what
@@ -80,49 +85,33 @@ class PenstockError(Exception):
 class UsageError(PenstockError):
     """The program is written or configured wrongly."""
 
-    code = "usage"
-
 
 class DeclarationError(UsageError):
     """A declaration of a table, an index or a function is wrong. Raised at import."""
-
-    code = "declaration"
 
 
 class ConfigError(UsageError):
     """A setting, a project file or a database URL is wrong, or a right on the database is missing."""
 
-    code = "config"
-
 
 class SchemaMismatch(UsageError):
     """The declared tables do not fit the stored ones, and the change would lose or break data."""
-
-    code = "schema_mismatch"
 
 
 class TopicNotFound(UsageError):
     """No program ever declared an outbox for this topic. Nothing was sent."""
 
-    code = "topic_not_found"
-
 
 class ContextError(UsageError):
     """A ctx, or a connection of your own, was used in the wrong place or at the wrong time."""
-
-    code = "context"
 
 
 class UnawaitedCall(ContextError):
     """A function ended before calls of its ctx, or tasks that hold it, did. Its transaction was rolled back."""
 
-    code = "unawaited_call"
-
 
 class ResultInvalid(UsageError):
     """A function returned a value that its return annotation does not allow. Its transaction was rolled back."""
-
-    code = "result_invalid"
 
 
 class InputError(PenstockError):
@@ -133,98 +122,67 @@ class InputError(PenstockError):
             Inside of a function it is the function that sent something wrong, and its text may tell of the data.
     """
 
-    code = "input"
     at_the_door: bool = False
 
 
 class FunctionNotFound(InputError):
     """No public function has this name. For callers from outside, internal functions do not exist."""
 
-    code = "function_not_found"
-
 
 class ArgumentsInvalid(InputError):
     """The function's signature refuses the arguments: unknown, missing or of the wrong type."""
-
-    code = "arguments_invalid"
 
 
 class IdInvalid(InputError):
     """The id is malformed, or belongs to another table."""
 
-    code = "id_invalid"
-
 
 class ValueInvalid(InputError):
     """The value cannot be stored: a NUL character, NaN, an integer over 64 bits, a naive datetime or the like."""
-
-    code = "value_invalid"
 
 
 class CursorInvalid(InputError):
     """The pagination cursor is malformed, or belongs to another query."""
 
-    code = "cursor_invalid"
-
 
 class TokenInvalid(InputError):
     """No job has this token, with which an outside system completes a job."""
-
-    code = "token_invalid"
 
 
 class TokenExpired(InputError):
     """The token's time is over, or the attempt that it was made for."""
 
-    code = "token_expired"
-
 
 class LimitExceeded(InputError):
     """More rows, bytes, nesting or jobs than one transaction, row or call may have."""
-
-    code = "limit_exceeded"
 
 
 class DataError(PenstockError):
     """The data differs from what the function expected."""
 
-    code = "data"
-
 
 class RowNotFound(DataError):
     """The row to patch, replace or delete does not exist."""
-
-    code = "row_not_found"
 
 
 class NotUnique(DataError):
     """``unique()`` found more than one row."""
 
-    code = "not_unique"
-
 
 class UniqueViolation(DataError):
     """A unique index already holds this key."""
-
-    code = "unique_violation"
 
 
 class DuplicateJob(DataError):
     """An unfinished job has this key already. ``facts["job"]`` is its id."""
 
-    code = "duplicate_job"
-
 
 class TaskNotFound(DataError):
     """No reactive task in the database has this name, or the short name fits several."""
 
-    code = "task_not_found"
-
 
 class OutboxNotFound(DataError):
     """No outbox in the database has this name, or the short name fits several."""
-
-    code = "outbox_not_found"
 
 
 class LockLost(DataError):
@@ -233,19 +191,13 @@ class LockLost(DataError):
     ``facts`` has its ``key`` and ``fence``.
     """
 
-    code = "lock_lost"
-
 
 class ConstraintViolation(DataError):
     """A constraint of a user-owned table (foreign key, check, not null) refused the row."""
 
-    code = "constraint_violation"
-
 
 class RowInvalid(DataError):
     """A stored row does not fit its declared table."""
-
-    code = "row_invalid"
 
 
 class ApplicationError(PenstockError):
@@ -255,8 +207,6 @@ class ApplicationError(PenstockError):
         data: Any value that JSON can say; the client sees it as ``errorData``.
     """
 
-    code = "application"
-
     def __init__(self, data: Any) -> None:
         super().__init__(data if isinstance(data, str) else repr(data))
         self.data = data
@@ -265,13 +215,9 @@ class ApplicationError(PenstockError):
 class TryAgain(PenstockError):
     """Nothing is wrong with the call. It may succeed later."""
 
-    code = "try_again"
-
 
 class Conflict(TryAgain):
     """Another transaction changed rows that this one read, at every retry."""
-
-    code = "conflict"
 
 
 class DatabaseUnavailable(TryAgain):
@@ -281,8 +227,6 @@ class DatabaseUnavailable(TryAgain):
     can tell whether the transaction took effect.
     """
 
-    code = "database_unavailable"
-
 
 class DatabaseBusy(TryAgain):
     """A lock of the database was held too long, or a statement ran too long.
@@ -290,13 +234,9 @@ class DatabaseBusy(TryAgain):
     ``facts["slow"]`` is true if it was the statement: another attempt will take as long.
     """
 
-    code = "database_busy"
-
 
 class DatabaseFull(TryAgain):
     """The database has no space left."""
-
-    code = "database_full"
 
 
 class LockTaken(TryAgain):
@@ -305,31 +245,21 @@ class LockTaken(TryAgain):
     ``facts`` has its ``key``, its ``holder``, the holder's ``fence``, and ``until``: when it runs out if that dies.
     """
 
-    code = "lock_taken"
-
 
 class CallTimeout(TryAgain):
     """The call took longer than allowed."""
-
-    code = "call_timeout"
 
 
 class Overloaded(TryAgain):
     """This process has too many waiting calls."""
 
-    code = "overloaded"
-
 
 class JobError(PenstockError):
     """Why a job ended."""
 
-    code = "job"
-
 
 class NonRetryableError(JobError):
     """Raise it in a job: the job fails without another attempt."""
-
-    code = "non_retryable"
 
 
 class TaskConditionFailed(JobError):
@@ -338,8 +268,6 @@ class TaskConditionFailed(JobError):
     `get_document` raises it. A handler that lets it pass ends as *skipped*: if there is something to do, another run
     is on its way.
     """
-
-    code = "task_condition_failed"
 
 
 class Snooze(JobError):
@@ -356,8 +284,6 @@ class Snooze(JobError):
         UsageError: Neither `delay` nor `until` was given, or both were.
         ValueInvalid: The delay is negative or over five years, or the time is not aware.
     """
-
-    code = "snooze"
 
     def __init__(self, delay: timedelta | None = None, *, until: datetime | None = None, reason: str = "") -> None:
         if (delay is None) is (until is None):
@@ -383,13 +309,9 @@ class Snooze(JobError):
 class WorkerLost(JobError):
     """The worker died or lost its lease before the job ended."""
 
-    code = "worker_lost"
-
 
 class LeaseLost(JobError):
     """A worker tried to settle a job that it no longer holds. Its transaction was rolled back."""
-
-    code = "lease_lost"
 
 
 def _is_wait(value: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import signal
 import sqlite3
@@ -42,7 +41,7 @@ def test_help_lists_every_command_and_imports_none_of_them(console: Console) -> 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for name, (module, _what) in main._COMMANDS.items():
         assert f"\n  {name} " in listed
-        assert f"'{module}'" not in loaded
+        assert f"'{module.partition(':')[0]}'" not in loaded
     for heavy in ("pydantic", "rich", "asyncio", "penstock.app"):
         assert f"'{heavy}'" not in loaded
 
@@ -50,7 +49,7 @@ def test_help_lists_every_command_and_imports_none_of_them(console: Console) -> 
 @pytest.mark.parametrize("name", main._COMMANDS)
 def test_each_command_has_its_help(console: Console, name: str) -> None:
     shown = console.ok(name, "--help").out
-    command = importlib.import_module(main._COMMANDS[name][0]).command
+    command = main.commands.get_command(click.Context(main.commands), name)
     assert isinstance(command, click.Command)
     assert command.name == name
     assert shown.startswith(f"Usage: penstock {name}")

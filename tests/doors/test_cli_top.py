@@ -12,8 +12,7 @@ from stage.outboxes import OutboxStage
 from stage.terminal import INTERRUPT, Terminal
 
 from penstock import Table
-from penstock.cli.top import look
-from penstock.cli.topview import Look, as_data, draw
+from penstock.cli.top import Look, as_data, draw, look
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from penstock import Table
-from penstock.cli.documents import Documents
-from penstock.cli.lines import Lines
+from penstock.cli.data import Documents
+from penstock.cli.transfer import Lines
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError
 from penstock.schema.table import definition_of

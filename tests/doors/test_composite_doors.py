@@ -12,7 +12,7 @@ from stage.composite import ORDERS, RATES, Order, Rate, Side, prepare
 from stage.crews import run_sql
 
 from penstock import App, Id, MutationCtx, QueryCtx, asgi_app
-from penstock.cli import tables
+from penstock.cli import data as tables
 from penstock.testing import TestApp
 
 if TYPE_CHECKING:

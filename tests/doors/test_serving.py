@@ -26,7 +26,7 @@ from penstock.client import AsyncClient, ServerUnreachable
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseUnavailable, TryAgain
-from penstock.server import connections, run
+from penstock.server import run
 from penstock.server.run import _url, serve
 from penstock.testing import gate
 
@@ -483,7 +483,7 @@ ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 
 def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
 
     async def story() -> None:
         async with served(sqlite_url) as url:
@@ -504,7 +504,7 @@ def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeypatch: 
 
 
 def test_a_request_takes_longer_than_its_headers_may(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
 
     async def story() -> None:
         async with served(sqlite_url) as url, AsyncClient(url) as client:
@@ -543,11 +543,11 @@ def test_connections_beyond_the_limit_are_closed(sqlite_url: str, monkeypatch: p
 def test_connections_leave_files_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"files": 1024}
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limits["files"], 0))
-    assert connections.most_connections(Config()) == 1024 - 120
+    assert run.most_connections(Config()) == 1024 - 120
     limits["files"] = 64
-    assert connections.most_connections(Config()) == 32
+    assert run.most_connections(Config()) == 32
     limits["files"] = resource.RLIM_INFINITY
-    assert connections.most_connections(Config()) is None
+    assert run.most_connections(Config()) is None
 
 
 def test_a_url_says_where_the_server_listens() -> None:

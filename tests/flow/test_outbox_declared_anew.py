@@ -9,7 +9,7 @@ from stage.outboxes import OutboxStage, drain, outbox_row, send
 from stage.reactive import Stage
 
 from penstock import DeclarationError, Index, Table
-from penstock.outbox.meaning import Meaning
+from penstock.outbox.criteria import MessageCriteria
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
 
@@ -142,6 +142,6 @@ async def test_an_older_program_with_another_source_leaves_the_outbox_alone(data
 @pytest.mark.parametrize("how", FILTERS)
 def test_a_meaning_is_read_as_it_was_written(how: str) -> None:
     condition = trace_filter(definition_of(Item), FILTERS[how], "a test")
-    meaning = Meaning(condition=condition, kinds=("change", "enter"), fields=("note",))
-    assert Meaning.parse(meaning.text()) == meaning
-    assert Meaning.parse(Meaning().text()) == Meaning()
+    meaning = MessageCriteria(condition=condition, kinds=("change", "enter"), fields=("note",))
+    assert MessageCriteria.parse(meaning.text()) == meaning
+    assert MessageCriteria.parse(MessageCriteria().text()) == MessageCriteria()

@@ -11,7 +11,7 @@ from stage.outboxes import OutboxStage, drain, failing, outbox_row
 from stage.reactive import Stage
 
 from penstock import Index, Retry, Table
-from penstock.outbox.older import BEFORE_ALL, Older, first
+from penstock.outbox.backfill import BEFORE_ALL, BackfillProgress, new_backfill
 
 ORDERS: list[tuple[str, ...]] = [(), ("value",)]
 
@@ -136,12 +136,12 @@ async def test_an_older_row_that_is_parked_is_listed_and_its_number_can_be_said_
         (one,) = (await stage.app.outboxes.messages(test, "send")).messages
         assert (one.state, one.content["note"]) == ("parked", "1")
         assert -(2**53) < one.number < 0
-        assert BEFORE_ALL < Older.parse(first((), 10**9)).number < 0
+        assert BEFORE_ALL < BackfillProgress.parse(new_backfill((), 10**9)).number < 0
 
 
 def test_what_is_left_of_older_rows_is_read_as_it_was_written() -> None:
-    left = Older(after='[1, "ž"]', count=7, order=("a", "b"), base=2**40)
-    assert Older.parse(left.text()) == left
+    left = BackfillProgress(after='[1, "ž"]', count=7, order=("a", "b"), base=2**40)
+    assert BackfillProgress.parse(left.text()) == left
     assert left.counted("x").number == left.number + 1
     assert left.counted("x", left.number + 5).count == 12
     assert left.reached(left.number - 3) == left

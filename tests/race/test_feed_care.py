@@ -19,8 +19,8 @@ from stage.feed import ENTRIES, NOW, Reader, entry, feed, told, write
 
 from penstock import App
 from penstock.changes import rotation
-from penstock.changes.behind import LARGE
 from penstock.changes.interest import Interest
+from penstock.changes.lag import LARGE
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
 from penstock.services.feed_truncation import FeedTruncation
@@ -208,7 +208,7 @@ async def test_a_reader_that_has_stopped_is_told_of_once(
         backend.clock.advance(2 * MINUTE)
         await pruner.tick()
         assert not events(caplog, "changes.reader_behind")
-        monkeypatch.setattr("penstock.changes.behind.FULL", 1)
+        monkeypatch.setattr("penstock.changes.lag.FULL", 1)
         backend.clock.advance(2 * MINUTE)
         await pruner.tick()
         assert [one["level"] for one in events(caplog, "changes.reader_behind")] == ["ERROR"]

@@ -10,7 +10,7 @@ import pytest
 from stage.outboxes import OutboxStage, Sent, drain, failing, outbox_row
 
 from penstock import Index, MutationCtx, NonRetryableError, Table
-from penstock.outbox.older import Older
+from penstock.outbox.backfill import BackfillProgress
 from penstock.store.contract.outboxes import OutboxPlan
 
 AFTER = timedelta(seconds=5)
@@ -131,7 +131,7 @@ async def test_a_rebuild_beside_the_start_of_a_release_with_another_order_hands_
         async with two.open(database_url, clock=test.clock) as later:
             left = (await outbox_row(later)).backfill
             assert left is not None
-            assert Older.parse(left).order == ("value",)
+            assert BackfillProgress.parse(left).order == ("value",)
             await later.relay.tick()
             await later.relay.lines[0].tick()
             await two.patch(later, Item, ids[0], value=-5)

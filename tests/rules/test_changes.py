@@ -12,26 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stage.feed import check
 
-from penstock.changes.behind import (
+from penstock.changes.change import KINDS, CapturedChange
+from penstock.changes.conditions import NEVER, Conditions
+from penstock.changes.interest import Interest
+from penstock.changes.lag import (
     FULL,
     LARGE,
     REMIND_AFTER,
     SLOW_AFTER,
     STOPPED_AFTER,
-    Behind,
-    Standing,
-    Told,
-    behind,
+    LagAlert,
+    ReaderLag,
+    SentAlert,
     is_news,
-    is_try,
+    lag_alert,
+    retries_at,
 )
-from penstock.changes.change import KINDS, CapturedChange
-from penstock.changes.conditions import NEVER, Conditions
-from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING, ERA, NOTHING, Position, Snapshot
 from penstock.changes.rotation import LATEST, SLOT_AGE, SLOT_BYTES, SOONEST, Slots, pause_after
 from penstock.errors import CursorInvalid, DeclarationError
-from penstock.store.postgres.spelling import literal
+from penstock.store.postgres.conditions import literal
+from penstock.store.rows.interests import FoundTable
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -99,9 +100,15 @@ def test_an_update_of_no_interest_needs_no_trigger() -> None:
     assert update(kinds=["enter", "change"]) == "((any))", "a key is a column as others"
 
 
+def test_a_table_that_another_release_has_described_is_read() -> None:
+    said = {"kind": "r", "columns": {"id": "integer"}, "partitions": None, "later": 1}
+    found = FoundTable.parse(json.dumps(said | {"triggers": [{"name": "a", "later": 1}]}))
+    assert (found.columns, found.partitions, found.trigger_names) == ({"id": "integer"}, (), {("", "a")})
+
+
 def test_names_are_written_as_literals() -> None:
     assert literal("it's") == "'it''s'"
-    assert literal("back\\slash'") == "E'back\\\\slash'''"
+    assert literal("back\\slash'") == "E'back\\x5cslash'''"
 
 
 # ----- positions
@@ -223,8 +230,8 @@ def test_looks_come_ever_more_rarely_and_soon_again_when_there_is_much_to_do() -
     assert pause_after(LATEST, more=True) == SOONEST
 
 
-def standing(oldest: timedelta | None, moved: timedelta, rows: int = 1) -> Standing:
-    return Standing("r", NOW - moved, rows, None if oldest is None else NOW - oldest)
+def standing(oldest: timedelta | None, moved: timedelta, rows: int = 1) -> ReaderLag:
+    return ReaderLag("r", NOW - moved, rows, None if oldest is None else NOW - oldest)
 
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
@@ -234,27 +241,27 @@ SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
     ("oldest", "moved", "size", "expected"),
     [
         (None, HOUR, FULL, None),  # there is nothing to read
-        (STOPPED_AFTER, STOPPED_AFTER, 0, Behind(stopped=True, full=False)),
-        (HOUR, STOPPED_AFTER, FULL, Behind(stopped=True, full=True)),
+        (STOPPED_AFTER, STOPPED_AFTER, 0, LagAlert(stopped=True, full=False)),
+        (HOUR, STOPPED_AFTER, FULL, LagAlert(stopped=True, full=True)),
         (STOPPED_AFTER - SECOND, HOUR, FULL, None),  # there was nothing to read until now
         (STOPPED_AFTER, SECOND, 0, None),  # it moves, if slowly
-        (SLOW_AFTER, SECOND, 0, Behind(stopped=False, full=False)),
-        (STOPPED_AFTER, SECOND, LARGE, Behind(stopped=False, full=False)),
-        (STOPPED_AFTER, SECOND, FULL, Behind(stopped=False, full=True)),
+        (SLOW_AFTER, SECOND, 0, LagAlert(stopped=False, full=False)),
+        (STOPPED_AFTER, SECOND, LARGE, LagAlert(stopped=False, full=False)),
+        (STOPPED_AFTER, SECOND, FULL, LagAlert(stopped=False, full=True)),
         (-HOUR, -HOUR, FULL, None),  # clocks that differ
     ],
 )
-def test_a_reader_is_behind(oldest: timedelta | None, moved: timedelta, size: int, expected: Behind | None) -> None:
-    assert behind(standing(oldest, moved, 0 if oldest is None else 1), size, NOW) == expected
+def test_a_reader_is_behind(oldest: timedelta | None, moved: timedelta, size: int, expected: LagAlert | None) -> None:
+    assert lag_alert(standing(oldest, moved, 0 if oldest is None else 1), size, NOW) == expected
 
 
 def test_it_is_told_once_and_again_when_it_is_worse_or_an_hour_has_passed() -> None:
-    slow, stopped = Behind(stopped=False, full=False), Behind(stopped=True, full=False)
+    slow, stopped = LagAlert(stopped=False, full=False), LagAlert(stopped=True, full=False)
     assert is_news(slow, None, NOW)
-    assert not is_news(slow, Told(slow, NOW), NOW + REMIND_AFTER - SECOND)
-    assert is_news(slow, Told(slow, NOW), NOW + REMIND_AFTER)
-    assert is_news(stopped, Told(slow, NOW), NOW)
+    assert not is_news(slow, SentAlert(slow, NOW), NOW + REMIND_AFTER - SECOND)
+    assert is_news(slow, SentAlert(slow, NOW), NOW + REMIND_AFTER)
+    assert is_news(stopped, SentAlert(slow, NOW), NOW)
 
 
 def test_what_has_failed_is_tried_ever_more_rarely() -> None:
-    assert [look for look in range(200) if is_try(look)] == [0, 1, 2, 4, 8, 16, 32, 60, 64, 120, 128, 180]
+    assert [look for look in range(200) if retries_at(look)] == [0, 1, 2, 4, 8, 16, 32, 60, 64, 120, 128, 180]

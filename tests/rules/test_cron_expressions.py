@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.examples import examples
 
-from penstock.crons.expression import CronExpression
-from penstock.crons.schedule import next_due
+from penstock.crons.schedule import CronExpression, next_due
 from penstock.errors import DeclarationError, ValueInvalid
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

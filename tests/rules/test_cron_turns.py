@@ -10,11 +10,10 @@ from uuid import UUID
 import pytest
 
 from penstock import DeclarationError, Retry
+from penstock.crons.catchup import Decision, Skip, decide
 from penstock.crons.cron import Cron
-from penstock.crons.expression import CronExpression
 from penstock.crons.plan import begun, changed, paused, plan_of, schedule_of, schedule_text, schedule_words
-from penstock.crons.schedule import Interval, Schedule
-from penstock.crons.turn import Skip, Turn, take_turn
+from penstock.crons.schedule import CronExpression, Interval, Schedule
 from penstock.jobs.job import NewJob, Options
 from penstock.jobs.order import rank
 from penstock.store.rows.crons import job_text, run_of
@@ -37,33 +36,33 @@ def cron(minutes: int = 10, **policies: Any) -> Cron:
 @pytest.mark.parametrize(
     ("policies", "minutes", "under_way", "turn"),
     [
-        ({}, 9, False, Turn(None, at(0), at(10))),
-        ({}, 10, False, Turn(at(10), at(10), at(20))),
-        ({}, 10, True, Turn(None, at(10), at(20), (Skip(at(10), at(10), "under way"),))),
-        ({}, 35, False, Turn(at(30), at(30), at(40), (Skip(at(10), at(20), "missed"),))),
+        ({}, 9, False, Decision(None, at(0), at(10))),
+        ({}, 10, False, Decision(at(10), at(10), at(20))),
+        ({}, 10, True, Decision(None, at(10), at(20), (Skip(at(10), at(10), "under way"),))),
+        ({}, 35, False, Decision(at(30), at(30), at(40), (Skip(at(10), at(20), "missed"),))),
         (
             {},
             35,
             True,
-            Turn(None, at(30), at(40), (Skip(at(10), at(20), "missed"), Skip(at(30), at(30), "under way"))),
+            Decision(None, at(30), at(40), (Skip(at(10), at(20), "missed"), Skip(at(30), at(30), "under way"))),
         ),
-        ({"catch_up": "skip"}, 35, False, Turn(None, at(30), at(40), (Skip(at(10), at(30), "missed"),))),
-        ({"catch_up": "skip"}, 30.5, True, Turn(
+        ({"catch_up": "skip"}, 35, False, Decision(None, at(30), at(40), (Skip(at(10), at(30), "missed"),))),
+        ({"catch_up": "skip"}, 30.5, True, Decision(
             None, at(30), at(40), (Skip(at(10), at(20), "missed"), Skip(at(30), at(30), "under way")),
         )),
-        ({"overlap": "wait"}, 10, False, Turn(at(10), at(10), at(20))),
+        ({"overlap": "wait"}, 10, False, Decision(at(10), at(10), at(20))),
         ({"overlap": "wait"}, 10, True, None),
-        ({"overlap": "wait"}, 9, True, Turn(None, at(0), at(10))),
-        ({"catch_up": "all", "overlap": "wait"}, 35, False, Turn(at(10), at(10), at(20))),
+        ({"overlap": "wait"}, 9, True, Decision(None, at(0), at(10))),
+        ({"catch_up": "all", "overlap": "wait"}, 35, False, Decision(at(10), at(10), at(20))),
         ({"catch_up": "all", "overlap": "wait"}, 35, True, None),
     ],
 )  # fmt: skip
-def test_a_turn(policies: dict[str, Any], minutes: float, under_way: bool, turn: Turn | None) -> None:
-    assert take_turn(cron(**policies), NOON, at(minutes), under_way=under_way) == turn
+def test_a_turn(policies: dict[str, Any], minutes: float, under_way: bool, turn: Decision | None) -> None:
+    assert decide(cron(**policies), NOON, at(minutes), under_way=under_way) == turn
 
 
 def test_a_clock_that_runs_behind_decides_nothing() -> None:
-    assert take_turn(cron(), at(10), at(9), under_way=False) == Turn(None, at(10), at(20))
+    assert decide(cron(), at(10), at(9), under_way=False) == Decision(None, at(10), at(20))
 
 
 # ----- plans

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.crons.catchup import ADMISSIONS, Admission, CatchUp, Due, Overlap, admit, catch_up
-from penstock.crons.cron import Cron, chance_of
-from penstock.crons.expression import CronExpression
-from penstock.crons.schedule import Interval, Schedule, next_due
+from penstock.crons.catchup import ADMISSIONS, Admission, Due, admit, catch_up
+from penstock.crons.cron import CatchUp, Cron, Overlap, chance_of
+from penstock.crons.schedule import CronExpression, Interval, Schedule, next_due
 from penstock.errors import DeclarationError, ValueInvalid
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from penstock import Id, Index, Table
 from penstock.errors import DeclarationError
-from penstock.schema.diff import check_names, diff
-from penstock.schema.steps import (
+from penstock.schema.diff import (
     AddChoices,
     AddColumn,
     CreateIndex,
@@ -27,6 +26,8 @@ from penstock.schema.steps import (
     ReplaceIndex,
     RequireColumn,
     ValidateChoices,
+    check_names,
+    diff,
 )
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable, choices_name, next_name
 from penstock.schema.table import definition_of

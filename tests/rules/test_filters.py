@@ -18,9 +18,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from penstock import DeclarationError, Id, Table, UsageError, contains, has, in_, is_none, known, length, matches
-from penstock.reactive.describe import describe
+from penstock.reactive.describe import describe, explain
 from penstock.reactive.evaluate import holds, normal_value, row_values, same, watched
-from penstock.reactive.explain import explain
 from penstock.reactive.expression import Condition, fields
 from penstock.reactive.signature import read_signature, signature
 from penstock.reactive.tracing import trace_filter, trace_watch

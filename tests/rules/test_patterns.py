@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.examples import examples
 
-from penstock.reactive.pattern import PatternInvalid, check_pattern, is_found
+from penstock.reactive.pattern import PatternInvalid, common_pattern, is_found
 
 ATOMS = st.sampled_from(
     ["a", "b", r"\.", ".", "[ab]", "[^a]", r"\d", r"\W", r"\s", "(a|b)", "(?:ab)", r"\n", r"[a-c\]]", "é"]
@@ -31,7 +31,7 @@ TEXTS = st.text(st.sampled_from("abc.1\n] é_"), max_size=6)
 @settings(max_examples=examples(1000), deadline=None)
 @given(pattern=PATTERNS, texts=st.lists(TEXTS, min_size=1, max_size=8))
 def test_a_pattern_finds_what_pythons_own_finds(pattern: str, texts: list[str]) -> None:
-    check_pattern(pattern)
+    common_pattern(pattern)
     python = re.compile(re.sub(r"\$", r"\\Z", pattern), re.ASCII)  # Python's $ is also before the last line's end
     for text in texts:
         assert is_found(pattern, text) is bool(python.search(text)), text
@@ -68,7 +68,7 @@ def test_a_pattern_finds_what_pythons_own_finds(pattern: str, texts: list[str]) 
 )
 def test_other_patterns_are_refused_and_the_part_is_named(pattern: str, part: str) -> None:
     with pytest.raises(PatternInvalid) as raised:
-        check_pattern(pattern)
+        common_pattern(pattern)
     assert part in str(raised.value)
 
 

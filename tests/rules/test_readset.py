@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.changes.readset import Bound, RangeRead, ReadSet
-from penstock.changes.writeset import RowChange, WriteSet
+from penstock.changes.readset import Bound, RangeRead, ReadSet, RowChange, WriteSet
 from penstock.schema.table import Table, definition_of
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Dialect

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.crons.expression import CronExpression
+from penstock.crons.schedule import CronExpression
 from penstock.errors import DeclarationError
 from penstock.jobs.job import NO_OPTIONS
-from penstock.jobs.retry import Retry, wait_after
-from penstock.jobs.waits import LONGEST, Exponential, backoff
+from penstock.jobs.retry import LONGEST, Exponential, Retry, backoff, wait_after
 from penstock.store.rows.jobs import options_of, options_text
 from penstock.store.rows.retries import retry_form, retry_of, retry_parts
 

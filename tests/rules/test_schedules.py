@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.crons.every import daily, hourly, interval, monthly, weekly
-from penstock.crons.expression import CronExpression
-from penstock.crons.schedule import Interval, Schedule, last_due, next_due
+from penstock.crons.schedule import CronExpression, Interval, Schedule, last_due, next_due
 from penstock.errors import DeclarationError, ValueInvalid
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -21,8 +21,7 @@ from penstock import Table
 from penstock.reactive.describe import describe
 from penstock.reactive.evaluate import holds, row_values, same, watched
 from penstock.reactive.expression import Condition, Expression, Not
-from penstock.reactive.operands import Operand, Row, term_of
-from penstock.reactive.standins import Site, condition_of
+from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
 from penstock.reactive.tracing import Watch
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition, definition_of

@@ -12,7 +12,7 @@ from benchmarks.peers.protocol import COUNTERS, Peer, Ran, serve
 from penstock import ActionCtx, App, Backend, Config, Id, MutationCtx, Table
 from penstock.functions.function import AnyFunction
 from penstock.schema.ids import format_id
-from penstock.services.group import Group
+from penstock.services.service import Group
 
 WORKER_JOBS = 1000
 

@@ -1,7 +1,7 @@
-"""Jobs and messages in transactions of the user's own: pools enqueue, cancel and find there, and outboxes send.
+"""Jobs and messages in the user's own transactions: pools enqueue, cancel and find there, and outboxes send.
 
-Owns what an app has to know for that where it is not open: settings, clock and statements, without a connection of
-penstock's own. Leaves recognising connections, and running statements on them, to `store/guest`.
+An app that is not open works there as well, without a connection of its own: with settings, a clock and statements.
+`store/guest` recognises connections and runs statements on them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,14 @@ from penstock.store.open import make_store
 
 T = TypeVar("T")
 
-# Only the statements of such a store are used: nobody connects to where it leads.
+# Nobody connects there: such a store only provides statements.
 _NOWHERE = {"postgres": "postgresql://", "sqlite": "sqlite:///nowhere.db"}
 _SAME_TIME_FOR = 60.0
-_PIECE = 5_000  # jobs at once
+_PIECE = 5_000  # jobs
 
 
 class Guests:
-    """Transactions of the user's own, as one app works in them.
-
-    Args:
-        registry: The functions of the app.
-        rate_limits: Its rate limits.
-        config: Gives the settings in force, for an app that is not open in this process.
-    """
+    """The user's own transactions, as one app works in them."""
 
     def __init__(self, registry: Registry, rate_limits: Mapping[str, RateLimit], config: Callable[[], Config]) -> None:
         self._registry = registry
@@ -55,17 +49,12 @@ class Guests:
         self._open.append(runner)
 
     def closed(self, runner: Runner) -> None:
-        """Do not use them any more."""
+        """Stop using them."""
         if runner in self._open:
             self._open.remove(runner)
 
     def calls(self, connection: Any) -> GuestCalls:
-        """Jobs in the transaction that is open on a connection.
-
-        Raises:
-            ContextError: It is no connection, or can run nothing, or leads to another kind of database than the app's.
-            DatabaseUnavailable: It broke.
-        """
+        """Jobs in the transaction that is open on a connection; `ContextError` if it is none, or can run nothing."""
         if not is_connection(connection):
             raise ContextError(
                 f"{type(connection).__name__} is neither a ctx nor a backend, nor a connection that penstock can work "
@@ -89,7 +78,7 @@ class Guests:
 
     def _new_home(self, session: GuestSession) -> _Home:
         config = self._config()
-        if config.database == Config().database:  # nobody has said where the data is: it is where the connection leads
+        if config.database == Config().database:  # no database is set: the connection leads to it
             config = replace(config, database=_NOWHERE[session.dialect])
         clock = SystemClock()
         store = make_store(config, clock)
@@ -98,12 +87,7 @@ class Guests:
 
 
 class _Home:
-    """What is known of an app: by a backend that is open, or by parts of one that never will be.
-
-    Args:
-        runner: Of the one or the other.
-        clock: That of parts that are not open, to be set by the database's.
-    """
+    """The parts of an app that a guest needs: of an open backend, or made for this with a clock of their own."""
 
     def __init__(self, runner: Runner, clock: SystemClock | None = None) -> None:
         self.runner = runner
@@ -111,7 +95,7 @@ class _Home:
         self._set_at: float | None = None
 
     async def set_clock(self, session: GuestSession) -> None:
-        """Now and then ask the database for the time, so that it is that of the workers."""
+        """Now and then set the clock by the database's, which the workers follow."""
         if self._clock is None:
             return
         now = self._clock.monotonic()
@@ -124,12 +108,6 @@ class _Transaction:
     """A transaction of the user's own, in the words of `transaction.Transaction` that jobs and messages need.
 
     All is stored at once.
-
-    Attributes:
-        now: The time of the call.
-        wakes: Of no meaning here: nobody knows when it commits.
-        committed: For the same reason nothing of it is done.
-        cancels: What is asked at its end: nothing.
     """
 
     def __init__(self, runner: Runner, inside: OpenTransaction) -> None:
@@ -143,7 +121,7 @@ class _Transaction:
         self.execute_many = inside.execute_many
 
     async def enqueue(self, jobs: Iterable[NewJob]) -> None:
-        made = list(jobs)  # before the first is stored: no savepoint would undo some if others cannot be made
+        made = list(jobs)  # first, as no savepoint would undo the stored ones if a later one cannot be made
         for start in range(0, len(made), _PIECE):
             await self.store.jobs.enqueue(self, made[start : start + _PIECE], self.now)
 
@@ -158,7 +136,7 @@ class _Transaction:
 
 
 class GuestCalls(JobCalls):
-    """Jobs in one transaction of the user's own. On a sync connection calls give their results at once."""
+    """Jobs in one of the user's own transactions. On a sync connection calls return their results at once."""
 
     __slots__ = ("_home", "_session", "_transaction")
 
@@ -170,7 +148,7 @@ class GuestCalls(JobCalls):
 
     @property
     def in_transaction(self) -> bool:
-        """It is one."""
+        """Always."""
         return True
 
     def now(self) -> datetime:

@@ -24,30 +24,21 @@ _decode_any = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
 
 @dataclass(slots=True)  # not frozen: thousands are made at once, and that takes twice as long
 class CapturedChange:
-    """One change of a row that some interest wants.
+    """One change of a row that some interest wants."""
 
-    Attributes:
-        seq: Its number. Those of one transaction follow its statements, those of one row follow its locks.
-        interest: The number of the interest.
-        kind: ``enter``, ``change`` or ``leave`` the rows that the interest is about; ``delete``; ``truncate``, if all
-            rows of the table or of one of its partitions are gone; ``lost``, if one could not be told, as a column is
-            gone or has another name; ``resent``, if the row is as it was and somebody asked for it.
-        key: The key of the row as JSON, always spelled alike for the same row; None of a truncation, or if it is lost.
-        before: Columns that the interest captures, as they were, as JSON.
-        after: The same as they are then.
-        changed_at: When it was written, by the database's clock; it is committed later.
-    """
-
-    seq: int
-    interest: int
+    seq: int  # its number. Those of one transaction follow its statements, those of one row follow its locks
+    interest: int  # the number of the interest
+    # ``enter``, ``change`` or ``leave`` the rows that the interest is about; ``delete``; ``truncate``, if all rows of
+    # the table or of one of its partitions are gone; ``lost``, if one could not be told, as a column is gone or has
+    # another name; ``resent``, if the row is as it was and somebody asked for it
     kind: str
+    # the key of the row as JSON, always spelled alike for the same row; None of a truncation, or if it is lost
     key: str | None
-    before: str | None
-    after: str | None
-    changed_at: datetime
+    before: str | None  # columns that the interest captures, as they were, as JSON
+    after: str | None  # the same as they are then
+    changed_at: datetime  # when it was written, by the database's clock; it is committed later
 
     def key_values(self) -> tuple[Any, ...]:
-        """The key, column by column, as `read_values` gives them."""
         return () if self.key is None else tuple(read_values(self.key))
 
     def values(self, when: str) -> dict[str, Any]:
@@ -57,7 +48,7 @@ class CapturedChange:
 
 
 def changes_told(rows: Iterable[Sequence[Any]], interests: Collection[int] | None = None) -> list[CapturedChange]:
-    """The changes that rows of the feed tell of: one for each interest, or for each of these."""
+    """The changes in rows of the feed: one for each interest, or for each of these."""
     told = []
     for seq, numbers, kinds, key, before, after, changed_at in rows:
         for number, kind, piece in _listed(numbers, kinds):
@@ -69,7 +60,7 @@ def changes_told(rows: Iterable[Sequence[Any]], interests: Collection[int] | Non
 
 @lru_cache(maxsize=1024)
 def _listed(numbers: str, kinds: str) -> list[tuple[int, str, int | None]]:
-    """The interests that a row tells, what each is told, and which piece of what is captured is its own if not all."""
+    """Each interest of a row, its kind of change, and which piece of the captured values is its own."""
     names = [kind.partition(" ") for kind in kinds.split(",")]
     each = zip(map(int, numbers.strip("{[]}").split(",")), names, strict=True)
     return [(number, name, int(piece) if piece else None) for number, (name, _, piece) in each]
@@ -80,9 +71,9 @@ def _piece(text: str | None, number: int) -> str | None:
 
 
 def read_values(text: str) -> Any:
-    """Captured values, from JSON: fractions are Decimal, points in time text in UTC without offset, bytes hex text.
+    """Captured values from JSON: fractions are Decimal, times text in UTC without offset, bytes hex text.
 
-    So are all numbers where one has more digits than Python reads as an int.
+    All numbers are Decimal if one has more digits than Python reads as an int.
     """
     try:
         return _decode(text)

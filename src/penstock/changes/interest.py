@@ -79,7 +79,7 @@ class Interest:
 
     @property
     def digest(self) -> str:
-        """What tells it from another interest of its name."""
+        """Tells it from another interest of its name."""
         return hashlib.blake2s(self.text().encode(), digest_size=8).hexdigest()
 
     @property
@@ -98,23 +98,19 @@ class Interest:
         return replace(self, matches=both, before=tuple(columns))
 
     def wants(self, kind: str) -> bool:
-        """Whether it wants a kind of change to be captured. What enters may look like a change if `matches` is wide."""
+        """Whether a kind of change is captured. With a wide `matches`, an entering row may look like a change."""
         if kind == "change" and not self.exact:
             return not _ROW_KINDS.isdisjoint(self.kinds)
         return kind in self.kinds and (kind != "change" or self.watches is None or bool(self.watches))
 
     def text(self) -> str:
-        """All that it says, as JSON, alike for what is alike."""
+        """All that it says as JSON, equal for equal interests."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         said["kinds"] = [kind for kind in KINDS if kind in self.kinds]
-        return json.dumps(said | {name: _plain(said[name]) for name in ("key", "watches", "before", "after", "order")})
+        return json.dumps(said)
 
     @classmethod
     def parse(cls, text: str) -> Interest:
-        """An interest from its text. What another version has written beside what is known here is left out."""
+        """An interest from its text. Fields that another version has written are left out."""
         given = json.loads(text)
         return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
-
-
-def _plain(columns: Sequence[str] | None) -> list[str] | None:
-    return None if columns is None else list(columns)

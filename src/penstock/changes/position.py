@@ -28,7 +28,6 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
-        """A snapshot from its text."""
         _first, end, still_open = text.split(":")
         return cls(_number(end), tuple(_number(xid) for xid in still_open.split(",") if xid))
 
@@ -36,11 +35,10 @@ class Snapshot:
         return f"{min(self.open, default=self.end)}:{self.end}:{','.join(map(str, self.open))}"
 
     def shows(self, xid: int) -> bool:
-        """Whether what a transaction has written is seen in it."""
         return xid < self.end and xid not in self.open
 
     def moved(self, by: int) -> Snapshot:
-        """The same, with the numbers of all transactions lowered; the one before all stays so."""
+        """The same with all transaction numbers lowered, except the one before all."""
         return self if self.end == _BEFORE_ALL else Snapshot(self.end - by, tuple(xid - by for xid in self.open))
 
 
@@ -49,28 +47,16 @@ NOTHING = Snapshot(_BEFORE_ALL)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a reader has come.
-
-    Attributes:
-        seen: All that this snapshot shows has been handed over. On SQLite commits follow the order of numbers, and
-            `high` says it all.
-        batch: Inside an unfinished batch: the snapshot under which it is read to its end.
-        last: Inside an unfinished batch: the number of the last change handed over.
-        high: No change with a greater number was ever handed over.
-    """
-
+    # all that this snapshot shows has been handed over. On SQLite commits follow the order of numbers, and `high` says
+    # it all
     seen: Snapshot = NOTHING
-    batch: Snapshot | None = None
-    last: int = 0
-    high: int = 0
+    batch: Snapshot | None = None  # inside an unfinished batch: the snapshot under which it is read to its end
+    last: int = 0  # inside an unfinished batch: the number of the last change handed over
+    high: int = 0  # no change with a greater number was ever handed over
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """A position from its text.
-
-        Raises:
-            CursorInvalid: It is no text that a position gave.
-        """
+        """A position from its text."""
         try:
             given = json.loads(text)
             batch = None if given["batch"] is None else Snapshot.parse(given["batch"])
@@ -85,26 +71,20 @@ class Position:
         return json.dumps({"seen": str(self.seen), "batch": batch, "last": self.last, "high": self.high})
 
     def handed(self, snapshot: Snapshot, numbers: list[int], *, complete: bool) -> Position:
-        """Where a reader is after a piece of the batch that a snapshot shows.
-
-        Args:
-            snapshot: The snapshot of the batch, new or under way.
-            numbers: The numbers of the changes handed over, in order.
-            complete: Whether there are no more in it.
-        """
+        """The position after these numbers of the batch that a snapshot shows; `complete` if they were its last."""
         high = max(self.high, *numbers[-1:], 0)
         if complete:
             return Position(snapshot, high=high)
         return Position(self.seen, snapshot, numbers[-1], high)
 
     def passed(self, xid: int, number: int) -> bool:
-        """Whether a change was handed over, or skipped, on the way here."""
+        """Whether a change was handed over, or skipped, before this position."""
         if self.seen.shows(xid):
             return True
         return self.batch is not None and self.batch.shows(xid) and number <= self.last
 
     def bounds(self) -> dict[str, Any]:
-        """The values by which a statement finds what is unread."""
+        """The parameters of a statement that finds what is unread."""
         batch = self.batch or NOTHING
         return {
             "seen_end": self.seen.end,
@@ -115,7 +95,6 @@ class Position:
         }
 
     def moved(self, by: int) -> Position:
-        """The same among transactions whose numbers were all lowered."""
         batch = None if self.batch is None else self.batch.moved(by)
         return replace(self, seen=self.seen.moved(by), batch=batch)
 

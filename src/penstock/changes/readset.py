@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from penstock.changes.writeset import RowChange
-
 Columns = Mapping[str, tuple[int, Callable[[Any], Any] | None]]
 
 
@@ -23,30 +21,17 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """Rows of a table whose `columns` begin with `prefix`, and whose next column lies between two bounds.
-
-    Attributes:
-        index: Name of the index that was read, or None for the table by its key.
-        columns: The columns of the index, in order.
-        prefix: Values that the first columns equal; None stands for NULL.
-        lower: Lower bound of the next column, or None for no bound.
-        upper: Upper bound of the next column, or None for no bound.
-    """
+    """Rows of a table whose `columns` begin with `prefix`, and whose next column lies between two bounds."""
 
     table: str
-    index: str | None
-    columns: tuple[str, ...]
-    prefix: tuple[Any, ...] = ()
-    lower: Bound | None = None
-    upper: Bound | None = None
+    index: str | None  # name of the index that was read, or None for the table by its key
+    columns: tuple[str, ...]  # the columns of the index, in order
+    prefix: tuple[Any, ...] = ()  # values that the first columns equal; None stands for NULL
+    lower: Bound | None = None  # lower bound of the next column, or None for no bound
+    upper: Bound | None = None  # upper bound of the next column, or None for no bound
 
     def covers(self, row: Sequence[Any], columns: Columns) -> bool:
-        """Whether a row lies in the range.
-
-        Args:
-            row: Its column values.
-            columns: For each column its place in a row, and by what its values compare if not by themselves.
-        """
+        """Whether a row lies in the range. `columns` has each column's place, and what its values compare by."""
         for name, wanted in zip(self.columns, self.prefix, strict=False):
             place, key = columns[name]
             if _comparable(row[place], key) != _comparable(wanted, key):
@@ -60,26 +45,18 @@ class RangeRead:
 
 @dataclass(slots=True)
 class ReadSet:
-    """What one transaction looked at.
-
-    Attributes:
-        ranges: Every range read, in order.
-        everything: Whether it read by SQL, so that any change may concern it.
-    """
-
-    ranges: list[RangeRead] = field(default_factory=list)
-    everything: bool = False
+    ranges: list[RangeRead] = field(default_factory=list)  # every range read, in order
+    everything: bool = False  # whether it read by SQL, so that any change may concern it
 
     def note(self, read: RangeRead) -> None:
-        """Add a range."""
         self.ranges.append(read)
 
     def note_everything(self) -> None:
-        """Add all tables: a read that the builder could not say."""
+        """Note a read of any table, by SQL of the user's own."""
         self.everything = True
 
     def concerns(self, change: RowChange, columns: Columns) -> bool:
-        """Whether a change touched what was read: the row as it was, or as it is, lies in a range; see `covers`."""
+        """Whether a change touched what was read: the row before or after it lies in a range."""
         if self.everything:
             return True
         images = [image for image in (change.old, change.new) if image is not None]
@@ -104,3 +81,21 @@ def _below(bound: Bound | None, value: Any, key: Callable[[Any], Any] | None) ->
         return True
     end = _comparable(bound.value, key)
     return bool(value <= end if bound.inclusive else value < end)
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """`old` is None for an insert, `new` for a delete. Rows are column values in order."""
+
+    table: str
+    key: Any
+    old: Sequence[Any] | None
+    new: Sequence[Any] | None
+
+
+@dataclass(slots=True)
+class WriteSet:
+    changes: list[RowChange] = field(default_factory=list)
+
+    def note(self, change: RowChange) -> None:
+        self.changes.append(change)

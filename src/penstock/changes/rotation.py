@@ -14,26 +14,17 @@ SOONEST, LATEST = 0.05, 10.0  # seconds between looks
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How the slots of the feed stand.
-
-    Attributes:
-        current: The one into which changes are written.
-        since: Since when.
-        sizes: How many bytes each holds.
-        keep_for: How long changes are kept at least, though all readers have passed them.
-    """
-
-    current: int
-    since: datetime
-    sizes: Mapping[int, int]
-    keep_for: timedelta = timedelta(0)
+    current: int  # the one into which changes are written
+    since: datetime  # since when
+    sizes: Mapping[int, int]  # how many bytes each holds
+    keep_for: timedelta = timedelta(0)  # how long changes are kept at least, though all readers have passed them
 
     def to_empty(self) -> list[int]:
-        """Those that may be emptied once all readers have passed them."""
+        """Slots that may be emptied once all readers have passed them."""
         return [slot for slot, size in sorted(self.sizes.items()) if size and slot != self.current]
 
     def following(self, now: datetime) -> int | None:
-        """Where to write from now on; None if it is not time, or no slot is free."""
+        """The slot to write to from now on; None if it is not time, or no slot is free."""
         size = self.sizes[self.current]
         age = now - self.since
         if size < SLOT_BYTES and not (size and age >= SLOT_AGE):
@@ -45,10 +36,5 @@ class Slots:
 
 
 def pause_after(pause: float, *, more: bool) -> float:
-    """Seconds until the next look at the feed's room: soon while there is much to do, else ever more rarely.
-
-    Args:
-        pause: Those before this look.
-        more: Whether this look has done all that one may do.
-    """
+    """Seconds until the next look: soon while there is `more` to do, else ever longer."""
     return SOONEST if more else min(2 * pause, LATEST)

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from penstock.app import App, Backend
-from penstock.changes.behind import Standing
-from penstock.cli.asking import confirm
-from penstock.cli.opening import complete, open_app, open_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.app import Backend
+from penstock.changes.lag import ReaderLag
+from penstock.cli.confirm import confirm
+from penstock.cli.opening import snapshot, with_backend
+from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import counted, print_json, print_table, readable_time, say
 from penstock.errors import DataError
 from penstock.outbox.outbox import outbox_read
@@ -25,30 +25,22 @@ _SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the command sees: the feed, its interests, and which workers hold which leases."""
-
     now: datetime
     feed: FeedSeen
     interests: list[InterestRow]
     workers: dict[int, str]
 
     def worker(self, row: ReaderRow) -> str | None:
-        """Who reads; None if nobody does."""
         return None if row.lease is None else self.workers.get(row.lease)
 
 
-@click.group("changes", invoke_without_command=True)
-@json_option()
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options) -> None:
+@listing("changes")
+def command(options: Options) -> None:
     """Show the readers of the change feed, the captured interests, and the feed's size.
 
     Counts up to 10,000 unread changes per reader.
     """
-    if context.invoked_subcommand is not None:
-        return
-    look = complete(_look(open_app(options), options))
+    look = with_backend(options, _look)
     if options.json:
         print_json(_as_data(look))
     else:
@@ -61,50 +53,40 @@ def command(context: click.Context, options: Options) -> None:
 @pass_options
 def drop(options: Options, reader: str, yes: bool) -> None:
     """Remove a reader that nobody needs. The feed then keeps no changes for it."""
-    complete(_drop(open_app(options), options, reader, sure=yes))
+    with_backend(options, lambda backend: _drop(backend, reader, sure=yes))
     say(f"{reader} is dropped. The pruner soon deletes changes that no other reader needs.")
 
 
 # ----- steps
 
 
-async def _look(app: App, options: Options) -> _Look:
-    async with open_backend(app, options) as backend:
-        return await _see(backend)
-
-
-async def _see(backend: Backend) -> _Look:
+async def _look(backend: Backend) -> _Look:
     store = backend.engine.store
-    session = await store.begin_read()
-    try:
+    async with snapshot(backend) as session:
         workers = {one.lease: one.worker for one in await store.leases.list(session)}
-    finally:
-        await session.rollback()
     feed = await see_feed(store.changes, _MOST)
     return _Look(backend.engine.clock.now(), feed, await store.interests.list(), workers)
 
 
-async def _drop(app: App, options: Options, name: str, *, sure: bool) -> None:
-    async with open_backend(app, options) as backend:
-        look = await _see(backend)
-        known = {row.name: (row, standing) for row, standing in look.feed.readers}
-        outbox = outbox_read(name)
-        if outbox is not None and any(one.plan.name == outbox for one in await backend.engine.store.outboxes.list()):
-            raise DataError(
-                f"{name} is the reader of outbox {outbox}, which would lose messages without it.",
-                fix=f"Drop the outbox: penstock outbox drop {outbox}",
-            )
-        if name not in known:
-            raise DataError(f"There is no reader {name!r}.", fix="See penstock changes.")
-        row, standing = known.pop(name)
-        others = max((other.rows for _row, other in known.values()), default=0)
-        _tell(look, row, standing, others)
-        confirm(f"Drop {name}?", sure=sure)
-        await backend.engine.store.changes.forget(name)
+async def _drop(backend: Backend, name: str, *, sure: bool) -> None:
+    look = await _look(backend)
+    known = {row.name: (row, standing) for row, standing in look.feed.readers}
+    outbox = outbox_read(name)
+    if outbox is not None and any(one.plan.name == outbox for one in await backend.engine.store.outboxes.list()):
+        raise DataError(
+            f"{name} is the reader of outbox {outbox}, which would lose messages without it.",
+            fix=f"Drop the outbox: penstock outbox drop {outbox}",
+        )
+    if name not in known:
+        raise DataError(f"There is no reader {name!r}.", fix="See penstock changes.")
+    row, standing = known.pop(name)
+    others = max((other.rows for _row, other in known.values()), default=0)
+    _tell(look, row, standing, others)
+    confirm(f"Drop {name}?", sure=sure)
+    await backend.engine.store.changes.forget(name)
 
 
-def _tell(look: _Look, row: ReaderRow, standing: Standing, others: int) -> None:
-    """Say what dropping a reader does."""
+def _tell(look: _Look, row: ReaderRow, standing: ReaderLag, others: int) -> None:
     alone = max(0, standing.rows - others)
     say(
         f"{row.name} has {_counted(standing.rows)} unread, and will never read them. About {_counted(alone)} of them "
@@ -137,7 +119,7 @@ def _show(look: _Look) -> None:
         click.echo(f"The oldest transaction has been open for {_length(oldest)}.")
 
 
-def _reader(look: _Look, row: ReaderRow, standing: Standing) -> tuple[str, ...]:
+def _reader(look: _Look, row: ReaderRow, standing: ReaderLag) -> tuple[str, ...]:
     rows = f"{standing.rows:,}{'+' if standing.rows >= _MOST else ''}"
     behind = _length(standing.age(look.now)) if standing.rows else "-"
     return row.name, rows, behind, readable_time(row.moved_at), look.worker(row) or "nobody"

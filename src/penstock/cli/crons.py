@@ -5,21 +5,15 @@ from __future__ import annotations
 import click
 
 from penstock.api.crons.crons import CronStatus
-from penstock.cli.opening import open_app, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.opening import with_backend
+from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_list, readable_time, say
 
 
-@click.group("crons", invoke_without_command=True)
-@json_option()
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options) -> None:
+@listing("crons")
+def command(options: Options) -> None:
     """Show all crons: when each is due next, and how its last run ended."""
-    if context.invoked_subcommand is not None:
-        return
-    app = open_app(options)
-    crons = with_backend(app, options, app.crons.list)
+    crons = with_backend(options, lambda backend: backend.app.crons.list(backend))
     headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
     print_list("crons", crons, headers, _row, as_json=options.json)
 
@@ -29,8 +23,7 @@ def command(context: click.Context, options: Options) -> None:
 @pass_options
 def run(options: Options, cron: str) -> None:
     """Run a cron now and print the job's id. Refused while a run is in progress."""
-    app = open_app(options)
-    click.echo(with_backend(app, options, lambda backend: app.crons.run(backend, cron)))
+    click.echo(with_backend(options, lambda backend: backend.app.crons.run(backend, cron)))
 
 
 @command.command("pause")
@@ -38,8 +31,7 @@ def run(options: Options, cron: str) -> None:
 @pass_options
 def pause(options: Options, cron: str) -> None:
     """Pause a cron on all machines."""
-    app = open_app(options)
-    with_backend(app, options, lambda backend: app.crons.pause(backend, cron))
+    with_backend(options, lambda backend: backend.app.crons.pause(backend, cron))
     say(f"{cron} is paused. A current run continues; no other one starts.")
 
 
@@ -48,8 +40,7 @@ def pause(options: Options, cron: str) -> None:
 @pass_options
 def resume(options: Options, cron: str) -> None:
     """Resume a paused cron, from its next planned time."""
-    app = open_app(options)
-    with_backend(app, options, lambda backend: app.crons.resume(backend, cron))
+    with_backend(options, lambda backend: backend.app.crons.resume(backend, cron))
     say(f"{cron} runs again.")
 
 
@@ -58,8 +49,7 @@ def resume(options: Options, cron: str) -> None:
 @pass_options
 def remove(options: Options, cron: str) -> None:
     """Remove a cron that was created at run time, or that no program declares."""
-    app = open_app(options)
-    found = with_backend(app, options, lambda backend: app.crons.remove(backend, cron))
+    found = with_backend(options, lambda backend: backend.app.crons.remove(backend, cron))
     say(f"{cron} is removed." if found else f"The database knows no cron {cron!r}.")
 
 

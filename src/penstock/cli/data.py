@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import click
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
-from penstock.app import App, Backend
-from penstock.cli.documents import Documents
-from penstock.cli.opening import complete, open_app, open_backend
+from penstock.app import Backend
+from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, print_rows, print_table, readable_time, say
-from penstock.cli.tables import count_rows, find_table, statements_of
 from penstock.cli.visible import visible_json
-from penstock.errors import ValueInvalid
+from penstock.clock import Clock
+from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
 from penstock.schema.fields import Kind
-from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import Row
+from penstock.schema.ids import format_id, is_id
+from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
+from penstock.store.contract.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
+from penstock.transaction.segments import Segment, after
+from penstock.values import decode_json
+from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_bytes, tag_float, tag_integer
 
 _WHERE = re.compile(r"(?P<column>\w+)\s*(?P<comparison><=|>=|=|<|>)\s*(?P<value>.*)", re.DOTALL)
 _NUMBERS = {Kind.INTEGER, Kind.REAL, Kind.DECIMAL}
@@ -49,21 +54,17 @@ def command(options: Options, table: str | None, limit: int, order: str, where: 
     """Show all tables with their row counts, or rows of one TABLE."""
     options.json |= jsonl
     if table is None:
-        _show_tables(options, complete(_count(open_app(options), options)))
+        _show_tables(options, with_backend(options, _count))
     else:
-        complete(_show(open_app(options), options, table, limit, order, where, lines=jsonl))
+        with_backend(options, lambda backend: _show(backend, options, table, limit, order, where, lines=jsonl))
 
 
-async def _count(app: App, options: Options) -> list[tuple[TableDefinition, int]]:
-    async with open_backend(app, options) as backend:
-        session = await backend.engine.store.begin_read()
-        try:
-            return [
-                (definition, await count_rows(session, statements_of(backend, definition)))
-                for definition in sorted(backend.app.definitions(), key=lambda definition: definition.name)
-            ]
-        finally:
-            await session.rollback()
+async def _count(backend: Backend) -> list[tuple[TableDefinition, int]]:
+    async with snapshot(backend) as session:
+        return [
+            (definition, await count_rows(session, statements_of(backend, definition)))
+            for definition in sorted(backend.app.definitions(), key=lambda definition: definition.name)
+        ]
 
 
 def _show_tables(options: Options, counts: list[tuple[TableDefinition, int]]) -> None:
@@ -82,19 +83,18 @@ def _show_tables(options: Options, counts: list[tuple[TableDefinition, int]]) ->
 
 
 async def _show(
-    app: App, options: Options, table: str, limit: int, order: str, where: Sequence[str], *, lines: bool
+    backend: Backend, options: Options, table: str, limit: int, order: str, where: Sequence[str], *, lines: bool
 ) -> None:
-    async with open_backend(app, options) as backend:
-        statements = find_table(backend, table)
-        rows = await _read(backend, statements, limit, order, where)
-        documents = Documents(statements, backend.engine.clock)
-        if lines:
-            for row in rows:
-                click.echo(visible_json(documents.line(row).decode()), nl=False)
-        elif options.json:
-            click.echo(visible_json(to_json([documents.document(row) for row in rows]).decode()))
-        else:
-            _show_rows(statements, [documents.document(row) for row in rows], limit)
+    statements = find_table(backend, table)
+    rows = await _read(backend, statements, limit, order, where)
+    documents = Documents(statements, backend.engine.clock)
+    if lines:
+        for row in rows:
+            click.echo(visible_json(documents.line(row).decode()), nl=False)
+    elif options.json:
+        click.echo(visible_json(to_json([documents.document(row) for row in rows]).decode()))
+    else:
+        _show_rows(statements, [documents.document(row) for row in rows], limit)
 
 
 async def _read(
@@ -108,11 +108,8 @@ async def _read(
     statement = statements.scan(
         tuple(conditions), statements.definition.key, order, limit=limit, indexed=not conditions
     )
-    session = await backend.engine.store.begin_read()
-    try:
+    async with snapshot(backend) as session:
         return await session.fetch(statement, (*values, limit))
-    finally:
-        await session.rollback()
 
 
 def _show_rows(statements: TableStatements, documents: list[dict[str, Any]], limit: int) -> None:
@@ -141,11 +138,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _condition(statements: TableStatements, text: str) -> tuple[Condition, Any]:
-    """A condition and its value, from such as ``status=paid``.
-
-    Raises:
-        ValueInvalid: It cannot be read, names no column, or its value is none of the column's.
-    """
+    """A condition and its value, from text such as ``status=paid``."""
     match = _WHERE.fullmatch(text)
     if match is None:
         raise ValueInvalid(f"{text!r} is no condition.", fix="Write column=value; also <, <=, >, >=.")
@@ -167,3 +160,168 @@ def _condition(statements: TableStatements, text: str) -> tuple[Condition, Any]:
 
 
 _SYSTEM_NAMES = {"_id": "id", "_creationTime": "creation_time"}
+
+
+_PIECE = 1000
+
+
+def find_table(backend: Backend, name: str) -> TableStatements:
+    definitions = backend.app.definitions()
+    for definition in definitions:
+        if name in {definition.name, definition.table.__name__}:
+            return statements_of(backend, definition)
+    names = [definition.name for definition in definitions]
+    near = difflib.get_close_matches(name.lower(), names, 1)
+    fix = f"Did you mean {near[0]}?" if near else f"Its tables are {', '.join(names) or 'none'}."
+    raise ConfigError(f"The app has no table {name!r}.", fix=fix)
+
+
+def statements_of(backend: Backend, definition: TableDefinition) -> TableStatements:
+    return backend.engine.statements.of(definition.table, definition)
+
+
+async def count_rows(session: Session, statements: TableStatements) -> int:
+    rows = await session.fetch(statements.aggregate((), "count", None, ()))
+    return int(rows[0][0])
+
+
+async def read_rows(session: Session, statements: TableStatements) -> AsyncIterator[Sequence[Row]]:
+    """All rows of a table in pieces, in the order of its key."""
+    definition = statements.definition
+    optional = [column.optional for column in definition.key_columns]
+    pending = [Segment()]
+    while pending:
+        segment = pending.pop(0)
+        conditions, args = segment.conditions(definition.key)
+        statement = statements.scan(conditions, definition.key, "asc", limit=_PIECE, indexed=True)
+        rows = await session.fetch(statement, (*args, _PIECE))
+        if rows:
+            yield rows
+        if len(rows) == _PIECE:
+            last = definition.key_values(definition.key_at(rows[-1]))
+            pending = [*after(segment, definition.key, optional, last, "asc"), *pending]
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TAGGED = {Kind.INTEGER, Kind.REAL, Kind.BYTES}
+
+
+class Documents:
+    def __init__(self, statements: TableStatements, clock: Clock) -> None:
+        self._statements = statements
+        self._definition = statements.definition
+        self._clock = clock
+        self._columns = statements.definition.columns
+        self._tagged = {column.name for column in self._columns if column.kind in _TAGGED}
+
+    # ----- out
+
+    def document(self, row: Row) -> dict[str, Any]:
+        found = dict(self._said(row))
+        if not self._definition.managed:
+            return found
+        row_id, created = (found.pop(name) for name in SYSTEM_COLUMNS)
+        return {"_id": row_id, "_creationTime": created, **found}
+
+    def line(self, row: Row) -> bytes:
+        return to_json(self.document(row)) + b"\n"
+
+    def _said(self, row: Row) -> Iterator[tuple[str, Any]]:
+        for column, value in zip(self._columns, self._neutral(row), strict=True):
+            if value is None:
+                yield column.name, None
+            elif column.name == "creation_time" and self._definition.managed:
+                yield column.name, (value - _EPOCH) // _MICROSECOND / 1000
+            else:
+                say = _SAY.get(column.kind)
+                yield column.name, value if say is None else say(value)
+
+    def _neutral(self, row: Row) -> list[Any]:
+        dialect = self._statements.dialect
+        try:
+            if self._definition.managed:
+                return [
+                    dialect.decode_value(column.kind, value) for column, value in zip(self._columns, row, strict=True)
+                ]
+            checked = self._definition.make_rows(self._statements.decode_fields((row,)))[0]
+            return list(self._definition.encode_row(checked, "", _EPOCH))
+        except (ValueError, TypeError) as error:
+            key = self._definition.key_at(row)
+            raise RowInvalid(
+                f"Table {self._definition.name}: the row {key} does not fit its declaration: {error}.",
+                fix="Change the declaration, or correct the row.",
+            ) from error
+
+    # ----- in
+
+    def row(self, line: bytes) -> list[Any]:
+        """The row of a JSON line as the store takes it; an InputError says what is wrong with the line."""
+        given = _parse(line)
+        row_id, created = self._identity(given)
+        fields = {name: self._read(name, value) for name, value in given.items()}
+        table, text = self._definition.table, to_json(fields, bytes_mode="base64", inf_nan_mode="constants")
+        try:
+            strict = None if self._definition.managed else False
+            checked = table.__pydantic_validator__.validate_json(text, strict=strict)
+        except ValidationError as error:
+            raise ValueInvalid(_described(error)) from None
+        neutral = self._definition.encode_row(checked, row_id, created)
+        return self._statements.encode(neutral)
+
+    def _identity(self, given: dict[str, Any]) -> tuple[str, datetime]:
+        """Take ``_id`` and ``_creationTime`` out of a document, or make them."""
+        row_id, created = given.pop("_id", None), given.pop("_creationTime", None)
+        name = self._definition.name
+        if not self._definition.managed:
+            return "", _EPOCH
+        if row_id is None:
+            row_id = format_id(name, self._clock.uuid7())
+        elif not isinstance(row_id, str) or not is_id(name, row_id):
+            raise ValueInvalid(f"_id: {row_id!r} is not an id of table {name}.")
+        if created is None:
+            return row_id, self._clock.now()
+        try:
+            milliseconds = Decimal(
+                str(float(created))
+            )  # which keeps the microsecond that a product of floats would lose
+            return row_id, _EPOCH + timedelta(microseconds=round(milliseconds * 1000))
+        except (TypeError, ValueError, OverflowError):
+            raise ValueInvalid(f"_creationTime: {created!r} is no number of milliseconds since 1970.") from None
+
+    def _read(self, name: str, value: Any) -> Any:
+        if name in self._tagged and isinstance(value, dict) and len(value) == 1:
+            ((tag, content),) = value.items()
+            return read_tag(tag, content)
+        return value
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        found = from_json(line, allow_inf_nan=False)
+    except ValueError as error:
+        raise InputError(f"this is not valid JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise InputError(f"this is no JSON object, but {json.dumps(found)[:40]}.")
+    return found
+
+
+def _described(error: ValidationError) -> str:
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'row'}: {detail['msg']}" for detail in details[:5])
+
+
+def _say_integer(value: int) -> Any:
+    return value if -MAX_PLAIN_INTEGER <= value <= MAX_PLAIN_INTEGER else tag_integer(value)
+
+
+def _say_real(value: float) -> Any:
+    return value if is_plain_float(value) else tag_float(value)
+
+
+_SAY: dict[Kind, Callable[[Any], Any]] = {
+    Kind.INTEGER: _say_integer,
+    Kind.REAL: _say_real,
+    Kind.BYTES: tag_bytes,
+    Kind.JSON: decode_json,
+}

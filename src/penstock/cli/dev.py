@@ -7,29 +7,40 @@ memory of the old code is left. What does not import is shown, and waits for the
 from __future__ import annotations
 
 import asyncio
+import enum
+import importlib
+import inspect
+import json
 import os
 import signal
 import sys
+import typing
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import partial
+from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+from uuid import UUID
 
 import click
 
 from penstock.app import SERVICES, App
-from penstock.cli.banner import banner
-from penstock.cli.ending import end_process
 from penstock.cli.failure import ProgramFailed, show_failure, style
-from penstock.cli.logs import set_up_logs
-from penstock.cli.opening import complete_serving
+from penstock.cli.opening import complete_serving, end_process, set_up_logs, shown_url
 from penstock.cli.options import Options, pass_options
-from penstock.cli.output import say
+from penstock.cli.output import counted, say
 from penstock.cli.program import find_program, load_app
-from penstock.cli.watch import Watch
-from penstock.clock import secret
+from penstock.clock import SystemClock, secret
 from penstock.config import Config
-from penstock.errors import ConfigError, UsageError
+from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
+from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.schema.ids import Id, id_prefix_of
 from penstock.server.run import serve
 
 _AGAIN = "_PENSTOCK_STARTED_AGAIN"  # in the environment of a process that has replaced itself
@@ -60,12 +71,7 @@ def command(options: Options, host: str, port: int, reload: bool) -> None:
 
 
 class Life:
-    """One life of the process, from an import of the program to a change of its source.
-
-    Attributes:
-        greeted: Whether the banner has been shown, in this life or an earlier one.
-        token: The admin token of all lives, unless a setting says another.
-    """
+    """One life of the process, from an import of the program to a change of its source."""
 
     def __init__(self, options: Options, host: str, port: int, *, reload: bool) -> None:
         self.greeted = os.environ.get(_AGAIN) == _GREETED
@@ -79,14 +85,13 @@ class Life:
         self._ready = asyncio.Event()
 
     def load(self) -> None:
-        """Import the program. An error is kept for `serve` to raise."""
+        """Import the program. `serve` raises the error, if there was one."""
         try:
             self._app = load_app(find_program(self._options.app, Path.cwd()))
         except (ProgramFailed, UsageError) as error:
             self._failure = error
 
     async def serve(self) -> None:
-        """Serve the program until a signal."""
         if self._app is None:
             raise self._failure or AssertionError("load comes first")
         config = self._app.config(database=self._options.database, dev=True)
@@ -106,13 +111,13 @@ class Life:
 
     def explain(self, error: Exception) -> None:
         """Show an error of the program, which the next change may correct; raises one that no change corrects."""
-        if isinstance(error, ConfigError) and not _is_again():
+        if isinstance(error, ConfigError) and _AGAIN not in os.environ:
             raise error
         show_failure(error, as_json=False, debug=self._options.debug)
         say(style("Waiting for a change of the source.", fg="cyan"))
 
     def _tell(self, app: App, config: Config, made: str | None, url: str) -> None:
-        """Calls are taken now: all there is to know for the first time, a line later on."""
+        """Show the banner in the first life, and one line in later ones."""
         say(
             style(f"ready at {url}", fg="cyan")
             if self.greeted
@@ -145,22 +150,169 @@ async def _develop(life: Life, watch: Watch | None) -> Path | None:
 
 
 def _folders(options: Options) -> list[Path]:
-    """Where the source is: here, and where the program lies."""
     folders = [Path.cwd()]
     with suppress(UsageError):  # serving will say what is wrong
         folders.append(find_program(options.app, Path.cwd()).sources)
     return folders
 
 
-def _is_again() -> bool:
-    return _AGAIN in os.environ
-
-
 def _start_again(changed: Path, life: Life) -> None:
-    """Replace this process by a new one of the same command line."""
     folder = Path.cwd()
     name = changed.relative_to(folder) if changed.is_relative_to(folder) else changed
     say(style(f"{name} changed", fg="cyan"))
     sys.stdout.flush()
     environment = {**os.environ, _AGAIN: _GREETED if life.greeted else "1", _TOKEN: life.token}
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - it is this program
+
+
+_PLAUSIBLE: dict[Any, Any] = {
+    str: "Ada",
+    int: 1,
+    float: 1.5,
+    bool: True,
+    bytes: "",
+    datetime: "2030-01-01T09:00:00Z",
+    date: "2030-01-01",
+    timedelta: "PT1H",
+    Decimal: "9.99",
+    UUID: "00000000-0000-4000-8000-000000000000",
+}
+_PLURALS = {"query": "queries"}
+_NO_ID = "00000000000000000000000000"
+
+
+def banner(app: App, config: Config, url: str, services: Sequence[str], *, reload: bool, token: str | None) -> str:
+    """All that one needs to begin. `token` is an admin token made for this command, None if it is a setting."""
+    facts = {
+        "server": style(url, bold=True),
+        "database": shown_url(config.database),
+        "functions": _functions(app),
+        "services": ", ".join(services),
+        "admin": f"{url}/admin, bearer token: {'the setting admin_token' if token is None else token}",
+    }
+    lines = [f"{style('penstock', fg='cyan', bold=True)} {version('penstock')}", ""]
+    lines += [f"  {style(f'{name:9}', dim=True)}  {value}" for name, value in facts.items()]
+    call = sample_call(app, url)
+    if call:
+        lines += ["", f"  {style('try', dim=True)}", f"  {call}"]
+    ends = "Starts again when the source changes. Ctrl-C stops it." if reload else "Ctrl-C stops it."
+    return "\n".join([*lines, "", style(f"  {ends}", dim=True), ""])
+
+
+def sample_call(app: App, url: str) -> str | None:
+    """A curl line that calls a public function; None if none can be called by hand."""
+    for kind in (FunctionKind.QUERY, FunctionKind.MUTATION, FunctionKind.ACTION):
+        for function in app.registry:
+            if function.kind is kind and function.public:
+                arguments = _plausible_arguments(function)
+                if arguments is not None:
+                    body = json.dumps({"path": function.name, "args": arguments}).replace("'", r"'\''")
+                    return f"curl {url}/api/{kind.value} -H 'content-type: application/json' -d '{body}'"
+    return None
+
+
+def _functions(app: App) -> str:
+    kinds = Counter(function.kind.value for function in app.registry)
+    listed = ", ".join(counted(count, kind, _PLURALS.get(kind, "")) for kind, count in kinds.items())
+    internal = sum(not function.public for function in app.registry)
+    return (listed or "none yet") + (f" ({internal} of them internal)" if internal else "")
+
+
+def _plausible_arguments(function: AnyFunction) -> dict[str, Any] | None:
+    hints = typing.get_type_hints(function.handler, include_extras=False)
+    parameters = list(inspect.signature(function.handler).parameters.values())[1:]
+    required = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
+    arguments = {name: _plausible(hints.get(name)) for name in required}
+    try:
+        function.signature.check_json(json.dumps(arguments))
+    except ArgumentsInvalid:
+        return None
+    return arguments
+
+
+def _plausible(annotation: Any) -> Any:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if annotation in _PLAUSIBLE:
+        return _PLAUSIBLE[annotation]
+    if annotation is Id or origin is Id:
+        return f"{id_prefix_of(next(iter(inner), None)) or 'row'}_{_NO_ID}"
+    if origin is Literal:
+        return inner[0]
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return next(iter(annotation)).value
+    if type(None) in inner:
+        return None
+    return {list: [], dict: {}}.get(origin or annotation)
+
+
+_PAUSE = 0.4
+_LONGEST_PAUSE_MS = 1000
+_MOST_FOLDERS = 2000  # whoever starts in a folder that holds everything is not kept waiting
+_PROJECT_FILES = {"penstock.toml", "pyproject.toml"}
+_NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
+
+
+class Watch:
+    def __init__(self, folders: list[Path]) -> None:
+        self._folders = [folder for folder in folders if not any(other in folder.parents for other in folders)]
+        self._known = self._look()
+
+    async def changed(self) -> Path:
+        """Wait until a file has been written, added or removed; which."""
+        async for _moment in self._moments():
+            different = dict(set(self._look().items()) ^ set(self._known.items()))
+            if different:
+                return min(different)
+        raise AssertionError("moments end only with their task")
+
+    async def _moments(self) -> AsyncIterator[None]:
+        """Moments at which to look: now, and whenever something may have changed."""
+        yield
+        watchfiles = _watchfiles()
+        if watchfiles is not None:
+            folders = sorted({path.parent for path in self._known} | set(self._folders))
+            with suppress(OSError, RuntimeError):  # the system has no watches left, or knows none
+                async for _changes in watchfiles.awatch(
+                    *folders,
+                    recursive=False,
+                    watch_filter=lambda _change, path: _is_source(Path(path).name),
+                    debounce=200,
+                    rust_timeout=_LONGEST_PAUSE_MS,
+                    yield_on_timeout=True,
+                ):
+                    yield
+        while True:
+            await SystemClock().sleep(_PAUSE)
+            yield
+
+    def _look(self) -> dict[Path, tuple[int, int]]:
+        found = {}
+        for folder in self._folders:
+            for path in _sources(folder):
+                try:
+                    stat = path.stat()
+                except OSError:
+                    continue  # it went away meanwhile
+                found[path] = (stat.st_mtime_ns, stat.st_size)
+        return found
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for place, inner, files in islice(os.walk(folder), _MOST_FOLDERS):
+        inner[:] = [name for name in inner if _may_hold_source(Path(place, name))]
+        yield from (Path(place, name) for name in files if _is_source(name))
+
+
+def _is_source(name: str) -> bool:
+    return name.endswith(".py") or name in _PROJECT_FILES
+
+
+def _may_hold_source(folder: Path) -> bool:
+    return not folder.name.startswith(".") and folder.name not in _NO_SOURCE and not (folder / "pyvenv.cfg").exists()
+
+
+def _watchfiles() -> Any:
+    try:
+        return importlib.import_module("watchfiles")
+    except ImportError:
+        return None

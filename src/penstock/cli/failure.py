@@ -35,13 +35,7 @@ class ProgramFailed(Exception):
 
 
 def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
-    """Print an error to stderr; the exit code.
-
-    Args:
-        error: What a command raised.
-        as_json: For programs: one JSON object, no text.
-        debug: With the whole traceback.
-    """
+    """Print an error to stderr; the exit code."""
     if isinstance(error, BrokenPipeError):
         _close_stdout()
         return FAILED
@@ -66,7 +60,6 @@ def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
 
 
 def say_error(what: str, fix: str = "", where: str = "") -> None:
-    """Print what went wrong, and what to do next."""
     click.echo(f"{style('error:', fg='red', bold=True)} {style(visible(what), fg='red')}", err=True)
     if where:
         click.echo(f"   {style('at', dim=True)}  {where}", err=True)
@@ -75,13 +68,13 @@ def say_error(what: str, fix: str = "", where: str = "") -> None:
 
 
 def style(text: str, to: TextIO | None = None, **how: Any) -> str:
-    """Text in colour, on a terminal that wants it; stderr unless another stream is named."""
+    """Text in colour, on a terminal that wants it."""
     plain = not (to or sys.stderr).isatty() or "NO_COLOR" in os.environ
     return text if plain else click.style(text, **how)
 
 
 def program_traceback(error: BaseException) -> str:
-    """The traceback of an error without the frames of those who called the program."""
+    """The traceback of an error without the frames of penstock and its libraries."""
     found = TracebackException.from_exception(error)
     if any(map(_is_program, found.stack)) or isinstance(error, SyntaxError):
         _trim(found)
@@ -89,7 +82,6 @@ def program_traceback(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Where in the program an error arose: file and line of its last own frame."""
     frames = [frame for frame in TracebackException.from_exception(error).stack if _is_program(frame)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 

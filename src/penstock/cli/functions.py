@@ -1,17 +1,29 @@
-"""``penstock functions``: what the app can do, by name, kind, visibility and signature."""
+"""``penstock functions`` and ``run``: what the functions of the app are, and running one of them."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import json
 import re
+import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
+from pydantic_core import from_json
 
-from penstock.cli.opening import open_app
+from penstock.app import App
+from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, print_table, say
+from penstock.cli.visible import visible_json
+from penstock.errors import ArgumentsInvalid, FunctionNotFound
 from penstock.functions.function import AnyFunction
+from penstock.functions.registry import Registry
+from penstock.wire.incoming import Message
+from penstock.wire.outgoing import Format, encode_result
 
 _MODULES = re.compile(r"""(?<!['"\w.])(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])""")
 
@@ -56,7 +68,6 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _written(annotation: Any) -> str:
-    """An annotation without the names of modules."""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return _MODULES.sub("", text)
 
@@ -82,3 +93,105 @@ def _described(function: AnyFunction) -> dict[str, Any]:
         ],
         "returns": None if signature.return_annotation is empty else _written(signature.return_annotation),
     }
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.argument("function")
+@click.argument("arguments", nargs=-1, metavar="[ARGS]")
+@json_option("Print the result on one line.")
+@pass_options
+def run_command(options: Options, function: str, arguments: Sequence[str]) -> None:
+    """Run a FUNCTION of the app, public or internal, and print its result as JSON.
+
+    ARGS are name=value pairs, a JSON object, or - to read a JSON object from stdin. Leave out the function's module if
+    the name is unique.
+
+    \b
+    penstock run book customer=Ada phone=123 starts_at=2026-12-24T18:00:00Z
+    penstock run bookings:upcoming '{"customer": "Ada"}'
+
+    The database must fit the app: migrate, dev, serve and worker see to that.
+    """  # noqa: D301 - click's mark for lines that it must not wrap
+    app = open_app(options)
+    found = find_function(app.registry, function)
+    text = complete(_call(app, options, found, check_arguments(found, arguments)))
+    if options.json:
+        click.echo(visible_json(text.decode()))
+    else:
+        print_json(from_json(text), pretty=True)
+
+
+async def _call(app: App, options: Options, function: AnyFunction, arguments: bytes) -> bytes:
+    async with open_backend(app, options, fitting=True, call_timeout=UNHURRIED) as backend:
+        result: bytes = await backend.dispatch.call(
+            function.name, None, arguments, internal=True, finish=partial(encode_result, form=Format.CLEAN)
+        )
+        return result
+
+
+def find_function(registry: Registry, name: str) -> AnyFunction:
+    exact = registry.find(name)
+    if exact is not None:
+        return exact
+    names = [function.name for function in registry]
+    found = [known for known in names if known.endswith((f":{name}", f".{name}"))]
+    if len(found) == 1:
+        return next(function for function in registry if function.name == found[0])
+    if found:
+        raise FunctionNotFound(f"{name!r} may be {' or '.join(found)}.", fix="Name one of them in full.", path=name)
+    short = {known.rpartition(":")[2]: known for known in names}
+    near = [short[known] for known in difflib.get_close_matches(name.rpartition(":")[2], short, 3, 0.7)]
+    near = near or difflib.get_close_matches(name, names, 3)
+    fix = f"Did you mean {' or '.join(near)}?" if near else "See penstock functions."
+    raise FunctionNotFound(f"The app has no function {name!r}.", fix=fix, path=name)
+
+
+def check_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
+    arguments = read_arguments(function, given)
+    try:
+        function.signature.check_json(arguments)
+    except ArgumentsInvalid as error:
+        error.fix = error.fix or f"It takes {signature_text(function)}."
+        raise
+    return arguments
+
+
+def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
+    if not given:
+        return b"{}"
+    if given == ("-",):
+        return _read_json(sys.stdin.buffer.read())
+    if len(given) == 1 and given[0].lstrip().startswith("{"):
+        return _read_json(given[0])
+    pairs = dict(_pair(text) for text in given)
+    values = {name: _value(text) for name, text in pairs.items()}
+    values.update({name: pairs[name] for name in _refused(function, values) & pairs.keys()})
+    return json.dumps(values).encode()
+
+
+def _read_json(text: bytes | str) -> bytes:
+    message = Message(text)
+    return message.arguments(message.value)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ArgumentsInvalid(f"{text!r} is no argument.", fix="Write name=value, or one JSON object in quotes.")
+    return name, value
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _refused(function: AnyFunction, values: dict[str, Any]) -> set[str]:
+    """Values that the signature refuses; they may be meant as text, such as the digits of a phone number."""
+    try:
+        function.signature.check_json(json.dumps(values))
+    except ArgumentsInvalid as error:
+        return {detail["loc"][0] for detail in error.facts["errors"] if detail["loc"]}
+    return set()

@@ -5,23 +5,18 @@ from __future__ import annotations
 import click
 
 from penstock.app import Backend
-from penstock.cli.opening import open_app, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.opening import snapshot, with_backend
+from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_list, readable_time, say
 from penstock.errors import LockLost
 from penstock.store.contract.locks import LockRow
 
 
-@click.group("locks", invoke_without_command=True)
-@json_option()
+@listing("locks")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many locks to list.")
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options, limit: int) -> None:
+def command(options: Options, limit: int) -> None:
     """Show locks that are held or have expired, the oldest first."""
-    if context.invoked_subcommand is not None:
-        return
-    locks = with_backend(open_app(options), options, lambda backend: _look(backend, limit))
+    locks = with_backend(options, lambda backend: _look(backend, limit))
     headers = ("key", "fence", "holder", "taken", "runs out", "wanted")
     print_list("locks", locks, headers, _row, as_json=options.json)
 
@@ -32,17 +27,14 @@ def command(context: click.Context, options: Options, limit: int) -> None:
 @pass_options
 def release(options: Options, key: str, fence: int) -> None:
     """Take a lock from its holder. The holder learns of it within a third of its lease."""
-    with_backend(open_app(options), options, lambda backend: _release(backend, key, fence))
+    with_backend(options, lambda backend: _release(backend, key, fence))
     say(f"{key} is free.")
 
 
 async def _look(backend: Backend, limit: int) -> list[LockRow]:
     store = backend.engine.store
-    session = await store.begin_read()
-    try:
+    async with snapshot(backend) as session:
         return await store.locks.list(session, limit)
-    finally:
-        await session.rollback()
 
 
 async def _release(backend: Backend, key: str, fence: int) -> None:

@@ -23,12 +23,12 @@ _COMMANDS = {
     "dev": ("penstock.cli.dev", "Run server and services, and restart when the source changes."),
     "serve": ("penstock.cli.serve", "Run the server."),
     "worker": ("penstock.cli.worker", "Run the services: jobs, crons, reactive tasks, outboxes."),
-    "run": ("penstock.cli.run", "Run a function."),
+    "run": ("penstock.cli.functions:run_command", "Run a function."),
     "functions": ("penstock.cli.functions", "List the functions of the app."),
     "migrate": ("penstock.cli.migrate", "Make the database fit the app."),
     "data": ("penstock.cli.data", "Show tables and their rows."),
-    "export": ("penstock.cli.exporting", "Write tables to files as JSON lines."),
-    "import": ("penstock.cli.importing", "Read rows into a table from JSON lines."),
+    "export": ("penstock.cli.transfer:export_tables", "Write tables to files as JSON lines."),
+    "import": ("penstock.cli.transfer:import_rows", "Read rows into a table from JSON lines."),
     "jobs": ("penstock.cli.jobs", "Show jobs; retry, cancel, wait."),
     "top": ("penstock.cli.top", "Watch pools and workers, live."),
     "pools": ("penstock.cli.pools", "Show pools; change a limit."),
@@ -40,8 +40,8 @@ _COMMANDS = {
     ),
     "changes": ("penstock.cli.changes", "Show the change feed; drop a reader."),
     "locks": ("penstock.cli.locks", "Show locks; release one."),
-    "pause": ("penstock.cli.pause", "Pause a pool."),
-    "resume": ("penstock.cli.resume", "Resume a paused pool."),
+    "pause": ("penstock.cli.pools:pause", "Pause a pool."),
+    "resume": ("penstock.cli.pools:resume", "Resume a paused pool."),
     "config": ("penstock.cli.settings", "Show the settings in force and their origin."),
 }
 
@@ -50,21 +50,20 @@ class Commands(click.Group):
     """A group that imports a command's file when the command is called."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        """All commands, in the order in which one meets them."""
         return list(_COMMANDS)
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
-        """A command, imported, with the shared options added."""
         if name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(_COMMANDS[name][0]).command
+        module, _colon, attribute = _COMMANDS[name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute or "command")
         _share_options(command)
         return command
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is called; a name that comes close to one is answered with it."""
+        """Answer a name that comes close to a command with that command."""
         name = arguments[0]
         if name not in _COMMANDS and not name.startswith("-"):
             near = difflib.get_close_matches(name, _COMMANDS, 1)
@@ -95,7 +94,6 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line, and end the process with its exit code."""
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 

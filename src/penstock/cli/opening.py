@@ -1,28 +1,33 @@
-"""How a command gets at the app and its database.
+"""How a command gets at the app and its database, where its logs go, and how a process that serves ends.
 
-Owns the steps from the shared options to a running backend, and what is said when the database is not there yet.
-Leaves finding the app to `program`.
+The interpreter would wait for threads of blocking functions, for ever if need be; a process that serves does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
+import os
 import re
+import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.app import App, Backend
-from penstock.cli.ending import run_to_end
-from penstock.cli.logs import set_up_logs
 from penstock.cli.options import Options
 from penstock.cli.program import find_program, load_app
+from penstock.cli.visible import visible, visible_line
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError, DataError
+from penstock.observe.logs import JsonFormatter, event
+from penstock.store.contract.session import Session
 from penstock.store.open import make_store, scheme_of, sqlite_path
 from penstock.store.push.migrate import push
 
@@ -34,31 +39,13 @@ UNHURRIED = 7 * 86400.0  # seconds; for commands whose user may stop them at any
 
 
 def open_app(options: Options, *, log_level: str = "warning") -> App:
-    """The app that the options name, imported, with logs set up as they say.
-
-    Args:
-        options: What was said on the command line.
-        log_level: From which level on this command shows logs, if the options do not say.
-    """
+    """Set up logs and import the app that the options name."""
     set_up_logs(options.log_level or log_level, options.log_format)
     return load_app(find_program(options.app, Path.cwd()))
 
 
 @asynccontextmanager
 async def open_backend(app: App, options: Options, *, fitting: bool = False, **settings: Any) -> AsyncIterator[Backend]:
-    """The backend of the app for the time of a block, without services, on a database that is there already.
-
-    The database is never made, nor made to fit: a command that is called in passing may name the wrong one.
-
-    Args:
-        app: The app; imported before the event loop runs, as its program may run one of its own while it is imported.
-        options: What was said on the command line.
-        fitting: Whether the database must hold all that the app declares, as it must for commands that write.
-        **settings: Settings that differ for this command.
-
-    Raises:
-        ConfigError: The database does not exist, or does not fit the app.
-    """
     config = app.config(database=options.database, **settings)
     _expect_file(config)
     if fitting:
@@ -72,24 +59,39 @@ async def open_backend(app: App, options: Options, *, fitting: bool = False, **s
             raise
 
 
-def with_backend(app: App, options: Options, use: Callable[[Backend], Awaitable[T]]) -> T:
-    """Do something with the backend of the app, to its end; what it gives."""
+def with_backend(
+    options: Options, use: Callable[[Backend], Awaitable[T]], *, fitting: bool = False, **settings: Any
+) -> T:
+    """Open the app and its backend, without services; the result of `use`.
+
+    The database must exist and is not migrated here: a command called in passing may name the wrong one. With
+    `fitting` it must hold all that the app declares, as it must for commands that write.
+    """
+    app = open_app(options)  # before the event loop runs, as its program may run one of its own
 
     async def work() -> T:
-        async with open_backend(app, options) as backend:
+        async with open_backend(app, options, fitting=fitting, **settings) as backend:
             return await use(backend)
 
     return complete(work())
 
 
+@asynccontextmanager
+async def snapshot(backend: Backend) -> AsyncIterator[Session]:
+    session = await backend.engine.store.begin_read()
+    try:
+        yield session
+    finally:
+        await session.rollback()
+
+
 def complete(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; its result."""
     with asyncio.Runner() as runner:
         return runner.run(work)
 
 
 def complete_serving(work: Coroutine[Any, Any, T]) -> T:
-    """The same for what serves: on uvloop, if it is installed. The caller then has the process end."""
+    """The same for a server, on uvloop if it is installed. The caller then ends the process."""
     return run_to_end(asyncio.Runner(loop_factory=_uvloop()), work)
 
 
@@ -126,7 +128,7 @@ def _expect_file(config: Config) -> None:
 
 
 async def _expect_fit(app: App, config: Config) -> None:
-    """Refuse a database that lacks something; asked before it is opened, which would change the file of another one."""
+    """Refuse a database that lacks something, before opening it changes the file."""
     store = make_store(config, SystemClock())
     try:
         plan = await push(store, app.definitions(), apply=False)
@@ -137,3 +139,70 @@ async def _expect_fit(app: App, config: Config) -> None:
             "The database lacks declarations of this program.",
             fix="Run penstock migrate; penstock migrate --plan shows what it would do.",
         )
+
+
+_PREFIX = "penstock-"
+_ENDS_WITHIN = 0.5  # seconds, for threads that have nothing to do any more
+
+
+def run_to_end(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; its result. `end_process` ends the threads that are left."""
+    threads = ThreadPoolExecutor(thread_name_prefix=f"{_PREFIX}blocking")
+    try:
+        runner.get_loop().set_default_executor(threads)
+        return runner.run(work)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        if not _threads_left():
+            runner.close()
+
+
+def end_process() -> None:
+    """End the process now if threads are left; otherwise it ends by itself."""
+    left = _threads_left()
+    if not left:
+        return
+    event("process.ended", logging.WARNING, threads=",".join(sorted(thread.name for thread in left)))
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    logging.shutdown()
+    os._exit(0)
+
+
+def _threads_left() -> list[threading.Thread]:
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(_PREFIX)]
+    clock = SystemClock()
+    until = clock.monotonic() + _ENDS_WITHIN
+    for thread in threads:
+        thread.join(max(0.0, until - clock.monotonic()))
+    return [thread for thread in threads if thread.is_alive()]
+
+
+_COLOURS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
+_LIBRARIES = ("asyncio", "httpcore", "httpx", "uvicorn", "uvicorn.error", "watchfiles")
+
+
+class TextFormatter(logging.Formatter):
+    """One readable line: the time, the level and what happened; in colour on a terminal."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__(datefmt="%H:%M:%S" if colour else "%Y-%m-%d %H:%M:%S")
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = f"{record.levelname.lower():7}"
+        if self._colour:
+            level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
+        line = f"{self.formatTime(record, self.datefmt)} {level} {visible_line(record.getMessage())}"
+        return f"{line}\n{visible(self.formatException(record.exc_info))}" if record.exc_info else line
+
+
+def set_up_logs(level: str, form: str) -> None:
+    """Send all logs to stderr; libraries log from warning on."""
+    handler = logging.StreamHandler()
+    colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=colour))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    for quiet in _LIBRARIES:
+        logging.getLogger(quiet).setLevel(logging.WARNING)

@@ -5,6 +5,7 @@ Owns what they are called and what they hold once parsed. Leaves their meaning t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,15 +20,7 @@ FORMATS = ("text", "json")
 
 @dataclass
 class Options:
-    """What was said on the command line beside the command.
-
-    Attributes:
-        app: Where the app is; None to look for it.
-        database: URL of the database; None as the settings say.
-        log_level: From which level on logs are shown; None for the command's own.
-        log_format: Text or JSON.
-        json: Whether a program reads the output.
-    """
+    """The shared options. None means: not given."""
 
     app: str | None = None
     database: str | None = None
@@ -37,7 +30,6 @@ class Options:
 
     @property
     def debug(self) -> bool:
-        """Whether errors are shown with their whole traceback."""
         return self.log_level == "debug"
 
 
@@ -81,6 +73,21 @@ def shared_options(*, hidden: bool) -> list[click.Parameter]:
 def json_option(help_text: str = "Print JSON.") -> Callable[[F], F]:
     """``--json``, for commands whose output programs read; errors are then JSON too."""
     return click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
+
+
+def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
+    """A group of commands that lists what there is, unless one of them is named."""
+
+    def make(show: Callable[..., None]) -> click.Group:
+        @functools.wraps(show)
+        def unless_named(options: Options, context: click.Context, /, **given: Any) -> None:
+            if context.invoked_subcommand is None:
+                show(options, **given)
+
+        passed = click.pass_context(pass_options(unless_named))
+        return click.group(name, invoke_without_command=True)(json_option()(passed))
+
+    return make
 
 
 def _shared(name: str, *, hidden: bool, envvar: str | None = None, **how: Any) -> click.Option:

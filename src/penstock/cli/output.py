@@ -32,18 +32,11 @@ _LABEL = 17
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that shows texts as they are."""
     return Console(stderr=stderr, highlight=False, markup=False)
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
-    """Print a table with all of its columns, the widest folded if need be, or in lines that the terminal wraps.
-
-    Args:
-        headers: Names of the columns.
-        rows: Cells.
-        right: Columns of numbers.
-    """
+    """Print a table with all of its columns, the widest folded if need be, or in lines that the terminal wraps."""
     cells, console = _one_line_each(rows), make_console()
     widths = _folded(headers, cells, console.width) if console.is_terminal else []
     if widths:
@@ -60,15 +53,9 @@ def print_rows(
     needed: str | None = None,
     all_with: str = "--json",
 ) -> None:
-    """Print what there may be much of: as many columns as find room, and how many did not. Long cells are cut off.
+    """Print as many columns as find room, and how many did not. Long cells are cut off.
 
-    Args:
-        headers: Names of the columns.
-        rows: Cells.
-        right: Columns of numbers.
-        needed: The column that finds room before the others do, but for the first. For its sake they are folded, which
-            leaves their cells whole.
-        all_with: The option that shows all.
+    The `needed` column finds room before all but the first; the others are folded for its sake. `right` are numbers.
     """
     cells, console = _one_line_each(rows), make_console()
     if not console.is_terminal:
@@ -98,16 +85,7 @@ def print_list(
     as_json: bool,
     right: Collection[str] = (),
 ) -> None:
-    """Print all that was found: as JSON under its noun, or as a table.
-
-    Args:
-        noun: What they are, in the plural.
-        found: What was found.
-        headers: Names of the columns.
-        row: The cells of one.
-        as_json: Whether a program reads it.
-        right: Columns of numbers.
-    """
+    """Print a table, or JSON under its noun, which is a plural."""
     if as_json:
         print_json({noun: found})
     elif not found:
@@ -117,18 +95,13 @@ def print_list(
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """Print what is known of one thing, a line each, but nothing of what is None. What has several lines is indented.
-
-    Args:
-        fields: Texts, or values that JSON can say, by what they are called; an empty name goes on with the one before.
-    """
+    """Print one thing, a line for each field that is not None. An empty name continues the field before."""
     for name, value in fields.items():
         if value is not None:
             print_field(name, value)
 
 
 def print_field(name: str, value: Any) -> None:
-    """Print one of these."""
     text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, default=str)
     first, *more = visible(text.rstrip()).split("\n")
     click.echo(f"{name.replace('_', ' '):{_LABEL}} {first}".rstrip())
@@ -137,13 +110,12 @@ def print_field(name: str, value: Any) -> None:
 
 
 def print_json(value: Any, *, pretty: bool = False) -> None:
-    """Print a value as JSON: on one line, or readably."""
     text = json.dumps(plain(value), ensure_ascii=False, indent=2 if pretty else None, default=str)
     click.echo(visible_json(text))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON says it, and the server does: times and lengths of time in ISO form, objects by their fields."""
+    """A value as the server's JSON has it: times in ISO form, objects by their fields."""
     match value:
         case Mapping():
             return {name: plain(one) for name, one in value.items()}
@@ -168,7 +140,6 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def readable_time(time: datetime) -> str:
-    """A point in time, to the second, in UTC."""
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
@@ -188,7 +159,6 @@ def _table(
     *,
     folded: Collection[str],
 ) -> Table:
-    """The columns that have a width; cells of those that are not folded are cut off."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     for header, width in widths.items():
         table.add_column(
@@ -204,7 +174,6 @@ def _table(
 
 
 def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> None:
-    """A table as lines of text, in columns."""
     widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
     for row in (headers, *rows):
         cells = []
@@ -215,7 +184,6 @@ def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right:
 
 
 def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """The widths of all columns if the widest of them are folded; nothing if there is no room for that."""
     widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
     while _total(widths) > room:
         widest = max(range(len(widths)), key=widths.__getitem__)
@@ -257,5 +225,4 @@ def _making_room(longest: Mapping[str, int], room: int, right: Collection[str], 
 
 
 def _total(widths: Iterable[int]) -> int:
-    """The width of a table."""
     return sum(width + _GAP for width in widths) - _GAP

@@ -1,41 +1,64 @@
-"""``penstock pools``: the limits of pools, and how many of their jobs stand where."""
+"""``penstock pools``, ``pause`` and ``resume``: the limits of pools, and how many of their jobs stand where."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import click
 
 from penstock.api.pools.admin import change_pool
-from penstock.app import App, Backend
-from penstock.cli.opening import complete, open_app, open_backend
-from penstock.cli.options import Options, json_option, pass_options
-from penstock.cli.output import print_json, say
-from penstock.cli.poolview import JOBS_COUNTED, KEYS_READ, PoolSeen, as_data, most_waiting, show
+from penstock.app import Backend
+from penstock.cli.opening import snapshot, with_backend
+from penstock.cli.options import Options, listing, pass_options
+from penstock.cli.output import plain, print_json, print_table, say
 from penstock.pools.pool import MOST_PARALLEL
+from penstock.pools.rates import RateLimit, TokenBucket, capacity
 from penstock.store.contract.pools import KeyRow, PoolRow
 
+KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
+_NONE = "-"
+_UNITS = {
+    "day": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "min": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+}
 
-@click.group("pools", invoke_without_command=True)
-@json_option()
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A pool, and the concurrency keys with the most waiting jobs, if they were asked for."""
+
+    row: PoolRow
+    keys: Sequence[KeyRow] | None = None
+
+    @property
+    def has_limits(self) -> bool:
+        row = self.row
+        return (row.key_parallelism, row.rate_limit, row.key_rate_limit, row.group) != (None,) * 4
+
+
+@listing("pools")
 @click.option(
     "--keys", type=click.IntRange(1, KEYS_READ), metavar="N", help="Also show the N keys with the most waiting jobs."
 )
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options, keys: int | None) -> None:
+def command(options: Options, keys: int | None) -> None:
     """Show all pools: their limits, and the number of their jobs in each state.
 
     Jobs at the gate are ready, and wait for their concurrency key or a rate limit. --keys reads the first 1,000 keys in
     order, and counts up to 1,000 jobs of each.
     """
-    if context.invoked_subcommand is not None:
-        return
-    pools = complete(_look(open_app(options), options, keys))
+    pools = with_backend(options, lambda backend: _look(backend, keys))
     if options.json:
-        print_json(as_data(pools))
+        print_json({"pools": [_data(pool) for pool in pools]})
     elif not pools:
         click.echo("no pools")
     else:
-        show(pools)
+        _show(pools)
 
 
 @command.command("set")
@@ -49,31 +72,117 @@ def command(context: click.Context, options: Options, keys: int | None) -> None:
 @pass_options
 def change(options: Options, pool: str, max_parallelism: int) -> None:
     """Change the limit of a pool on all machines, until somebody sets or declares another."""
-    row = complete(change_in_database(open_app(options), options, pool, max_parallelism=max_parallelism))
+    row = with_backend(options, lambda backend: _change(backend, pool, max_parallelism=max_parallelism))
     say(f"{pool} runs at most {max_parallelism:,} jobs at once{', once it is resumed' if row.paused else ''}.")
 
 
-async def change_in_database(
-    app: App, options: Options, pool: str, *, max_parallelism: int | None = None, paused: bool | None = None
+@click.command("pause")
+@click.argument("pool")
+@pass_options
+def pause(options: Options, pool: str) -> None:
+    """Pause a pool on all machines: start none of its jobs."""
+    with_backend(options, lambda backend: _change(backend, pool, paused=True))
+    say(f"{pool} is paused. Running jobs continue; no other ones start.")
+
+
+@click.command("resume")
+@click.argument("pool")
+@pass_options
+def resume(options: Options, pool: str) -> None:
+    """Resume a paused pool."""
+    row = with_backend(options, lambda backend: _change(backend, pool, paused=False))
+    if row.max_parallelism:
+        say(f"{pool} starts jobs again.")
+    else:
+        say(f"{pool} is resumed, but its limit is 0. Raise it with: penstock pools set {pool} --max-parallelism NUMBER")
+
+
+async def _change(
+    backend: Backend, pool: str, *, max_parallelism: int | None = None, paused: bool | None = None
 ) -> PoolRow:
-    """Change a pool, of which workers of all processes are told; the pool as it is then."""
-    async with open_backend(app, options) as backend:
-        await change_pool(backend.engine, pool, max_parallelism=max_parallelism, paused=paused)
-        return next(row for row in await backend.pools() if row.name == pool)
+    await change_pool(backend.engine, pool, max_parallelism=max_parallelism, paused=paused)
+    return next(row for row in await backend.pools() if row.name == pool)
 
 
-async def _look(app: App, options: Options, keys: int | None) -> list[PoolSeen]:
-    async with open_backend(app, options) as backend:
-        rows = await backend.pools()
-        if keys is None:
-            return [PoolSeen(row) for row in rows]
-        return [PoolSeen(row, most_waiting(await _waiting(backend, row.name), keys)) for row in rows]
+async def _look(backend: Backend, number: int | None) -> list[_Seen]:
+    rows, store = await backend.pools(), backend.engine.store
+    if number is None:
+        return [_Seen(row) for row in rows]
+    async with snapshot(backend) as session:
+        waiting = [await store.pools.waiting(session, row.name, KEYS_READ, JOBS_COUNTED) for row in rows]
+    most = [sorted(keys, key=lambda one: (-one.waiting, one.key))[:number] for keys in waiting]
+    return [_Seen(row, keys) for row, keys in zip(rows, most, strict=True)]
 
 
-async def _waiting(backend: Backend, pool: str) -> list[KeyRow]:
-    store = backend.engine.store
-    session = await store.begin_read()
-    try:
-        return await store.pools.waiting(session, pool, KEYS_READ, JOBS_COUNTED)
-    finally:
-        await session.rollback()
+def _show(pools: Sequence[_Seen]) -> None:
+    headers = ("pool", "limit", "running", "ready", "at its gate", "scheduled", "slots held")
+    print_table(headers, [_counts(pool.row) for pool in pools], right=headers[1:])
+    if limited := [pool.row for pool in pools if pool.has_limits]:
+        click.echo()
+        limits = ("pool", "limit of a key", "rate limit", "rate limit of a key", "group")
+        print_table(limits, [_limits(pool) for pool in limited], right=limits[1:2])
+    if any(pool.keys is not None for pool in pools):
+        click.echo()
+        _show_keys(pools)
+
+
+def _show_keys(pools: Sequence[_Seen]) -> None:
+    rows = [
+        (pool.row.name, one.key or _NONE, _counted(one.waiting), _counted(one.running))
+        for pool in pools
+        for one in pool.keys or ()
+    ]
+    if not rows:
+        say("No jobs wait at any gate.")
+        return
+    headers = ("pool", "key", "waiting", "running")
+    print_table(headers, rows, right=headers[2:])
+
+
+def _counts(pool: PoolRow) -> tuple[str, ...]:
+    declared = "" if pool.max_parallelism == pool.declared else f" (declared {pool.declared:,})"
+    limit = f"{pool.max_parallelism:,}{declared}"
+    counts = (pool.running, pool.ready, pool.waiting, pool.scheduled, pool.granted)
+    return (pool.name, f"{limit}, paused" if pool.paused else limit, *(f"{count:,}" for count in counts))
+
+
+def _limits(pool: PoolRow) -> tuple[str, ...]:
+    of_key = _NONE if pool.key_parallelism is None else f"{pool.key_parallelism:,}"
+    return (pool.name, of_key, rate_words(pool.rate_limit), rate_words(pool.key_rate_limit), pool.group or _NONE)
+
+
+def rate_words(policy: RateLimit | None) -> str:
+    """A rate limit in few words: ``600 per min, burst 20``, or ``1,000 in each day``."""
+    if policy is None:
+        return _NONE
+    if isinstance(policy, TokenBucket):
+        return f"{policy.rate:,} per {_period(policy.period)}, burst {capacity(policy):,}"
+    kept = "" if capacity(policy) == policy.rate else f", up to {capacity(policy):,}"
+    return f"{policy.rate:,} in each {_period(policy.period)}{kept}"
+
+
+def _period(period: timedelta) -> str:
+    for word, unit in _UNITS.items():
+        if not period % unit:
+            number = period // unit
+            return word if number == 1 else f"{number:,} {word}{'s' * (word == 'day')}"
+    return f"{period.total_seconds():g} s"
+
+
+def _counted(number: int) -> str:
+    return f"{number:,}+" if number >= JOBS_COUNTED else f"{number:,}"
+
+
+def _data(pool: _Seen) -> dict[str, Any]:
+    row, keys = pool.row, pool.keys
+    rates = {word: _rate_data(getattr(row, word)) for word in ("rate_limit", "key_rate_limit")}
+    waiting = {} if keys is None else {"keys": [{**plain(one), "key": one.key or None} for one in keys]}
+    return {**plain(row), **rates, **waiting}
+
+
+def _rate_data(policy: RateLimit | None) -> dict[str, Any] | None:
+    if policy is None:
+        return None
+    hidden = {"max_reserved"}  # it is of those who reserve, which jobs do not
+    known = {name: value for name, value in plain(policy).items() if name not in hidden}
+    return {"kind": type(policy).__name__, **known, "capacity": capacity(policy)}

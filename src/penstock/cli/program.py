@@ -28,13 +28,7 @@ _NAMED = re.compile(r"(?P<place>[^:].*?)(?::(?P<name>[A-Za-z_][\w.]*))?")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Where an app is.
-
-    Attributes:
-        module: The module's dotted name.
-        name: The app's name in the module; None if it is the only one there.
-        folder: The folder from which the module is imported.
-    """
+    """Where an app is: a dotted module, the app's name in it if one was given, and the folder to import it from."""
 
     module: str
     name: str | None
@@ -50,15 +44,7 @@ class Program:
 
 
 def find_program(named: str | None, folder: Path) -> Program:
-    """The program that is named, or the one that a folder holds.
-
-    Args:
-        named: ``module``, ``module:name``, ``path/file.py`` or ``path/file.py:name``.
-        folder: The folder where relative paths begin, and where a program that nobody names is looked for.
-
-    Raises:
-        ConfigError: There is none, or more than one.
-    """
+    """The program that is named, as ``module[:name]`` or ``path/file.py[:name]``, or the one in a folder."""
     named = named or _project_app(folder)
     if not named:
         return Program(_search(folder), None, folder)
@@ -72,12 +58,6 @@ def find_program(named: str | None, folder: Path) -> Program:
 
 
 def load_app(program: Program) -> App:
-    """Import a program; its app.
-
-    Raises:
-        ProgramFailed: It raised.
-        ConfigError: The module, or the app in it, does not exist, or there are two.
-    """
     for folder in (Path.cwd(), program.folder):
         if str(folder) not in sys.path[:2]:
             sys.path.insert(0, str(folder))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from penstock.app import SERVICES
-from penstock.cli.ending import end_process
-from penstock.cli.opening import complete_serving, open_app
+from penstock.cli.opening import complete_serving, end_process, open_app
 from penstock.cli.options import Options, pass_options
 from penstock.server.run import serve
 

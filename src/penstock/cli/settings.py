@@ -49,7 +49,6 @@ def _sources(options: Options, config: Config) -> dict[str, str]:
 
 
 def _meanings() -> dict[str, str]:
-    """What the settings mean, in the words of their documentation."""
     _before, _attributes, listed = (inspect.getdoc(Config) or "").partition("Attributes:\n")
     joined = re.sub(r"\n\s{8,}", " ", listed)
     found = filter(None, (_ATTRIBUTE.fullmatch(line.strip()) for line in joined.splitlines()))

@@ -1,37 +1,86 @@
-"""``penstock tasks``: how reactive tasks and their rows stand, and why a row has run or has not."""
+"""``penstock tasks``: how reactive tasks and their rows stand, why a row has run or has not, and changing that."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from penstock.api.tasks.selection import rows_by_text
 from penstock.api.tasks.views import TaskPage, TaskRecord, TaskStatus, key_text
-from penstock.app import Backend
-from penstock.cli.opening import open_app, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.app import App, Backend
+from penstock.cli.confirm import confirm_many
+from penstock.cli.opening import with_backend
+from penstock.cli.options import Options, json_option, listing, pass_options
 from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
-from penstock.cli.taskchanges import cancel, delete, pause, reconcile, resume, retry, skip
-from penstock.cli.taskfilter import read_task_filter, task_filter_options
 from penstock.cli.visible import first_line, visible
-from penstock.errors import DataError
+from penstock.errors import DataError, ValueInvalid
+from penstock.reactive.filter import STATES, TaskFilter
+from penstock.schema.table import Table
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group("tasks", invoke_without_command=True)
-@json_option()
-@pass_options
-@click.pass_context
-def command(context: click.Context, options: Options) -> None:
+class States(click.ParamType[tuple[str, ...]]):
+    name = "states"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, ...]:
+        found = tuple(word.strip() for word in value.split(","))
+        if unknown := [word for word in found if word not in STATES]:
+            self.fail(f"there is no state {unknown[0]!r}; they are {', '.join(STATES)}.", parameter, context)
+        return found
+
+
+def task_filter_options(command: F) -> F:
+    options = (
+        click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
+        click.option("--error", metavar="TEXT", help="Only rows whose last error contains this text; case-sensitive."),
+        click.option("--has-error/--no-error", default=None, help="Only rows with, or without, a last error."),
+        click.option("--key", metavar="KEY", help="Only the row with this id or key; several columns as a JSON array."),
+        click.option("--table", metavar="TABLE", help="Only rows of this table's tasks."),
+        click.option(
+            "--rows",
+            metavar="TEXT",
+            help="Only rows that match now, such as 'status == \"paid\" and amount > 100'. Needs TASK or --table.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_task_filter(app: App, task: str | None, given: dict[str, Any]) -> TaskFilter[Any]:
+    table, rows = _table(app, given["table"]), None
+    if given["rows"] is not None:
+        try:
+            own = [declared.task for declared in app.tasks]
+            table, rows = rows_by_text(own, None if task is None else (task,), table, given["rows"])
+        except ValueInvalid as error:
+            raise click.UsageError(str(error)) from error
+    known = {name: given[name] for name in ("state", "error", "has_error", "key")}
+    return TaskFilter(task=task, table=table, rows=rows, **known)
+
+
+def _table(app: App, name: str | None) -> type[Table] | None:
+    if name is None:
+        return None
+    for definition in app.definitions():
+        if definition.name == name:
+            return definition.table
+    raise click.UsageError(f"This program declares no table {name!r}. See penstock data.")
+
+
+@listing("tasks")
+def command(options: Options) -> None:
     """Show all reactive tasks and their backlogs.
 
     Counts up to 100,000 runs of each kind.
     """
-    if context.invoked_subcommand is not None:
-        return
-    app = open_app(options)
-    tasks = with_backend(app, options, app.tasks.list)
+    tasks = with_backend(options, lambda backend: backend.app.tasks.list(backend))
     headers = ("task", "table", "ready", "scheduled", "running", "failed", "oldest due", "version", "state")
     print_list("tasks", tasks, headers, _row, as_json=options.json, right=headers[2:6])
 
@@ -53,11 +102,10 @@ def records(
     options: Options, /, task: str | None, limit: int, after: str | None, order: Any, count: bool, **given: Any
 ) -> None:
     """Show rows of TASK, or of all tasks, and the state of their runs."""
-    app = open_app(options)
-    where = read_task_filter(app, task, given)
-    order = order or ("due" if where.rows is None else "key")
     if count:
-        counts = with_backend(app, options, lambda backend: app.tasks.count(backend, where))
+        counts = with_backend(
+            options, lambda backend: backend.app.tasks.count(backend, read_task_filter(backend.app, task, given))
+        )
         if options.json:
             print_json({"counts": dict(counts)})
         else:
@@ -65,9 +113,11 @@ def records(
         return
 
     async def look(backend: Backend) -> TaskPage:
-        return await app.tasks.records(backend, where, limit=limit, after=after, order=order)
+        where = read_task_filter(backend.app, task, given)
+        by: Any = order or ("due" if where.rows is None else "key")
+        return await backend.app.tasks.records(backend, where, limit=limit, after=after, order=by)
 
-    page = with_backend(app, options, look)
+    page = with_backend(options, look)
     if options.json:
         print_json(page)
         return
@@ -90,8 +140,7 @@ def show(options: Options, task: str, key: str) -> None:
 
     Write a KEY of several columns as a JSON array: '[7, "a"]'.
     """
-    app = open_app(options)
-    record = with_backend(app, options, lambda backend: app.tasks.find(backend, task, key))
+    record = with_backend(options, lambda backend: backend.app.tasks.find(backend, task, key))
     if record is None:
         raise DataError(f"{task} has no record of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
     if options.json:
@@ -107,16 +156,11 @@ def show(options: Options, task: str, key: str) -> None:
 @pass_options
 def explain(options: Options, task: str, key: str) -> None:
     """Say why TASK has run, or not, for the row with this KEY; several columns as a JSON array."""
-    app = open_app(options)
-    found = with_backend(app, options, lambda backend: app.tasks.explain(backend, task, key))
+    found = with_backend(options, lambda backend: backend.app.tasks.explain(backend, task, key))
     if options.json:
         print_json(plain(found) | {"job": None if found.record is None else found.record.job})
     else:
         click.echo(visible(str(found)))
-
-
-for _command in (retry, cancel, skip, delete, pause, resume, reconcile):
-    command.add_command(_command)
 
 
 # ----- what is shown
@@ -145,3 +189,111 @@ def _record_row(record: TaskRecord) -> tuple[str, ...]:
     change = record.change if record.gone is None else f"{record.change}, {record.gone}"
     error = first_line(record.error or "")
     return (record.task, key_text(record.key), state, str(record.attempt or 0), run_at, change, error)
+
+
+_all = click.option("--all", "everything", is_flag=True, help="All rows of all tasks.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several rows.")
+
+
+def _changing(verb: str) -> Callable[[F], click.Command]:
+    options = (click.argument("task", required=False), task_filter_options, _all, _yes, json_option(), pass_options)
+
+    def make(change: F) -> click.Command:
+        return command.command(verb)(functools.reduce(lambda made, option: option(made), reversed(options), change))
+
+    return make
+
+
+@_changing("retry")
+def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+    """Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.
+
+    Their attempts count from one. Running rows run once more afterwards.
+    """
+    _change(options, "retry", task, given, everything=everything, sure=yes)
+
+
+@_changing("cancel")
+def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+    """Cancel runs of TASK, or of all tasks.
+
+    Pending runs never start; running ones are asked to stop.
+    """
+    _change(options, "cancel", task, given, "pending", "running", everything=everything, sure=yes)
+
+
+@_changing("skip")
+def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+    """End pending runs of TASK, or of all tasks, as skipped. A row's next change runs."""
+    _change(options, "skip", task, given, "pending", everything=everything, sure=yes)
+
+
+@_changing("delete")
+def delete(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+    """Delete the records of TASK, or of all tasks. The rows of the table stay.
+
+    Cancels pending runs and asks running ones to stop; repeat the command afterwards.
+    """
+    _change(options, "delete", task, given, everything=everything, sure=yes)
+
+
+@command.command("pause")
+@click.argument("task")
+@pass_options
+def pause(options: Options, task: str) -> None:
+    """Pause TASK on all machines. Running runs continue."""
+    with_backend(options, lambda backend: backend.app.tasks.pause(backend, task))
+    say(f"{task} is paused. Running ones continue; no other ones start.")
+
+
+@command.command("resume")
+@click.argument("task")
+@pass_options
+def resume(options: Options, task: str) -> None:
+    """Resume a paused TASK."""
+    count = with_backend(options, lambda backend: backend.app.tasks.resume(backend, task))
+    say(f"{task} runs again; {counted(count, 'run')} that had been deferred {'is' if count == 1 else 'are'} due now.")
+
+
+@command.command("reconcile")
+@click.argument("task")
+@pass_options
+def reconcile(options: Options, task: str) -> None:
+    """Check all rows of TASK again. The planner does it; penstock tasks shows its progress."""
+    with_backend(options, lambda backend: backend.app.tasks.reconcile(backend, task))
+    say(f"All rows of {task} will be checked by the planner.")
+
+
+# ----- steps
+
+_DONE = {"retry": "retried", "cancel": "asked to be canceled", "skip": "skipped", "delete": "forgotten"}
+
+
+def _change(
+    options: Options,
+    verb: str,
+    task: str | None,
+    given: dict[str, Any],
+    *states: str,
+    everything: bool,
+    sure: bool,
+) -> None:
+    if task is None and not everything and all(value is None for value in given.values()):
+        options_of = "--state, --error, --has-error, --key, --table, --rows"
+        raise click.UsageError(f"Say which rows to {verb}: a task, {options_of}; or --all.")
+
+    async def change(backend: Backend) -> tuple[int, int]:
+        where = read_task_filter(backend.app, task, given)
+        if states:
+            where = where.in_states(*states, verb=_DONE[verb])
+        counts = await backend.app.tasks.count(backend, where)
+        found = sum(number for state, number in counts.items() if state != "gone")
+        confirm_many(found, verb, "row", sure=sure)
+        act = getattr(backend.app.tasks, verb)
+        return found, await act(backend, where, everything=True) if found else 0
+
+    found, changed = with_backend(options, change)
+    if options.json:
+        print_json({"found": found, "changed": changed})
+    else:
+        say(f"{counted(changed, 'row')} {_DONE[verb]}, of {found:,}." if found else "There are no such rows.")

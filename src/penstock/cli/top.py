@@ -9,19 +9,27 @@ import asyncio
 import contextlib
 import importlib
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
 import click
+from rich import box
+from rich.console import Group
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from penstock.app import App, Backend
-from penstock.cli.opening import complete, open_app, open_backend
+from penstock.app import Backend
+from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import make_console, print_json
-from penstock.cli.topview import Look, as_data, draw
 from penstock.clock import SystemClock
+from penstock.jobs.job import DEFAULT_POOL
+from penstock.store.contract.overview import Activity, LeaseRow
+from penstock.store.contract.pools import PoolRow
 
 _WINDOW = 10.0  # seconds, for rates
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
@@ -36,20 +44,19 @@ _SHARE = 4  # looking takes at most one part in so many of the time, however muc
 @pass_options
 def command(options: Options, once: bool, interval: float) -> None:
     """Watch pools and workers: running, waiting and failing jobs, and rates over ten seconds. q ends it."""
-    app = open_app(options)
+    every = None if once or options.json or not sys.stdout.isatty() else interval
     with contextlib.suppress(KeyboardInterrupt):
-        complete(_watch(app, options, None if once or options.json or not sys.stdout.isatty() else interval))
+        with_backend(options, lambda backend: _watch(backend, options, every))
 
 
-async def _watch(app: App, options: Options, interval: float | None) -> None:
-    async with open_backend(app, options) as backend:
-        seen = await look(backend)
-        if options.json:
-            print_json(as_data(seen))
-        elif interval is None:
-            make_console().print(draw(seen))
-        else:
-            await _live(backend, seen, interval)
+async def _watch(backend: Backend, options: Options, interval: float | None) -> None:
+    seen = await look(backend)
+    if options.json:
+        print_json(as_data(seen))
+    elif interval is None:
+        make_console().print(draw(seen))
+    else:
+        await _live(backend, seen, interval)
 
 
 async def _live(backend: Backend, seen: Look, interval: float) -> None:
@@ -64,10 +71,8 @@ async def _live(backend: Backend, seen: Look, interval: float) -> None:
 
 
 async def look(backend: Backend) -> Look:
-    """What goes on now: pools, jobs and leases, all of one moment."""
     store, now = backend.engine.store, SystemClock().now()
-    session = await store.begin_read()
-    try:
+    async with snapshot(backend) as session:
         return Look(
             now,
             _WINDOW,
@@ -75,8 +80,6 @@ async def look(backend: Backend) -> Look:
             await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
             [one for one in await store.leases.list(session) if one.is_worker],
         )
-    finally:
-        await session.rollback()
 
 
 async def _told_within(event: asyncio.Event, seconds: float) -> bool:
@@ -120,3 +123,118 @@ def _keys_at_once() -> Iterator[bool]:
         yield True
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+_ENDS = ("success", "failed", "canceled", "skipped")
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at one moment; ends are counted over `window` seconds."""
+
+    now: datetime
+    window: float
+    pools: Sequence[PoolRow]
+    activity: Sequence[Activity]
+    workers: Sequence[LeaseRow]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow:
+    name: str
+    limit: int | None
+    paused: bool
+    running: int
+    ready: int
+    scheduled: int
+    ended: float  # per second
+    failed: int  # within the window
+    waits: float | None  # seconds since the oldest ready job could have started
+
+
+def pools_of(seen: Look) -> list[PoolNow]:
+    found = {(one.pool, one.place): one for one in seen.activity}
+    limits = {pool.name: pool for pool in seen.pools}
+    names = sorted(limits.keys() | {one.pool for one in seen.activity} | {DEFAULT_POOL})
+    names.sort(key=lambda name: name != DEFAULT_POOL)
+
+    def count(pool: str, *places: str) -> int:
+        return sum(found[pool, place].count for place in places if (pool, place) in found)
+
+    def of(name: str) -> PoolNow:
+        ready, limit = found.get((name, "ready")), limits.get(name)
+        return PoolNow(
+            name=name,
+            limit=None if limit is None else limit.max_parallelism,
+            paused=limit is not None and limit.paused,
+            running=count(name, "running"),
+            ready=count(name, "ready", "completing"),
+            scheduled=count(name, "scheduled"),
+            ended=count(name, *_ENDS) / seen.window,
+            failed=count(name, "failed"),
+            waits=None if ready is None else max(0.0, (seen.now - ready.first).total_seconds()),
+        )
+
+    return [of(name) for name in names]
+
+
+def as_data(seen: Look) -> dict[str, Any]:
+    return {"now": seen.now, "window": seen.window, "pools": pools_of(seen), "workers": seen.workers}
+
+
+def draw(seen: Look) -> Group:
+    pools = pools_of(seen)
+    running, ready = sum(pool.running for pool in pools), sum(pool.ready for pool in pools)
+    rate = sum(pool.ended for pool in pools)
+    workers = f"{len(seen.workers)} worker{'' if len(seen.workers) == 1 else 's'}"
+    jobs = f"{running:,} running  {ready:,} ready  {rate:,.1f} ended/s in {seen.window:g} s"
+    head = f"{seen.now:%Y-%m-%d %H:%M:%SZ}  {workers}  {jobs}"
+    return Group(Text(head, style="bold"), Text(), _pools(pools), Text(), _workers(seen), Text(), _oldest(seen))
+
+
+def _pools(pools: Sequence[PoolNow]) -> Table:
+    table = _table("pool", "limit", "running", "ready", "scheduled", "ended/s", "failed", "waits")
+    for pool in pools:
+        limit = "paused" if pool.paused else "-" if pool.limit is None else f"{pool.limit:,}"
+        counts = (f"{number:,}" for number in (pool.running, pool.ready, pool.scheduled))
+        failed = Text(f"{pool.failed:,}", style="red" if pool.failed else "")
+        table.add_row(Text(pool.name), limit, *counts, f"{pool.ended:,.1f}", failed, _span(pool.waits))
+    return table
+
+
+def _workers(seen: Look) -> Table:
+    table = _table("worker", "lease", "jobs", "up", "lease ends in")
+    for worker in seen.workers:
+        left = (worker.expires_at - seen.now).total_seconds()
+        ends = Text("over", style="red") if left <= 0 else Text(_span(left))
+        up = _span((seen.now - worker.started_at).total_seconds())
+        table.add_row(Text(worker.worker), str(worker.lease), f"{worker.running:,}", up, ends)
+    if not seen.workers:
+        table.add_row(Text("no worker runs", style="red"), *[""] * 4)
+    return table
+
+
+def _oldest(seen: Look) -> Text:
+    parts = []
+    for place, begin in (("running", "runs longest, for"), ("ready", "waits longest, for")):
+        if ones := [one for one in seen.activity if one.place == place]:
+            oldest = min(ones, key=lambda one: one.first)
+            seconds = max(0.0, (seen.now - oldest.first).total_seconds())
+            parts.append(f"oldest {place} job: {begin} {_span(seconds)}, in pool {oldest.pool}")
+    return Text("\n".join(parts) or "nothing runs, nothing is ready", style="dim")
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    table.add_column(first, overflow="fold", min_width=8)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), _UNITS[-1])
+    return f"{seconds / size:.{int(size == 1)}f} {unit}"

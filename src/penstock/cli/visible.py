@@ -18,20 +18,16 @@ _IN_LINE = str.maketrans(_STEERING | {ord("\n"): "⏎", ord("\t"): " "})
 
 
 def visible(text: str) -> str:
-    """A text of one line or more."""
     return text.replace("\r\n", "\n").translate(_IN_TEXT)
 
 
 def visible_line(text: str) -> str:
-    """A text on one line."""
     return text.replace("\r\n", "\n").translate(_IN_LINE)
 
 
 def first_line(text: str) -> str:
-    """The first of the lines of a text."""
     return next(iter(text.splitlines()), "")
 
 
 def visible_json(text: str) -> str:
-    """A text of JSON."""
     return text.translate(_IN_JSON)

@@ -16,8 +16,7 @@ from types import FrameType
 import click
 
 from penstock.app import SERVICES, App, Backend
-from penstock.cli.ending import end_process
-from penstock.cli.opening import complete_serving, open_app
+from penstock.cli.opening import complete_serving, end_process, open_app
 from penstock.cli.options import Options, pass_options
 from penstock.config import Config
 from penstock.observe.logs import event
@@ -54,7 +53,6 @@ async def _work(app: App, config: Config) -> None:
 
 
 def _metrics_served(backend: Backend) -> AbstractAsyncContextManager[None]:
-    """The metrics on their port; only who wants them loads the server."""
     if not backend.config.metrics_port:
         return nullcontext()
     served: AbstractAsyncContextManager[None] = importlib.import_module("penstock.server.run").metrics_served(backend)

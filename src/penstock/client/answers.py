@@ -8,28 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from penstock import errors
 from penstock.client.encoding import decode
-from penstock.errors import (
-    ApplicationError,
-    CallTimeout,
-    Conflict,
-    DatabaseBusy,
-    DatabaseFull,
-    DatabaseUnavailable,
-    InputError,
-    LimitExceeded,
-    LockTaken,
-    Overloaded,
-    PenstockError,
-    TryAgain,
-)
 
 _OK, _BAD_REQUEST, _NOT_FOUND, _TOO_LARGE, _TOO_MANY, _INTERNAL = 200, 400, 404, 413, 429, 500
 _GATEWAY = frozenset({502, 503, 504})  # said by a proxy, unless a code tells more
 _LONGEST_TEXT = 500
 
 
-class FunctionError(PenstockError):
+class FunctionError(errors.PenstockError):
     """The function does not exist, refused its arguments, or failed. `ApplicationError` is separate.
 
     Attributes:
@@ -43,41 +30,33 @@ class FunctionError(PenstockError):
         self.request_id = request_id
 
 
-class ServerUnreachable(TryAgain):
+class ServerUnreachable(errors.TryAgain):
     """The client cannot reach the server. ``facts["uncertain"]`` is true if the call may have reached it."""
 
     code = "server_unreachable"
 
 
-class ServerError(PenstockError):
+class ServerError(errors.PenstockError):
     """The server failed, or is no penstock server."""
 
     code = "server_error"
 
 
-_AGAIN: dict[str, type[TryAgain]] = {
-    "Conflict": Conflict,
-    "CommitUncertain": DatabaseUnavailable,
-    "DatabaseUnavailable": DatabaseUnavailable,
-    "DatabaseBusy": DatabaseBusy,
-    "DatabaseFull": DatabaseFull,
-    "CallTimeout": CallTimeout,
-    "LockTaken": LockTaken,
-    "Overloaded": Overloaded,
+_AGAIN: dict[str, type[errors.TryAgain]] = {
+    "Conflict": errors.Conflict,
+    "CommitUncertain": errors.DatabaseUnavailable,
+    "DatabaseUnavailable": errors.DatabaseUnavailable,
+    "DatabaseBusy": errors.DatabaseBusy,
+    "DatabaseFull": errors.DatabaseFull,
+    "CallTimeout": errors.CallTimeout,
+    "LockTaken": errors.LockTaken,
+    "Overloaded": errors.Overloaded,
 }
 _UNCERTAIN = frozenset({"CommitUncertain", "ShuttingDown"})
 
 
 def read_answer(status: int, headers: Mapping[str, str], content: bytes) -> Any:
-    """The value of an answer.
-
-    Raises:
-        ApplicationError: The function raised it.
-        FunctionError: The function was not found, refused its arguments, or failed.
-        TryAgain: Nothing is wrong with the call; see its kinds.
-        InputError: The server could not read the call.
-        ServerError: It is not an answer of a penstock server, or the server failed.
-    """
+    """The value of an answer, or the error that it stands for, raised."""
     found = _read(content)
     if status == _OK and found.get("status") == "success":
         return found.get("value")
@@ -89,29 +68,33 @@ def read_answer(status: int, headers: Mapping[str, str], content: bytes) -> Any:
 def _read(content: bytes) -> dict[str, Any]:
     try:
         found = decode(content)
-    except (ValueError, PenstockError):
+    except (ValueError, errors.PenstockError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _function_error(found: dict[str, Any], headers: Mapping[str, str]) -> PenstockError:
+def _function_error(found: dict[str, Any], headers: Mapping[str, str]) -> errors.PenstockError:
     if "errorData" in found:
-        return ApplicationError(found["errorData"])
+        return errors.ApplicationError(found["errorData"])
     return FunctionError(str(found.get("errorMessage")), headers.get("x-request-id", ""))
 
 
-def _refusal(status: int, headers: Mapping[str, str], found: dict[str, Any], content: bytes) -> PenstockError:
+def _refusal(status: int, headers: Mapping[str, str], found: dict[str, Any], content: bytes) -> errors.PenstockError:
     code, message = str(found.get("code", "")), str(found.get("message", ""))
     facts: dict[str, Any] = {"status": status, "reason": code, "request_id": headers.get("x-request-id", "")}
     if status in _GATEWAY or status == _TOO_MANY:
-        again = Overloaded if status == _TOO_MANY else _AGAIN.get(code, TryAgain if code else ServerUnreachable)
+        again = (
+            errors.Overloaded
+            if status == _TOO_MANY
+            else _AGAIN.get(code, errors.TryAgain if code else ServerUnreachable)
+        )
         uncertain = code in _UNCERTAIN or again is ServerUnreachable
         text = message or f"The server cannot be reached: a proxy answered with status {status}."
         return again(text, uncertain=uncertain, retry_after=_seconds(headers), **facts)
     if status == _TOO_LARGE:
-        return LimitExceeded(message or "The call is too large for the server.", **facts)
+        return errors.LimitExceeded(message or "The call is too large for the server.", **facts)
     if _BAD_REQUEST <= status < _INTERNAL and code and status != _NOT_FOUND:
-        return InputError(message, **facts)
+        return errors.InputError(message, **facts)
     text = message or content[:_LONGEST_TEXT].decode("utf-8", "replace")
     return ServerError(
         f"The server answered with status {status}: {text}", fix="Is this the URL of a penstock server?", **facts

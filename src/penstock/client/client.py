@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.client.answers import ServerUnreachable, read_answer
@@ -25,8 +24,6 @@ _LONGEST_PAUSE = 30.0
 
 
 class _Caller:
-    """What both clients share: how calls are written, and whether one is sent again."""
-
     def __init__(self, url: str, retries: int, mutation_retries: int) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r} is not the URL of a server.", fix="Use http://host:port, or https://….")
@@ -41,7 +38,7 @@ class _Caller:
         )
 
     def _pause(self, kind: _Kind, attempt: int, error: TryAgain) -> float:
-        """After how many seconds a call is sent again; raises the error if it is not."""
+        """Seconds until a call is sent again; raises the error if it is not."""
         uncertain = kind != "query" and error.facts.get("uncertain")
         if attempt > self._retries.get(kind, 0) or uncertain:
             raise error
@@ -110,9 +107,7 @@ class Client(_Caller):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def _call(self, kind: _Kind, path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Any:
@@ -170,9 +165,7 @@ class AsyncClient(_Caller):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self.close()
 
     async def _call(self, kind: _Kind, path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Any:

@@ -20,11 +20,7 @@ from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_
 
 
 def encode(value: Any) -> bytes:
-    """A value as JSON text.
-
-    Raises:
-        ValueInvalid: It holds what no function can take.
-    """
+    """A value as JSON text; ValueInvalid if no function can take it."""
     try:
         return json.dumps(_encoded(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except UnicodeEncodeError as error:
@@ -34,7 +30,6 @@ def encode(value: Any) -> bytes:
 
 
 def decode(text: bytes) -> Any:
-    """The value of a JSON text that a server has sent."""
     return json.loads(text, object_hook=_untagged)
 
 
@@ -87,7 +82,6 @@ def _as_text(value: Any) -> Any:
 
 
 def _duration(value: timedelta) -> str:
-    """A duration in ISO 8601, to the microsecond."""
     sign, value = ("-", -value) if value < timedelta(0) else ("", value)
     seconds = f"{value.seconds}.{value.microseconds:06d}"
     return f"{sign}P{value.days}DT{seconds}S"

@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from penstock.crons.schedule import Schedule, last_due, next_due
-from penstock.crons.wall import in_utc
-
-CatchUp = Literal["skip", "one", "all"]
-Overlap = Literal["skip", "wait"]
+from penstock.crons.cron import CatchUp, Cron, Overlap
+from penstock.crons.schedule import Schedule, in_utc, last_due, next_due
 
 IN_TIME = timedelta(minutes=1)  # two take-overs of a dead process's work are shorter than this
 MOST_AT_ONCE = 100
@@ -22,19 +19,10 @@ MOST_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Which planned times are to be run, and which comes next.
-
-    Attributes:
-        run: Planned times to be run, the earliest first.
-        last: The last planned time that is decided on, from which the next step goes on.
-        next: The planned time after that. It has come already if more are to be run than one step may give.
-        skipped: The first and the last planned time that are not run, or None.
-    """
-
-    run: tuple[datetime, ...]
-    last: datetime
-    next: datetime
-    skipped: tuple[datetime, datetime] | None = None
+    run: tuple[datetime, ...]  # planned times to be run, the earliest first
+    last: datetime  # the last planned time that is decided on, from which the next step goes on
+    next: datetime  # the planned time after that. It has come already if more are to be run than one step may give
+    skipped: tuple[datetime, datetime] | None = None  # the first and the last planned time that are not run, or None
 
 
 def catch_up(
@@ -48,18 +36,7 @@ def catch_up(
 ) -> Due:
     """Which planned times since the last one are to be run now.
 
-    Several planned times have passed when nobody looked for a while, or when a run took longer than the time to the
-    next one. Convex runs the earliest of them and logs that it skips the others; ``one`` runs the latest, so that a run
-    that is told its planned time does what is wanted now.
-
-    Args:
-        schedule: When it is due.
-        policy: ``skip`` runs the latest planned time if it has only just come, and nothing that was missed. ``one``
-            runs the latest one, however late it is. ``all`` runs each of them.
-        last: The last planned time that was run or skipped; for a new cron, when it was declared. Aware.
-        now: The time of the decision; if it lies before the last planned time, nothing is due. Aware.
-        most: How many planned times ``all`` gives in one step, at least 1.
-        in_time: By how much a planned time may be late and still count as not missed, for ``skip``.
+    ``skip`` runs the latest if it has only just come; ``one`` the latest, however late; ``all`` runs each.
     """
     first = next_due(schedule, last)
     latest = last_due(schedule, last, now)
@@ -82,8 +59,6 @@ def _all(schedule: Schedule, first: datetime, latest: datetime, most: int) -> Du
 
 
 class Admission(enum.Enum):
-    """What becomes of a planned time that is to be run."""
-
     RUN = "run"
     SKIP = "skip"
     WAIT = "wait"
@@ -98,13 +73,38 @@ ADMISSIONS: dict[tuple[Overlap, bool], Admission] = {
 
 
 def admit(overlap: Overlap, *, under_way: bool) -> Admission:
-    """Whether a planned time is run, so that at most one run of a cron is under way.
-
-    ``skip`` passes over it, as Convex does; ``wait`` leaves it to be decided anew when the run under way has ended, and
-    what has come by then is a matter of catching up.
-
-    Args:
-        overlap: What the cron wants.
-        under_way: Whether an earlier run of it has not ended yet, its further attempts included.
-    """
+    """Whether a planned time is run while an earlier run, its further attempts included, is under way or not."""
     return ADMISSIONS[overlap, under_way]
+
+
+Reason = Literal["missed", "under way"]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    first: datetime  # the first of them
+    last: datetime  # the last of them
+    reason: Reason  # they were missed and are not caught up, or an earlier run is still under way
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    run: datetime | None  # the planned time that is run now, or None
+    last: datetime  # the last planned time that is decided on
+    next: datetime  # the planned time after that; it may have come already
+    skips: tuple[Skip, ...] = ()  # what is not run
+
+
+def decide(cron: Cron, last: datetime, now: datetime, *, under_way: bool) -> Decision | None:
+    """What to do now about a cron, of which one planned time runs at once; None if it waits for that run."""
+    due = catch_up(cron.schedule, cron.catch_up, last, now, most=1)
+    skips = (Skip(*due.skipped, "missed"),) if due.skipped else ()
+    if not due.run:
+        return Decision(None, due.last, due.next, skips)
+    (planned,) = due.run
+    admission = admit(cron.overlap, under_way=under_way)
+    if admission is Admission.WAIT:
+        return None
+    if admission is Admission.SKIP:
+        return Decision(None, due.last, due.next, (*skips, Skip(planned, planned, "under way")))
+    return Decision(planned, due.last, due.next, skips)

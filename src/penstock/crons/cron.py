@@ -9,14 +9,13 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import get_args
+from typing import Literal, get_args
 
-from penstock.crons.catchup import CatchUp, Overlap
-from penstock.crons.expression import CronExpression
-from penstock.crons.schedule import Interval, Schedule, next_due
-from penstock.crons.wall import in_utc
+from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc, next_due
 from penstock.errors import DeclarationError, ValueInvalid
 
+CatchUp = Literal["skip", "one", "all"]
+Overlap = Literal["skip", "wait"]
 _LONGEST_NAME = 100
 _LONGEST_JITTER = timedelta(days=1)
 _BITS = 64
@@ -24,24 +23,7 @@ _BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Something that is run at the times of a schedule, one run at a time.
-
-    The defaults are those of Convex, which has no others: missed runs become one, and a run that comes while another is
-    under way is skipped. Only its spread of up to a minute is not taken over.
-
-    Args:
-        name: Its name, unique in the app: printable ASCII, at most 100 characters.
-        schedule: When it is due.
-        catch_up: What becomes of planned times that have passed: run none that was missed (``skip``), only the latest
-            (``one``), or each of them (``all``).
-        overlap: What becomes of a planned time that comes while a run is under way: it is skipped (``skip``), or
-            decided anew when that run has ended (``wait``).
-        jitter: By how much a run may begin later than planned, so that not all crons begin at once; at most a day, and
-            always before the next planned time.
-
-    Raises:
-        DeclarationError: The name, the schedule or one of the policies cannot be.
-    """
+    """Something that is run at the times of a schedule, one run at a time. The defaults are those of Convex."""
 
     name: str
     schedule: Schedule
@@ -72,27 +54,14 @@ class Cron:
             )
 
     def begin(self, planned: datetime, chance: float | None = None) -> datetime:
-        """When the run of a planned time begins: not before it, and before the next one; in UTC.
-
-        Args:
-            planned: A planned time, aware.
-            chance: A number in [0, 1); None for the one that belongs to the cron's name, so that all its runs begin
-                equally late.
-
-        Raises:
-            ValueInvalid: The chance is no such number, or the planned time has no time zone.
-        """
+        """When the run of a planned time begins, in UTC: before the next planned time."""
         share = chance_of(self.name) if chance is None else _checked(chance)
         room = min(self.jitter, next_due(self.schedule, planned) - planned)
         return in_utc(planned) + int(share * (room // timedelta.resolution)) * timedelta.resolution
 
 
 def check_name(name: object) -> None:
-    """Refuse what cannot be the name of a cron.
-
-    Raises:
-        DeclarationError: It is no text, is empty, longer than 100 characters, or not printable ASCII.
-    """
+    """Refuse a name that is not 1 to 100 printable ASCII characters."""
     if not isinstance(name, str):
         raise DeclarationError(f"The name of a cron is text, not {name!r}.", fix='Write "send reminders".')
     if not name.strip() or len(name) > _LONGEST_NAME:
@@ -108,7 +77,7 @@ def check_name(name: object) -> None:
 
 
 def chance_of(name: str) -> Fraction:
-    """A number in [0, 1) that belongs to a name: the same in each process and for ever, spread evenly over names."""
+    """A number in [0, 1) that belongs to a name: stable, and spread evenly over names."""
     digest = hashlib.blake2b(name.encode(), digest_size=_BITS // 8).digest()
     return Fraction(int.from_bytes(digest, "big"), 1 << _BITS)
 

@@ -10,8 +10,7 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from penstock.crons.cron import chance_of, check_name
-from penstock.crons.expression import CronExpression
-from penstock.crons.schedule import Interval
+from penstock.crons.schedule import CronExpression, Interval
 from penstock.errors import DeclarationError
 
 Weekday = Literal["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"]
@@ -76,18 +75,7 @@ def daily(name: str, hour: int, minute: int | None = None, *, timezone: str = "U
 def weekly(
     name: str, weekday: Weekday, hour: int, minute: int | None = None, *, timezone: str = "UTC"
 ) -> CronExpression:
-    """Every week on a day, at a time.
-
-    Args:
-        name: The cron's name, from which a minute is taken that is not given: always the same one.
-        weekday: Day of the week: ``monday``, ``tuesday`` and so on.
-        hour: Hour of the day, 0 to 23.
-        minute: Minute of the hour, 0 to 59.
-        timezone: IANA name of the time zone.
-
-    Raises:
-        DeclarationError: The name, the day, the time or the time zone cannot be.
-    """
+    """Every week on a day, ``monday`` and so on, at a time; the rest is as for `daily`."""
     if weekday not in _WEEKDAYS:
         raise DeclarationError(f"weekly: {weekday!r} is no weekday.", fix=f"Write one of {', '.join(_WEEKDAYS)}.")
     _check_number("weekly", "hour", hour, 0, 23)
@@ -98,17 +86,9 @@ def weekly(
 def monthly(
     name: str, day: int | Literal["last"], hour: int, minute: int | None = None, *, timezone: str = "UTC"
 ) -> CronExpression:
-    """Every month on a day, at a time. A month that has no such day is left out, as in Convex.
+    """Every month on a day, 1 to 31 or ``last``, at a time; the rest is as for `daily`.
 
-    Args:
-        name: The cron's name, from which a minute is taken that is not given: always the same one.
-        day: Day of the month, 1 to 31, or ``last`` for the last one of each month.
-        hour: Hour of the day, 0 to 23.
-        minute: Minute of the hour, 0 to 59.
-        timezone: IANA name of the time zone.
-
-    Raises:
-        DeclarationError: The name, the day, the time or the time zone cannot be.
+    A month that has no such day is left out, as in Convex.
     """
     if day != "last":
         _check_number("monthly", "day", day, 1, 31, other="last")

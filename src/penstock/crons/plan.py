@@ -12,11 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from penstock.crons.catchup import CatchUp, Overlap
-from penstock.crons.cron import Cron
-from penstock.crons.expression import CronExpression
-from penstock.crons.schedule import Interval, Schedule, next_due
-from penstock.crons.wall import in_utc
+from penstock.crons.cron import CatchUp, Cron, Overlap
+from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc, next_due
 from penstock.errors import DeclarationError
 
 _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
@@ -24,59 +21,35 @@ _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", t
 
 @dataclass(frozen=True, slots=True)
 class CronPlan:
-    """What is to be run when, as it is stored: a row that cannot be understood is one row, and stops no other.
-
-    Attributes:
-        schedule: See `schedule_text`.
-        jitter: In seconds.
-        function: Name of the function that it runs.
-        job: The job that a run is, as text.
-        takes_planned_at: Whether the function is given the planned time.
-        declared: Whether a program declares it; if not, it was created at run time.
-    """
+    """What is to be run when, as it is stored: a row that cannot be understood is one row, and stops no other."""
 
     name: str
-    schedule: str
+    schedule: str  # see `schedule_text`
     catch_up: CatchUp
     overlap: Overlap
-    jitter: float
-    function: str
-    job: str
-    takes_planned_at: bool
-    declared: bool
+    jitter: float  # in seconds
+    function: str  # name of the function that it runs
+    job: str  # the job that a run is, as text
+    takes_planned_at: bool  # whether the function is given the planned time
+    declared: bool  # whether a program declares it; if not, it was created at run time
 
     def cron(self) -> Cron:
-        """The cron that it is.
-
-        Raises:
-            DeclarationError: It cannot be understood, such as a time zone that this machine does not know.
-        """
+        """The cron; DeclarationError if it cannot be read, such as a time zone unknown to this machine."""
         jitter = timedelta(seconds=self.jitter)
         return Cron(self.name, schedule_of(self.schedule), self.catch_up, self.overlap, jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptCron:
-    """A plan, and how far it has come.
-
-    Attributes:
-        paused: Whether nothing is run until it is resumed.
-        last_at: All planned times up to here are decided on.
-        next_at: The planned time after that.
-        job_id: The job of its last run, if there was one.
-        planned_at: The planned time of that run.
-    """
-
     plan: CronPlan
-    paused: bool
-    last_at: datetime
-    next_at: datetime
-    job_id: UUID | None = None
-    planned_at: datetime | None = None
+    paused: bool  # whether nothing is run until it is resumed
+    last_at: datetime  # all planned times up to here are decided on
+    next_at: datetime  # the planned time after that
+    job_id: UUID | None = None  # the job of its last run, if there was one
+    planned_at: datetime | None = None  # the planned time of that run
 
 
 def plan_of(cron: Cron, *, function: str, job: str, takes_planned_at: bool = False, declared: bool = False) -> CronPlan:
-    """A cron and what it runs, as they are stored."""
     return CronPlan(
         name=cron.name,
         schedule=schedule_text(cron.schedule),
@@ -96,10 +69,9 @@ def begun(plan: CronPlan, now: datetime) -> KeptCron:
 
 
 def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
-    """A cron with another plan; as it is if the schedule is the same.
+    """A cron with another plan.
 
-    Another schedule counts from now, so that it does not run again what the one before has run. If that one was late,
-    it counts from the planned time that was to come, so that what was missed is caught up.
+    Another schedule counts from now, so that nothing runs twice. If the old one was late, its next time is caught up.
     """
     since = kept.last_at
     if plan.schedule != kept.plan.schedule:
@@ -131,11 +103,6 @@ def schedule_text(schedule: Schedule) -> str:
 
 
 def schedule_of(text: str) -> Schedule:
-    """The schedule that `schedule_text` wrote.
-
-    Raises:
-        DeclarationError: It is none, or names a time zone that this machine does not know.
-    """
     try:
         given: dict[str, Any] = json.loads(text)
         if "expression" in given:

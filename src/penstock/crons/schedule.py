@@ -1,17 +1,200 @@
 """Schedules: when something that comes again and again is next due.
 
-Owns intervals, and the questions that are asked of every schedule. Leaves cron expressions to `crons/expression`, and
-what becomes of times that have passed unserved to `crons/catchup`.
+A cron expression is matched by the library cronsim, which is only ever given what a clock on the wall shows, never a
+time zone. What becomes of times that have passed unserved is decided in `crons/catchup`.
 """
 
 from __future__ import annotations
 
+import difflib
+import zoneinfo
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 
-from penstock.crons.expression import CronExpression
-from penstock.crons.wall import EPOCH, SECOND, in_utc
-from penstock.errors import DeclarationError
+from cronsim import CronSim, CronSimError
+
+from penstock.errors import DeclarationError, ValueInvalid
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)  # no clock was ever set by more, and none twice within one
+
+
+@lru_cache
+def zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:  # what a missing file, a bad name, a folder's name gives
+        near = difflib.get_close_matches(name, sorted(zoneinfo.available_timezones()), n=1)
+        meant = f"Did you mean {near[0]!r}?" if near else "Write the IANA name of a place, such as 'Europe/Prague'."
+        raise DeclarationError(f"There is no time zone {name!r}.", fix=meant) from error
+
+
+def check_zone(name: object) -> None:
+    if not isinstance(name, str):
+        raise DeclarationError(f"A time zone is given by its name, not as {name!r}.", fix="Write 'Europe/Prague'.")
+    zone(name)
+
+
+def in_utc(moment: datetime) -> datetime:
+    """The same instant in UTC; ValueInvalid if it has no time zone."""
+    if moment.tzinfo is None:
+        raise ValueInvalid(f"{moment} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
+    return moment.astimezone(UTC)
+
+
+def shown(instant: datetime, place: tzinfo) -> datetime:
+    """The naive time that a clock there shows at an instant."""
+    return instant.astimezone(place).replace(tzinfo=None)
+
+
+def first_instant(wall: datetime, place: tzinfo) -> datetime:
+    """The first instant, in UTC, at which a clock there shows a time, or jumps over it."""
+    instant = wall.replace(tzinfo=place, fold=0).astimezone(UTC)
+    if shown(instant, place) == wall:
+        return instant
+    # In a gap, fold=1 gives an instant before the jump, and fold=0 one that is not before it (PEP 495).
+    before = wall.replace(tzinfo=place, fold=1).astimezone(UTC)
+    return change_within(before, instant, place) or instant
+
+
+def change_within(start: datetime, end: datetime, place: tzinfo) -> datetime | None:
+    """When a clock there is set in ``(start, end]``, at most a day long."""
+    before = _offset(start, place)
+    if before == _offset(end, place):
+        return None
+    while end - start > SECOND:
+        middle = start + (end - start) // 2
+        middle = max(middle.replace(microsecond=0), start + SECOND)
+        if _offset(middle, place) == before:
+            start = middle
+        else:
+            end = middle
+    return end
+
+
+def _offset(instant: datetime, place: tzinfo) -> timedelta:
+    return instant.astimezone(place).utcoffset() or timedelta(0)
+
+
+_LONGEST_TEXT = 256
+_EXAMPLES = "Write minute, hour, day of month, month and day of week, such as '30 9 * * MON-FRI'"
+_YEARS = 366 * DAY
+_SEARCHED = 50 * _YEARS  # the rarest day that a calendar has, a given weekday as 29 February, comes every 40 years
+_RULED = EPOCH + 130 * _YEARS  # beyond the changes that zones list one by one: what comes here comes for ever
+
+
+@dataclass(frozen=True, slots=True)
+class CronExpression:
+    """A cron expression, in a time zone.
+
+    The syntax and the meaning are those of Debian's cron, as the library cronsim has them: ``*``, lists, ranges, steps,
+    names of months and weekdays; where both days are restricted, either may match; also ``L`` and ``LW`` as day of
+    month, ``5L`` (the last Friday) and ``MON#1`` (the first Monday) as day of week.
+
+    When clocks are set, Debian's rule holds too, for five fields and for six. An expression whose minute and hour are
+    both given runs at that time once a day: if clocks jump over it, at the moment of the jump; if it comes twice, the
+    first time. An expression whose minute or hour begins with ``*`` follows the clock: it runs in both of two equal
+    hours, and not in an hour that does not come.
+
+    Args:
+        expression: Minute, hour, day of month, month, day of week; with six fields, the second comes first.
+        timezone: IANA name of the time zone.
+
+    Raises:
+        DeclarationError: The expression cannot be read, never comes, or there is no such zone.
+    """
+
+    expression: str
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        _check_expression(self.expression)
+        check_zone(self.timezone)
+        self.next(_RULED)
+
+    def next(self, after: datetime) -> datetime:
+        """The first time at which it is due after an instant; in UTC."""
+        place = zone(self.timezone)
+        find = _next_at_a_time if self._at_a_time() else _next_on_the_clock
+        found = find(self.expression, place, in_utc(after).replace(microsecond=0))
+        if found is None:
+            raise _never(self.expression, self.timezone)
+        return found
+
+    def _at_a_time(self) -> bool:
+        minute, hour = self.expression.split()[-5:-3]
+        return not (minute.startswith("*") or hour.startswith("*"))
+
+
+def _next_at_a_time(expression: str, place: tzinfo, after: datetime) -> datetime | None:
+    """Times of the clock and their first instants have the same order."""
+    for match in CronSim(expression, shown(after, place)):
+        instant = first_instant(match, place)
+        if instant > after:
+            return instant
+    return None
+
+
+def _next_on_the_clock(expression: str, place: tzinfo, after: datetime) -> datetime | None:
+    """Between two settings of the clock, a match is as far away as the clock says."""
+    start, wall = after, shown(after, place)
+    while start - after < _SEARCHED:
+        match = next(CronSim(expression, wall), None)
+        if match is None:
+            return None
+        instant = start + (match - shown(start, place))
+        near = min(instant, start + DAY)
+        change = change_within(start, near, place)
+        if change is None and instant == near:
+            return instant
+        # A clock set back within a day could show again what it has shown; later than that, only what is to come.
+        start = change or match.replace(tzinfo=place).astimezone(UTC) - DAY
+        wall = shown(start, place) - SECOND
+    return None
+
+
+def _check_expression(expression: object) -> None:
+    if not isinstance(expression, str):
+        raise DeclarationError(f"A cron expression is text, not {expression!r}.", fix=f"{_EXAMPLES}.")
+    if len(expression) > _LONGEST_TEXT:
+        raise DeclarationError(f"A cron expression of {len(expression)} characters is longer than {_LONGEST_TEXT}.")
+    if len(expression.split()) not in {5, 6}:
+        raise DeclarationError(
+            f"The cron expression {expression!r} does not have five or six fields.",
+            fix=f"{_EXAMPLES}; with six fields, the second comes first.",
+        )
+    try:
+        CronSim(expression, datetime(2000, 1, 1))  # noqa: DTZ001 - what a clock shows
+    except CronSimError as error:
+        if _is_read_without_month(expression):
+            raise _never(expression, "any time zone") from error
+        raise DeclarationError(
+            f"The cron expression {expression!r} cannot be read: {str(error).lower()}.", fix=f"{_EXAMPLES}."
+        ) from error
+
+
+def _is_read_without_month(expression: str) -> bool:
+    """Whether each field is valid, so that only their combination never comes."""
+    *before, month, weekday = expression.split()
+    try:
+        for text in (" ".join([*before, "*", weekday]), f"* * * {month} *"):
+            CronSim(text, datetime(2000, 1, 1))  # noqa: DTZ001 - what a clock shows
+    except CronSimError:
+        return False
+    return True
+
+
+def _never(expression: str, where: str) -> DeclarationError:
+    return DeclarationError(
+        f"The cron expression {expression!r} never comes in {where}.",
+        fix="Choose a day that the month has, such as L for its last, and an hour that no clock change skips.",
+        expression=expression,
+    )
+
 
 _LONGEST = timedelta(days=3660)
 
@@ -54,11 +237,6 @@ class Interval:
             )
 
     def next(self, after: datetime) -> datetime:
-        """The first time at which it is due after an instant; in UTC.
-
-        Raises:
-            ValueInvalid: The instant has no time zone.
-        """
         anchor = in_utc(self.anchor)
         passed = (in_utc(after) - anchor) // self.every
         return anchor + max(passed + 1, 0) * self.every
@@ -68,30 +246,14 @@ Schedule = CronExpression | Interval
 
 
 def next_due(schedule: Schedule, after: datetime) -> datetime:
-    """The first time at which a schedule is due after an instant; in UTC.
-
-    Args:
-        schedule: The schedule.
-        after: An instant, aware; what is due at this very instant is not meant.
-
-    Raises:
-        ValueInvalid: The instant has no time zone.
-    """
+    """The first time at which a schedule is due after an instant; in UTC."""
     return schedule.next(after)
 
 
 def last_due(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
-    """The last time at which a schedule is due after one instant and not after another; None if there is none.
+    """The last time at which a schedule is due in ``(after, until]``; None if there is none.
 
-    It halves the time in question again and again, so that years of missed seconds cost a few dozen steps.
-
-    Args:
-        schedule: The schedule.
-        after: An instant, aware; what is due at this very instant is not meant.
-        until: An instant, aware; what is due at this very instant is meant.
-
-    Raises:
-        ValueInvalid: An instant has no time zone.
+    It searches by halves, so that years of missed seconds cost a few dozen steps.
     """
     found, end = next_due(schedule, after), in_utc(until)
     if found > end:

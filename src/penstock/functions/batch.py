@@ -24,39 +24,21 @@ LONGEST_LINGER = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How a function takes its calls.
-
-    Attributes:
-        handler: Takes a ctx and a list of calls; gives a list of as many results, or exceptions.
-        size: How many calls it takes at most.
-        of: What one call is made with, such as a dataclass or a pydantic model.
-        linger: How long the first of them waits for more.
-        with_attempts: Whether the handler takes each call with the attempt at its job, as those of reactive tasks do.
-    """
-
-    handler: Callable[..., Any]
-    size: int
-    of: Callable[..., Any]
-    linger: timedelta
+    handler: Callable[..., Any]  # takes a ctx and a list of calls; gives a list of as many results, or exceptions
+    size: int  # how many calls it takes at most
+    of: Callable[..., Any]  # what one call is made with, such as a dataclass or a pydantic model
+    linger: timedelta  # how long the first of them waits for more
+    # whether the handler takes each call with the attempt at its job, as those of reactive tasks do
     with_attempts: bool = False
 
     def item(self, name: str, arguments: dict[str, Any]) -> Any:
-        """One call as the handler takes it.
-
-        Raises:
-            ArgumentsInvalid: It cannot be made of these arguments.
-        """
         try:
             return self.of(**arguments)
         except (ValidationError, ValueError) as error:
             raise ArgumentsInvalid(f"{name}: invalid arguments: {error}.", function=name) from error
 
     def results(self, name: str, answer: Any, count: int) -> Sequence[Any]:
-        """What a handler answered to so many calls.
-
-        Raises:
-            ResultInvalid: It is not one result for each.
-        """
+        """The answer of a handler, if it has one result for each call."""
         if not isinstance(answer, list | tuple):
             raise ResultInvalid(f"{name} returned {type(answer).__name__}; a batch function returns a list.")
         if len(answer) != count:
@@ -68,7 +50,7 @@ class Batch:
         return answer
 
     def single(self, name: str, *, is_async: bool) -> Callable[..., Any]:
-        """The handler of a single call: it gives the only result, or raises it."""
+        """A handler for a single call, which gives or raises the only result."""
 
         def only(answer: Any) -> Any:
             (result,) = self.results(name, answer, 1)
@@ -94,11 +76,6 @@ class Batch:
 
 
 def check_batch(batch: Batch, name: str, runtime: str, parameters: int) -> None:
-    """Refuse what cannot be a batch function.
-
-    Raises:
-        DeclarationError: It is none.
-    """
     size: Any = batch.size
     linger: Any = batch.linger
     if type(size) is not int or not 1 <= size <= LARGEST_BATCH:
@@ -116,11 +93,7 @@ def check_batch(batch: Batch, name: str, runtime: str, parameters: int) -> None:
 
 
 def result_of_one(annotation: Any, name: str) -> Any:
-    """What one call returns, of ``list[str | Exception]``: ``str``.
-
-    Raises:
-        DeclarationError: It is no annotation of a list.
-    """
+    """The result of one call, of ``list[str | Exception]``: ``str``."""
     if annotation is Any or annotation is list:
         return Any
     if get_origin(annotation) not in {list, tuple, Sequence} or not get_args(annotation):

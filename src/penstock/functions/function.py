@@ -27,8 +27,6 @@ Runtime = Literal["thread", "process"]
 
 
 class FunctionKind(enum.Enum):
-    """What a function may do."""
-
     QUERY = "query"
     MUTATION = "mutation"
     ACTION = "action"
@@ -94,11 +92,7 @@ class Function(Generic[C, P, R, X]):
             self.handler = batch.single(self.name, is_async=self.is_async)
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
-        """Run the handler as a plain helper.
-
-        Raises:
-            ContextError: It would need a ctx of another kind.
-        """
+        """Run the handler as a plain helper; ContextError if it needs a ctx of another kind."""
         caller = getattr(type(ctx), "of_kind", self.kind)
         if caller is not self.kind and (caller, self.kind) in _NO_HELPERS:
             raise ContextError(
@@ -119,20 +113,14 @@ class Function(Generic[C, P, R, X]):
 
 
 class QueryFunction(Function[C, P, R, X]):
-    """A function that reads one snapshot."""
-
     kind = FunctionKind.QUERY
 
 
 class MutationFunction(Function[C, P, R, X]):
-    """A function that reads and writes in one serializable transaction."""
-
     kind = FunctionKind.MUTATION
 
 
 class ActionFunction(Function[C, P, R, X]):
-    """A function that may call the outside world, and has no transaction of its own."""
-
     kind = FunctionKind.ACTION
 
 
@@ -141,11 +129,7 @@ DEEPEST = 64
 
 
 def name_of(handler: Callable[..., Any]) -> str:
-    """The public name of a handler, ``module:function``.
-
-    Raises:
-        DeclarationError: It is no function, or a method, which no other process could find.
-    """
+    """The public name of a handler, ``module:function``. Methods are refused, as no other process could find them."""
     if not hasattr(handler, "__globals__"):
         raise DeclarationError(f"{handler!r} is not a function.", fix="Decorate a function: def or async def.")
     if "." in handler.__qualname__ and "<locals>" not in handler.__qualname__:
@@ -175,11 +159,6 @@ def _module_name(module: str) -> str:
 
 
 def check_depth(function: AnyFunction, depth: int) -> None:
-    """Refuse a call that is nested too deep.
-
-    Raises:
-        LimitExceeded: It is.
-    """
     if depth >= DEEPEST:
         raise LimitExceeded(
             f"{function.name}: calls are nested deeper than {DEEPEST} levels.",
@@ -189,11 +168,6 @@ def check_depth(function: AnyFunction, depth: int) -> None:
 
 
 def expect(function: AnyFunction, kind: FunctionKind) -> None:
-    """Refuse what is no function of a kind.
-
-    Raises:
-        ContextError: It is none.
-    """
     if not isinstance(function, Function):
         raise ContextError(f"{function!r} is not a function of an app.", fix=f"Decorate it with @app.{kind.value}.")
     if function.kind is not kind:

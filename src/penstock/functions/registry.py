@@ -6,26 +6,23 @@ Owns the names of one app. Leaves who may call what to `calls/run/dispatch`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
 
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction
+from penstock.schema.table import Table
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Registry:
-    """All functions of an app, by name."""
-
     def __init__(self) -> None:
         self._functions: dict[str, AnyFunction] = {}
 
     def add(self, function: AnyFunction) -> None:
-        """Take in a function.
-
-        Raises:
-            DeclarationError: Its name cannot be called, or is taken.
-        """
         if not _NAME.fullmatch(function.name):
             raise DeclarationError(
                 f"{function.name!r} is not a function name.", fix="Names have the form module:function."
@@ -42,8 +39,54 @@ class Registry:
         return self._functions.get(path) or self._functions.get(path.replace("/", "."))
 
     def kinds(self) -> dict[str, str]:
-        """The kind of each function, by name."""
         return {function.name: function.kind.value for function in self}
 
     def __iter__(self) -> Iterator[AnyFunction]:
         return iter(self._functions.values())
+
+
+def tables_of(functions: Iterable[AnyFunction]) -> list[type[Table]]:
+    """Tables that the modules of functions name: directly, or through modules of the same package.
+
+    The module of a wrapped handler, of a task or an outbox, tells of tables that penstock creates. Those of other
+    programs are theirs to create, and a handler that needs one names it.
+    """
+    found: dict[type[Table], None] = {}
+    for function in functions:
+        declared = function.declared
+        own: dict[str, Any] = declared.__globals__
+        handlers = None if own.get("__name__") == declared.__module__ else sys.modules.get(declared.__module__)
+        module = own if handlers is None else vars(handlers)
+        root = str(module.get("__name__", "")).partition(".")[0]
+        beside = _tables_in(module)
+        for value in list(module.values()):
+            if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:
+                beside += _tables_in(vars(value))
+        found.update((table, None) for table in beside if handlers is None or table.__managed__)
+    return list(found)
+
+
+def _tables_in(namespace: Mapping[str, Any]) -> list[type[Table]]:
+    return [
+        value
+        for value in list(namespace.values())
+        if isinstance(value, type) and issubclass(value, Table) and value is not Table and "__declared__" in vars(value)
+    ]
+
+
+def distinct(tables: Iterable[type[Table]]) -> list[type[Table]]:
+    """Each table once; two of one name are refused."""
+    found: dict[str, type[Table]] = {}
+    for table in tables:
+        known = found.setdefault(table.__declared__.sql_name, table)
+        if known is not table:
+            raise _same_name(known, table)
+    return list(found.values())
+
+
+def _same_name(first: type[Table], second: type[Table]) -> DeclarationError:
+    return DeclarationError(
+        f"Two tables are named {first.__declared__.sql_name}: {first.__module__}.{first.__qualname__} and "
+        f"{second.__module__}.{second.__qualname__}.",
+        fix='Give one of them another name="…".',
+    )

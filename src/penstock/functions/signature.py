@@ -38,20 +38,16 @@ class Signature:
         handler: The function.
         name: Its name.
         of: For a batch function: what one call is made with, whose parameters are then its arguments.
-
-    Attributes:
-        parameters: The names of its arguments, in order.
-        ids: Those of them that are ids of a managed table, with the table.
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, of: Callable[..., Any] | None = None) -> None:
         self.name = name
         taken = handler if of is None else of
         parameters = list(inspect.signature(taken).parameters.values())[1 if of is None else 0 :]
-        self.parameters = tuple(parameter.name for parameter in parameters)
+        self.parameters = tuple(parameter.name for parameter in parameters)  # the names of its arguments, in order
         hints = _hints(taken, name)
         fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
-        self.ids = _ids(fields)
+        self.ids = _ids(fields)  # those of them that are ids of a managed table, with the table
         self._arguments = _build(name, lambda: _arguments_validator(name, fields))
         result = hints.get("return", Any)
         if of is not None:
@@ -60,11 +56,7 @@ class Signature:
         self._result = None if result is Any else _build(name, lambda: _result_adapter(name, result))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Positional and named arguments as one dict, not yet checked.
-
-        Raises:
-            ArgumentsInvalid: More positional arguments than parameters, or one given twice.
-        """
+        """Positional and named arguments as one dict, not yet checked."""
         if not args:
             return dict(kwargs)
         if len(args) > len(self.parameters):
@@ -76,11 +68,7 @@ class Signature:
         return {**bound, **kwargs}
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments from Python by name, checked.
-
-        Raises:
-            ArgumentsInvalid: They are not what the signature says; `facts["errors"]` lists each.
-        """
+        """Arguments from Python by name, checked; `facts["errors"]` of the error lists each that is wrong."""
         if not isinstance(arguments, Mapping):
             raise ArgumentsInvalid(f"{self.name} takes its arguments by name, in a mapping, not {arguments!r:.200}.")
         try:
@@ -89,13 +77,7 @@ class Signature:
             raise self._refusal(error) from None
 
     def check_json(self, text: str | bytes) -> dict[str, Any]:
-        """Arguments from JSON text, checked.
-
-        JSON has one kind of number: where an integer is asked for, ``1.0`` is one.
-
-        Raises:
-            ArgumentsInvalid: They are not what the signature says; `facts["errors"]` lists each.
-        """
+        """Arguments from JSON text, checked. JSON has one kind of number: ``1.0`` may be an integer."""
         try:
             return self._arguments.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
@@ -108,12 +90,6 @@ class Signature:
         raise self._refusal(refused)
 
     def check_result(self, value: Any) -> Any:
-        """What the function returned, checked.
-
-        Raises:
-            ResultInvalid: It is not what the return annotation says.
-            UnawaitedCall: It is a coroutine.
-        """
         if type(value) is CoroutineType:
             value.close()
             raise UnawaitedCall(
@@ -136,11 +112,7 @@ class Signature:
         raise ResultInvalid(f"{self.name} returned {type(value).__name__}, but is annotated to return None.")
 
     def result_json(self, value: Any) -> bytes:
-        """A checked result as JSON text, on its way from another process.
-
-        Raises:
-            ResultInvalid: It cannot be said in JSON.
-        """
+        """A checked result as JSON text, on its way from another process."""
         try:
             if self._result is None:
                 return to_json(value, bytes_mode="base64")
@@ -152,7 +124,6 @@ class Signature:
         return encoded
 
     def result_of_json(self, text: bytes) -> Any:
-        """A result from the JSON text that `result_json` wrote."""
         return from_json(text) if self._result is None else self._result.validate_json(text, strict=False)
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
@@ -163,11 +134,7 @@ class Signature:
 
 
 def check_declaration(handler: Callable[..., Any], name: str, kind: str, public: bool) -> None:
-    """Refuse a handler whose signature could not be checked.
-
-    Raises:
-        DeclarationError: It has no ctx, takes ``*args``, yields, or is public and not fully annotated.
-    """
+    """Refuse a handler without ctx, with ``*args`` or yield, or public and not fully annotated."""
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise DeclarationError(f"{name} yields; a {kind} returns one result.", fix="Return a list, or a Page.")
     signature = inspect.signature(handler)

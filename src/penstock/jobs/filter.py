@@ -68,21 +68,12 @@ ALL_JOBS = JobFilter()
 
 
 def check_limit(limit: object) -> None:
-    """Refuse a number of jobs that no list has.
-
-    Raises:
-        ValueInvalid: It is none from 1 on, or too large.
-    """
     if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
         raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
 
 
 def retriable(where: JobFilter) -> JobFilter:
-    """The same filter for a retry: of failed jobs, unless it says canceled.
-
-    Raises:
-        ValueInvalid: Jobs in this state cannot be retried.
-    """
+    """Of failed jobs, unless it names another state."""
     if where.state is None:
         return replace(where, state=JobState.FAILED.value)
     if where.state not in _RETRIABLE:
@@ -93,11 +84,7 @@ def retriable(where: JobFilter) -> JobFilter:
 
 
 def recallable(where: JobFilter) -> JobFilter:
-    """The same filter for calls of on_complete that are made again: of jobs whose on_complete has failed for good.
-
-    Raises:
-        ValueInvalid: Jobs in this state have not ended.
-    """
+    """The same filter for a repeated on_complete, which has failed for good."""
     if where.state not in {None, *(state.value for state in FINISHED)}:
         raise ValueInvalid(
             f"Jobs in state {where.state!r} have not ended.", fix=f"Those that have are {', '.join(_ENDED)}."
@@ -106,11 +93,6 @@ def recallable(where: JobFilter) -> JobFilter:
 
 
 def cancelable(where: JobFilter) -> JobFilter:
-    """The same filter for a cancel.
-
-    Raises:
-        ValueInvalid: Jobs in this state have ended, or are about to.
-    """
     if where.on_complete_error is not None:
         raise ValueInvalid("Jobs whose on_complete has failed have ended.", fix="Leave out on_complete_error.")
     if where.state not in {None, JobState.PENDING.value, JobState.RUNNING.value}:

@@ -40,21 +40,14 @@ class JobId(Id[Any]):
 
 
 def job_id(uuid: UUID) -> JobId:
-    """The public spelling of a job's UUID."""
     return JobId(format_id(JOB_PREFIX, uuid.int))
 
 
 def job_ids(uuids: Iterable[UUID]) -> list[JobId]:
-    """The same for many."""
     return [JobId(text) for text in format_ids(JOB_PREFIX, (uuid.int for uuid in uuids))]
 
 
 def job_uuid(text: str) -> UUID:
-    """The UUID of a job's public id.
-
-    Raises:
-        IdInvalid: It is not an id of a job.
-    """
     return UUID(int=parse_id(JOB_PREFIX, text))
 
 
@@ -66,38 +59,24 @@ def _check(given: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a job was asked for beside its function, as it is carried along.
+    """What a job was asked for beside its function, as it is carried along."""
 
-    Attributes:
-        retry: When to try again after a failure; None for one attempt.
-        name: What it is called in log events; its function's name by default.
-        timeout: Seconds that one attempt may take; None for no limit.
-        keep: Seconds for which its status is kept once it has ended; None for what the settings say.
-        on_complete_retry: When to call on_complete again after it raised.
-        context: What on_complete is given, as JSON.
-        concurrency_key: Of its pool's jobs with the same one only so many run at once.
-        key: Of its pool's jobs with the same one there is only one.
-        until_start: Whether another job may have its key as soon as it starts, and not only when it has ended.
-        trace: The trace that it belongs to and the span that enqueued it, as W3C writes them.
-        task: The number of the reactive task that it belongs to; its arguments then begin with those of `Mark`.
-        unread: What another version has stored that this one cannot read, as JSON. A worker leaves such a job to those
-            that can.
-        broken: What is stored as no version does, as JSON. A worker ends such a job.
-    """
-
-    retry: Retry | None = None
-    name: str | None = None
-    timeout: float | None = None
-    keep: float | None = None
-    on_complete_retry: Retry | None = None
-    context: str | None = None
-    concurrency_key: str | None = None
-    key: str | None = None
+    retry: Retry | None = None  # when to try again after a failure; None for one attempt
+    name: str | None = None  # what it is called in log events; its function's name by default
+    timeout: float | None = None  # seconds that one attempt may take; None for no limit
+    keep: float | None = None  # seconds for which its status is kept once it has ended; None for what the settings say
+    on_complete_retry: Retry | None = None  # when to call on_complete again after it raised
+    context: str | None = None  # what on_complete is given, as JSON
+    concurrency_key: str | None = None  # of its pool's jobs with the same one only so many run at once
+    key: str | None = None  # of its pool's jobs with the same one there is only one
+    # whether another job may have its key as soon as it starts, and not only when it has ended
     until_start: bool | None = None
-    trace: str | None = None
+    trace: str | None = None  # the trace that it belongs to and the span that enqueued it, as W3C writes them
+    # the number of the reactive task that it belongs to; its arguments then begin with those of `Mark`
     task: int | None = None
+    # what another version has stored that this one cannot read, as JSON. A worker leaves such a job to those that can
     unread: str | None = None
-    broken: str | None = None
+    broken: str | None = None  # what is stored as no version does, as JSON. A worker ends such a job
 
 
 NO_OPTIONS = Options()
@@ -105,31 +84,18 @@ NO_OPTIONS = Options()
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a job ends, while its on_complete is still to run.
+    """How a job ends, while its on_complete is still to run."""
 
-    Attributes:
-        state: Success, failed or canceled.
-        result: For success: the result as JSON.
-        error: For failed: type and message.
-        traceback: For failed: where.
-        finished_at: When its last attempt ended.
-        started_at: When its last attempt began, if one did.
-        run_at: When that might have run at the earliest.
-        calls: How often on_complete has raised so far.
-        failing_since: When it did for the first time.
-        attempts: Calls of it that raised or were lost, the last ones of many.
-    """
-
-    state: JobState
-    finished_at: datetime
-    result: str | None = None
-    error: str | None = None
-    traceback: str | None = None
-    started_at: datetime | None = None
-    run_at: datetime | None = None
-    calls: int = 0
-    failing_since: datetime | None = None
-    attempts: tuple[Attempt, ...] = ()
+    state: JobState  # success, failed or canceled
+    finished_at: datetime  # when its last attempt ended
+    result: str | None = None  # for success: the result as JSON
+    error: str | None = None  # for failed: type and message
+    traceback: str | None = None  # for failed: where
+    started_at: datetime | None = None  # when its last attempt began, if one did
+    run_at: datetime | None = None  # when that might have run at the earliest
+    calls: int = 0  # how often on_complete has raised so far
+    failing_since: datetime | None = None  # when it did for the first time
+    attempts: tuple[Attempt, ...] = ()  # calls of it that raised or were lost, the last ones of many
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,42 +125,23 @@ class Attempt:
 
 @dataclass(slots=True)  # not frozen: see above
 class NewJob:
-    """A job to be stored.
-
-    Attributes:
-        args: Arguments as a JSON object, checked against the function's signature.
-        rank: Its place among the jobs of its pool; see `jobs.order`.
-        priority: Those with a higher one start first.
-        on_complete: Name of the mutation that is run once, when it has ended.
-        concurrency_key: For a job that passes a gate before it starts: the key in whose turn it does, or an empty one.
-    """
-
     id: UUID
     function: str
     kind: Kind
-    args: str
+    args: str  # arguments as a JSON object, checked against the function's signature
     run_at: datetime
-    rank: int
+    rank: int  # its place among the jobs of its pool; see `jobs.order`
     pool: str = DEFAULT_POOL
-    priority: int = 0
+    priority: int = 0  # those with a higher one start first
     options: Options = NO_OPTIONS
-    on_complete: str | None = None
+    on_complete: str | None = None  # name of the mutation that is run once, when it has ended
+    # for a job that passes a gate before it starts: the key in whose turn it does, or an empty one
     concurrency_key: str | None = None
 
 
 @dataclass(slots=True)  # not frozen: see above
 class Job:
-    """A job that a worker holds under its lease.
-
-    Attributes:
-        attempt: Which attempt this is, from 1.
-        enqueued_at: When the transaction that enqueued it ran.
-        ending: How it ends, if only its on_complete is left to run.
-        failing_since: When its first attempt failed, if that matters to its retry policy.
-        failed: Its attempt that has just failed, until that is stored with the job.
-        marked: Whether its handler has said that it is done, so that it ends as success whatever comes after.
-        version: The version of the handler that runs it, if it is of a reactive task; -1 if nobody knows.
-    """
+    """A job that a worker holds under its lease."""
 
     id: UUID
     function: str
@@ -205,31 +152,25 @@ class Job:
     priority: int
     options: Options
     on_complete: str | None
-    ending: Ending | None
-    attempt: int
-    enqueued_at: datetime
+    ending: Ending | None  # how it ends, if only its on_complete is left to run
+    attempt: int  # which attempt this is, from 1
+    enqueued_at: datetime  # when the transaction that enqueued it ran
     started_at: datetime
-    failing_since: datetime | None = None
-    failed: Attempt | None = None
+    failing_since: datetime | None = None  # when its first attempt failed, if that matters to its retry policy
+    failed: Attempt | None = None  # its attempt that has just failed, until that is stored with the job
+    # whether its handler has said that it is done, so that it ends as success whatever comes after
     marked: bool = False
-    version: int = -1
+    version: int = -1  # the version of the handler that runs it, if it is of a reactive task; -1 if nobody knows
 
 
 @dataclass(slots=True)  # not frozen: see above
 class Mark:
-    """Of which state of which row a job of a reactive task is.
+    """Of which state of which row a job of a reactive task is."""
 
-    Attributes:
-        task: The number of the task.
-        key: The key of the row, as the change feed spells it.
-        generation: Which of the row's states that the task wanted to hear of.
-        version: The version of the handler that has handled it, well or not; -1 for none.
-    """
-
-    task: int
-    key: str
-    generation: int
-    version: int = -1
+    task: int  # the number of the task
+    key: str  # the key of the row, as the change feed spells it
+    generation: int  # which of the row's states that the task wanted to hear of
+    version: int = -1  # the version of the handler that has handled it, well or not; -1 for none
 
 
 def mark_of(task: int, args: str, version: int = -1) -> Mark:
@@ -241,62 +182,40 @@ def mark_of(task: int, args: str, version: int = -1) -> Mark:
 
 @dataclass(slots=True)  # not frozen: see above
 class Outcome:
-    """What became of one attempt.
+    """What became of one attempt."""
 
-    Attributes:
-        event: One of returned, skipped, raised, snoozed, held, handed back, lost or canceled; whether an attempt is
-            left is not yet considered.
-        result: For returned: the result as JSON.
-        error: For raised and lost: type and message. For snoozed: why it waits.
-        traceback: For raised: where.
-        retryable: For raised: whether a further attempt makes sense.
-        delay: For snoozed: how long.
-        keeps_turn: For snoozed: whether the next rows of its key wait as well, if it is of a reactive task.
-    """
-
+    # one of returned, skipped, raised, snoozed, held, handed back, lost or canceled; whether an attempt is left is not
+    # yet considered
     event: JobEvent
-    result: str | None = None
-    error: str | None = None
-    traceback: str | None = None
-    retryable: bool = True
-    delay: timedelta = timedelta(0)
-    keeps_turn: bool = False
+    result: str | None = None  # for returned: the result as JSON
+    error: str | None = None  # for raised and lost: type and message. For snoozed: why it waits
+    traceback: str | None = None  # for raised: where
+    retryable: bool = True  # for raised: whether a further attempt makes sense
+    delay: timedelta = timedelta(0)  # for snoozed: how long
+    keeps_turn: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
 
 
 @dataclass(slots=True)  # not frozen: see above
 class Settlement:
-    """What is to be written about a job whose attempt has ended.
-
-    Attributes:
-        state: Its new state.
-        attempt: Attempts that count so far.
-        run_at: For pending and completing: when it may run again.
-        ending: For completing: how it ends.
-        on_complete_error: Type and message of what its on_complete raised for the last time.
-        on_complete_attempts: Calls of its on_complete that raised or were lost.
-        frees_key: Whether another job may have its key from now on.
-        failed: The attempt, if it failed or was lost; it is added to those that are kept.
-        mark: For a job of a reactive task: of which state of which row it is.
-        keeps_turn: Whether no other job of its concurrency key starts before it, if it has one.
-    """
+    """What is to be written about a job whose attempt has ended."""
 
     id: UUID
-    state: JobState
+    state: JobState  # its new state
     event: JobEvent
-    attempt: int
-    run_at: datetime
+    attempt: int  # attempts that count so far
+    run_at: datetime  # for pending and completing: when it may run again
     finished_at: datetime
     expires_at: datetime
     result: str | None = None
     error: str | None = None
     traceback: str | None = None
-    ending: Ending | None = None
-    on_complete_error: str | None = None
-    on_complete_attempts: tuple[Attempt, ...] = ()
-    frees_key: bool = False
-    failed: Attempt | None = None
-    mark: Mark | None = None
-    keeps_turn: bool = False
+    ending: Ending | None = None  # for completing: how it ends
+    on_complete_error: str | None = None  # type and message of what its on_complete raised for the last time
+    on_complete_attempts: tuple[Attempt, ...] = ()  # calls of its on_complete that raised or were lost
+    frees_key: bool = False  # whether another job may have its key from now on
+    failed: Attempt | None = None  # the attempt, if it failed or was lost; it is added to those that are kept
+    mark: Mark | None = None  # for a job of a reactive task: of which state of which row it is
+    keeps_turn: bool = False  # whether no other job of its concurrency key starts before it, if it has one
 
     @property
     def is_plain(self) -> bool:
@@ -354,7 +273,7 @@ class JobStatus:
 
 
 def status_of_new(job: NewJob, now: datetime) -> JobStatus:
-    """How a job stands that its transaction has not stored yet."""
+    """The status of a job that its transaction has not stored yet."""
     return JobStatus(
         id=job_id(job.id),
         function=job.function,

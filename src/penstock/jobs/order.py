@@ -17,11 +17,5 @@ _TICK = timedelta.resolution
 
 
 def rank(run_at: datetime, priority: int = 0, ageing: timedelta | None = None) -> int:
-    """The place of a job among others: the lowest starts first.
-
-    Args:
-        run_at: From when on it waits, aware.
-        priority: Its priority; a higher one starts first.
-        ageing: How long a job waits until it is as urgent as one of the next higher priority; None for never.
-    """
+    """The place of a job among others: the lowest starts first. After `ageing` a job gains one priority."""
     return (run_at - _EPOCH) // _TICK - priority * ((ageing or NO_AGEING) // _TICK)

@@ -29,11 +29,6 @@ class Progress:
 
 
 def progress_of(done: Any, total: Any, note: Any) -> Progress:
-    """A progress, checked.
-
-    Raises:
-        ValueInvalid: A number is none, or negative, or more is done than there is; or the note is no text, or too long.
-    """
     for name, value in (("done", done), ("total", total)):
         if not (_is_amount(value) or (name == "total" and value is None)):
             raise ValueInvalid(f"progress: {name} must be a number from 0 to {_LARGEST:,}, not {value!r}.")
@@ -45,12 +40,10 @@ def progress_of(done: Any, total: Any, note: Any) -> Progress:
 
 
 def progress_text(progress: Progress) -> str:
-    """A progress as stored."""
     return json.dumps({name: value for name, value in asdict(progress).items() if value is not None})
 
 
 def progress_from(text: str | None) -> Progress | None:
-    """A progress, from what was stored."""
     return None if text is None else Progress(**json.loads(text))
 
 

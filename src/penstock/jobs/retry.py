@@ -1,19 +1,186 @@
-"""Retry policies: which attempt follows when, and when there is none.
+"""Retry policies: whether a further attempt follows a failed one, and after which wait.
 
-Owns the one decision about what follows a failed attempt, for work in pools, jobs and reactive tasks. Leaves how long
-each wait is to `jobs/waits`.
+Owns the one decision about what follows a failed attempt, for work in pools, jobs, outboxes and reactive tasks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from types import EllipsisType
 from typing import Self
 
+from penstock.crons.schedule import CronExpression
 from penstock.errors import DeclarationError
-from penstock.jobs.waits import JITTER, Waits, exponential, fixed, linear, seconds_of, series, ticks
+
+JITTER = 0.1
+LONGEST = timedelta(days=365).total_seconds()
+_MOST_IN_SERIES = 100  # each job carries its policy along
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """In seconds."""
+
+    initial_backoff: float
+    base: float
+    max_backoff: float | None = None
+
+    def after(self, attempt: int, now: datetime, chance: float) -> timedelta:  # noqa: ARG002 - of all kinds of waits
+        return timedelta(seconds=backoff(self, attempt, chance))
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """All waits are the same number of seconds, give or take the part that is jitter."""
+
+    wait: float
+    jitter: float = JITTER
+
+    def after(self, attempt: int, now: datetime, chance: float) -> timedelta:  # noqa: ARG002 - of all kinds of waits
+        return _varied(self.wait, self.jitter, chance)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Each wait is longer than the one before by the same number of seconds, give or take the part that is jitter."""
+
+    wait: float
+    jitter: float = JITTER
+
+    def after(self, attempt: int, now: datetime, chance: float) -> timedelta:  # noqa: ARG002 - of all kinds of waits
+        return _varied(min(self.wait * attempt, LONGEST), self.jitter, chance)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Waits as listed, in seconds, the last one again and again; give or take the part that is jitter."""
+
+    waits: tuple[float, ...]
+    jitter: float = JITTER
+
+    def after(self, attempt: int, now: datetime, chance: float) -> timedelta:  # noqa: ARG002 - of all kinds of waits
+        return _varied(self.waits[min(attempt, len(self.waits)) - 1], self.jitter, chance)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Until a cron expression is due, and up to `jitter` seconds more."""
+
+    cron: CronExpression
+    jitter: float = 0.0
+
+    def after(self, attempt: int, now: datetime, chance: float) -> timedelta:  # noqa: ARG002 - of all kinds of waits
+        """DeclarationError if it is never due again, since its time zone was changed."""
+        return self.cron.next(now) - now + timedelta(seconds=self.jitter * chance)
+
+
+Waits = Exponential | Fixed | Linear | Series | Ticks
+
+
+def backoff(waits: Exponential, attempt: int, chance: float) -> float:
+    """Seconds to wait after this many attempts: ``initial_backoff · base^(attempt-1) · U[0.5, 1.5)``, capped."""
+    try:
+        nominal = waits.initial_backoff * waits.base ** (attempt - 1)
+    except OverflowError:
+        nominal = math.inf if waits.initial_backoff else 0.0
+    cap = LONGEST if waits.max_backoff is None else waits.max_backoff
+    return min(nominal * (0.5 + chance), cap)
+
+
+def _varied(seconds: float, jitter: float, chance: float) -> timedelta:
+    """A wait times ``U[1 - jitter, 1 + jitter)``."""
+    return timedelta(seconds=min(seconds * (1 + jitter * (2 * chance - 1)), LONGEST))
+
+
+# ----- as they are declared; `policy` is what an error names
+
+
+def exponential(
+    policy: str, initial_backoff: float | timedelta, base: float, max_backoff: float | timedelta | None
+) -> Exponential:
+    first = seconds_of(f"{policy}: initial_backoff", initial_backoff)
+    cap = None if max_backoff is None else seconds_of(f"{policy}: max_backoff", max_backoff)
+    if not (_is_number(base) and 1 <= _float(base) < math.inf):
+        raise DeclarationError(f"{policy}: base must be a number of at least 1, not {base!r}.")
+    return Exponential(first, float(base), cap)
+
+
+def fixed(policy: str, wait: float | timedelta, jitter: float) -> Fixed:
+    return Fixed(seconds_of(f"{policy}: wait", wait), _part(policy, jitter))
+
+
+def linear(policy: str, wait: float | timedelta, jitter: float) -> Linear:
+    return Linear(seconds_of(f"{policy}: wait", wait), _part(policy, jitter))
+
+
+def series(policy: str, waits: object, jitter: float) -> Series:
+    if not isinstance(waits, list | tuple):
+        raise DeclarationError(
+            f"{policy}: waits must be a list, not {waits!r}.", fix="Write Retry.series([1, 10, 60])."
+        )
+    if not 1 <= len(waits) <= _MOST_IN_SERIES:
+        raise DeclarationError(
+            f"{policy}: waits must be 1 to {_MOST_IN_SERIES}, not {len(waits)}.",
+            fix="The last wait repeats.",
+        )
+    found = tuple(seconds_of(f"{policy}: waits[{place}]", wait) for place, wait in enumerate(waits))
+    return Series(found, _part(policy, jitter))
+
+
+def ticks(policy: str, expression: object, timezone: object, jitter: float | timedelta) -> Ticks:
+    if not (isinstance(expression, str) and isinstance(timezone, str)):
+        raise DeclarationError(
+            f"{policy}: expression and timezone must be text, not {expression!r} and {timezone!r}.",
+            fix='Write Retry.cron("0 6 * * *", timezone="Europe/Prague").',
+        )
+    return Ticks(_cron(expression, timezone), seconds_of(f"{policy}: jitter", jitter))
+
+
+def seconds_of(what: str, given: float | timedelta, most: float = LONGEST) -> float:
+    """Waits as listed; the last one comes again and again. `max_attempts` does not follow from their number."""
+    if isinstance(given, timedelta):
+        found = given.total_seconds()
+    elif _is_number(given):
+        found = _float(given)
+    else:
+        raise DeclarationError(
+            f"{what} must be a timedelta or a number of seconds, not {given!r}.",
+            fix="Write timedelta(minutes=5), or 300.",
+        )
+    if not 0 <= found <= most:
+        raise DeclarationError(
+            f"{what} must be a timedelta or a number of seconds from 0 to {most / 86400:g} days, not {given!r}."
+        )
+    return found
+
+
+def _part(policy: str, jitter: float) -> float:
+    if not (_is_number(jitter) and 0 <= jitter <= 1):
+        raise DeclarationError(
+            f"{policy}: jitter must be a part of the wait, from 0 to 1, not {jitter!r}.", fix="Write 0.1 for a tenth."
+        )
+    return float(jitter)
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def _float(given: float) -> float:
+    try:
+        return float(given)
+    except OverflowError:  # of a whole number
+        return math.inf if given > 0 else -math.inf
+
+
+@lru_cache(256)  # to check one costs much, and policies are read with each job
+def _cron(expression: str, timezone: str) -> CronExpression:
+    return CronExpression(expression, timezone)
+
 
 MaxAttempts = int | EllipsisType | None
 _MAX_ATTEMPTS = 5
@@ -129,15 +296,7 @@ class Retry:
         max_duration: float | timedelta | None = None,
         jitter: float | timedelta = 0.0,
     ) -> Self:
-        """Until a cron expression is due for the next time.
-
-        Args:
-            expression: The cron expression, as `CronExpression` takes it.
-            timezone: IANA name of its time zone.
-            max_attempts: See `Retry`.
-            max_duration: See `Retry`.
-            jitter: How much later than that at most.
-        """
+        """Until a cron expression is due for the next time, and up to `jitter` later."""
         policy = "Retry.cron"
         return cls._of(policy, ticks(policy, expression, timezone, jitter), max_attempts, max_duration)
 
@@ -167,15 +326,7 @@ class Retry:
 def wait_after(
     policy: Retry, attempt: int, failing_since: datetime | None, now: datetime, chance: float
 ) -> timedelta | None:
-    """What follows an attempt that failed: a wait, and another one; or None: to give up.
-
-    Args:
-        policy: The retry policy.
-        attempt: Attempts made so far, at least 1.
-        failing_since: When the first one failed; None if this is the first one.
-        now: When this one failed.
-        chance: A number in [0, 1).
-    """
+    """The wait before the next attempt; None to give up. `failing_since` is when the first attempt failed."""
     if policy.max_attempts is not None and attempt >= policy.max_attempts:
         return None
     if policy.max_duration is not None and failing_since is not None and now - failing_since > policy.max_duration:

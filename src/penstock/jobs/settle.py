@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 
 from penstock.config import FOR_EVER
 from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement, mark_of
-from penstock.jobs.retry import Retry, wait_after
+from penstock.jobs.retry import Exponential, Retry, backoff, wait_after
 from penstock.jobs.states import FINISHED, JobEvent, JobState, moved
-from penstock.jobs.waits import Exponential, backoff
 from penstock.observe.errortext import error_text
 
 KEEP_STATUS = timedelta(days=7)
@@ -27,15 +26,7 @@ _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEven
 
 
 def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timedelta = KEEP_STATUS) -> Settlement:
-    """What is to be written about a job, given what became of its attempt.
-
-    Args:
-        job: The job and its attempt.
-        outcome: What became of the attempt; of the call of its on_complete, if only that was left.
-        now: The time of the decision.
-        chance: A number in [0, 1), for the jitter of the next attempt's time.
-        keep: How long the status of a finished job is kept, unless the job says otherwise.
-    """
+    """What is to be written about a job after an attempt, or after a call of its on_complete if only that was left."""
     if job.marked and outcome.event is not JobEvent.RETURNED:
         outcome = Outcome(JobEvent.RETURNED)
     if job.ending is not None:
@@ -91,7 +82,7 @@ def settle_cancel(
 
 
 def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:
-    """What is to be written about a job once its on_complete has returned, or raised for the last time."""
+    """What is to be written once the on_complete has returned, or raised for the last time."""
     return Settlement(
         id=job.id,
         state=ending.state,
@@ -111,24 +102,16 @@ def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: s
 
 
 def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
-    """Until when the status of a job is kept that ends now."""
+    """Expiry time of a finished job's status."""
     return now + (keep if options.keep is None else _kept(options.keep))
 
 
 def settle_anyhow(
     job: Job, outcome: Outcome, now: datetime, chance: float, keep: timedelta, tell: Callable[[Job, Exception], object]
 ) -> Settlement:
-    """The same as `settle`, whatever is stored with the job: if that raises, the job ends failed.
+    """Settle a job; if what is stored with it makes that raise, it ends failed, and `tell` gets the error.
 
-    Many are settled together, and none of them may wait for one of which nothing can be made.
-
-    Args:
-        job: As for `settle`.
-        outcome: As for `settle`.
-        now: As for `settle`.
-        chance: As for `settle`.
-        keep: As for `settle`.
-        tell: Called with the job and what was raised.
+    Many jobs are settled together, and none of them may wait for a broken one.
     """
     try:
         return settle(job, outcome, now, chance, keep)
@@ -138,13 +121,12 @@ def settle_anyhow(
 
 
 def of_no_use(error: Exception) -> Outcome:
-    """What becomes of a job of which nothing can be made."""
     text = f"JobBroken: what is stored with this job is of no use: {error_text(error)}"
     return Outcome(JobEvent.RAISED, error=text, retryable=False)
 
 
 def cancel_anyhow(job: Job, now: datetime, keep: timedelta, tell: Callable[[Job, Exception], object]) -> Settlement:
-    """The same as `settle_cancel`, whatever is stored with the job."""
+    """The same for `settle_cancel`."""
     try:
         return settle_cancel(job, now, keep)
     except Exception as error:  # noqa: BLE001 - as above
@@ -153,7 +135,7 @@ def cancel_anyhow(job: Job, now: datetime, keep: timedelta, tell: Callable[[Job,
 
 
 def _bare(job: Job) -> Job:
-    """A job without what it was asked for, but for what others wait for."""
+    """A job with only those options that others wait for."""
     asked, task = job.options, job.options.task
     try:
         if task is not None:
@@ -165,7 +147,7 @@ def _bare(job: Job) -> Job:
 
 
 def _kept(seconds: object) -> timedelta:
-    """For how long; what is no number, or a larger one, is for ever."""
+    """A retention time; whatever is not a number, or too large, means for ever."""
     if not isinstance(seconds, int | float) or not seconds < _FOR_EVER_SECONDS:
         return FOR_EVER
     return timedelta(seconds=max(seconds, 0))
@@ -181,7 +163,7 @@ def _completing(job: Job, settled: Settlement, end: JobState, started_at: dateti
 def _settle_call(
     job: Job, ending: Ending, outcome: Outcome, now: datetime, chance: float, keep: timedelta
 ) -> Settlement:
-    """What is to be written about a job whose on_complete was called, or was to be. Its ending stays what it is."""
+    """What is to be written after a call of the on_complete. The job's ending stays what it is."""
     raised = outcome.event in {JobEvent.RAISED, JobEvent.LOST}  # a callback that kills its worker ends too
     calls, retry = ending.calls + raised, job.options.on_complete_retry or _ON_COMPLETE
     delay = outcome.delay
@@ -209,10 +191,9 @@ def _settle_call(
 
 
 def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta | None:
-    """After which wait the job runs again if it goes on; None if its attempt failed and there is no further one.
+    """The wait before the job runs again; None if its attempt failed and there is no further one.
 
-    A lost mutation left no trace in the database, so it runs again; a worker that dies of it each time is stopped
-    after a few losses. A lost action may have reached the outside world, so only its retry policy allows another run.
+    A lost mutation left no trace, so it runs again, up to a few losses. A lost action needs a retry policy.
     """
     retry, wait = job.options.retry, None
     if outcome.event not in _LAST:
@@ -229,7 +210,6 @@ def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta
 
 
 def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) -> Attempt:
-    """The attempt as it is kept with the job."""
     error, traceback = outcome.error, outcome.traceback
     return Attempt(
         number=job.attempt,
@@ -243,7 +223,7 @@ def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) 
 
 
 def _keeps_turn(job: Job, outcome: Outcome, event: JobEvent) -> bool:
-    """Whether the next jobs of its key wait for it: rows of tasks are run in order, and ordinary work is not."""
+    """Whether the next jobs of its key wait for it: rows of tasks run in order, ordinary work does not."""
     return job.options.task is not None and (event in _KEEP_TURN or outcome.keeps_turn)
 
 
@@ -253,5 +233,4 @@ def _version(job: Job, state: JobState) -> int:
 
 
 def _needs_beginning(options: Options) -> bool:
-    """Whether it must be known since when a job fails."""
     return options.unread is not None or (options.retry is not None and options.retry.max_duration is not None)

@@ -69,13 +69,7 @@ STAYS = (JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.LOST)
 
 
 def moved(state: JobState, event: JobEvent, *, on_complete: bool) -> JobState:
-    """The state that an event leads to, from anywhere but completing.
-
-    Args:
-        state: Where the job stands.
-        event: What has happened.
-        on_complete: Whether the job has an on_complete, which comes before its end.
-    """
+    """The state that an event leads to, from anywhere but completing."""
     to = MOVES[state, event]
     return JobState.COMPLETING if on_complete and to in FINISHED else to
 

@@ -23,34 +23,23 @@ _TOKEN = re.compile(r"([a-z0-9_]+)\.([1-9][0-9]{0,8})\.([A-Za-z0-9_-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is stored.
+    """A token as it is stored; the hash is of the whole text."""
 
-    Attributes:
-        job_id: The job that it ends.
-        attempt: The attempt that it was made for.
-        hash: Of the whole text.
-    """
-
-    job_id: UUID
-    attempt: int
-    hash: str
+    job_id: UUID  # the job that it ends
+    attempt: int  # the attempt that it was made for
+    hash: str  # of the whole text
 
     def fits(self, stored: str) -> bool:
-        """Whether it is the one whose hash was stored; takes the same time if it is not."""
+        """Compare with a stored hash, in constant time."""
         return hmac.compare_digest(self.hash, stored)
 
 
 def token_text(job: UUID, attempt: int, secret: str) -> str:
-    """A new token, for somebody outside."""
     return f"{job_id(job)}.{attempt}.{secret}"
 
 
 def token_of(text: object) -> Token:
-    """A token that came from outside.
-
-    Raises:
-        TokenInvalid: It is none.
-    """
+    """A token that came from outside."""
     found = _TOKEN.fullmatch(text) if isinstance(text, str) and len(text) <= _LONGEST else None
     if found is None:
         raise not_known()
@@ -62,5 +51,5 @@ def token_of(text: object) -> Token:
 
 
 def not_known() -> TokenInvalid:
-    """What is said of a token that is none, or of nobody; which of the two is not told."""
+    """One answer for malformed and unknown tokens, so that nobody can tell them apart."""
     return TokenInvalid("There is no such token.", fix="Send the one that ctx.work.complete_later() gave, unchanged.")

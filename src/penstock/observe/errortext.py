@@ -9,7 +9,6 @@ import traceback
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says."""
     try:
         return str(error)
     except Exception as refused:  # noqa: BLE001 - it has code of its own
@@ -17,12 +16,10 @@ def message_of(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Its type and what it says."""
     return f"{type(error).__name__}: {message_of(error)}"
 
 
 def trace_text(error: BaseException) -> str:
-    """Its traceback."""
     try:
         return "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 - notes and causes have code of their own, too

@@ -22,13 +22,7 @@ Gauges = Mapping[str, Mapping[Labels, float]]
 
 
 def exposed(meters: Meters, gauges: Gauges, accept: str) -> tuple[bytes, str]:
-    """All meters as text, and its content type.
-
-    Args:
-        meters: What the process counts.
-        gauges: What its gauges and the database say now.
-        accept: Which forms the reader takes, as its request says.
-    """
+    """All meters as text, in a form that the reader accepts, and its content type."""
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(meters, gauges))

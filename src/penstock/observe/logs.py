@@ -20,7 +20,7 @@ _WORKPOOL = "workpool"
 
 
 def enabled(level: int = logging.INFO, /) -> bool:
-    """Whether events of a level are told at all; for those who would gather facts for many of them."""
+    """Whether events of a level are logged, for callers that would gather facts for many of them."""
     return _log.isEnabledFor(level)
 
 
@@ -43,7 +43,6 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON."""
         line: dict[str, Any] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),

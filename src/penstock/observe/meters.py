@@ -18,16 +18,9 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One meter.
-
-    Attributes:
-        labels: What tells its values apart. They are names that a program declares, so there are few of them.
-        meaning: What it says.
-    """
-
     kind: Literal["counter", "gauge", "histogram"]
-    labels: Labels
-    meaning: str
+    labels: Labels  # what tells its values apart. They are names that a program declares, so there are few of them
+    meaning: str  # what it says
 
 
 METERS = {
@@ -116,47 +109,31 @@ METERS = {
 
 
 class Histogram:
-    """How values are spread.
-
-    Attributes:
-        bounds: The upper bounds of the buckets, without the last one, which has none.
-        counts: How many values fell into each.
-        total: Their sum.
-    """
-
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...] = _SECONDS) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+        self.bounds = bounds  # the upper bounds of the buckets, without the last one, which has none
+        self.counts = [0] * (len(bounds) + 1)  # how many values fell into each
+        self.total = 0.0  # their sum
 
     def observe(self, value: float) -> None:
-        """Add a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 class Meters:
-    """The meters of one process.
-
-    Attributes:
-        counters: For each counter its numbers, by labels.
-        histograms: For each histogram its values, by labels.
-        gauges: For each gauge that this process knows by itself: what reads it, by the one label it has.
-    """
-
     def __init__(self) -> None:
+        # for each counter its numbers, by labels
         self.counters: dict[str, Counter[Labels]] = {name: Counter() for name in _names("counter")}
+        # for each histogram its values, by labels
         self.histograms: dict[str, dict[Labels, Histogram]] = {name: {} for name in _names("histogram")}
+        # for each gauge that this process knows by itself: what reads it, by the one label it has
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
 
     def add(self, name: str, *labels: str, number: int = 1) -> None:
-        """Count."""
         self.counters[name][labels] += number
 
     def observe(self, name: str, value: float, *labels: str) -> None:
-        """Add a value to a histogram."""
         values = self.histograms[name]
         histogram = values.get(labels)
         if histogram is None:
@@ -164,7 +141,6 @@ class Meters:
         histogram.observe(value)
 
     def read_gauges(self) -> dict[str, dict[Labels, float]]:
-        """What its gauges say now."""
         return {name: {(label,): value for label, value in read().items()} for name, read in self.gauges.items()}
 
 

@@ -21,7 +21,6 @@ def place_of_handler(handler: Callable[..., Any]) -> str:
 
 
 def place(file: str, line: int) -> str:
-    """A file and a line."""
     return f"{os.path.relpath(file) if _is_below(file) else file}:{line}"
 
 

@@ -39,7 +39,6 @@ def arm(name: str, hold: Hold) -> None:
 
 
 def disarm(name: str) -> None:
-    """Let the moment pass again."""
     armed.pop(name, None)
 
 

@@ -27,13 +27,6 @@ def find_tracing() -> Tracing | None:
 
 
 class Tracing:
-    """Makes spans.
-
-    Args:
-        trace: The module `opentelemetry.trace`.
-        tracer: The tracer of penstock.
-    """
-
     def __init__(self, trace: Any, tracer: Any) -> None:
         self._trace = trace
         self._tracer = tracer
@@ -43,7 +36,6 @@ class Tracing:
         self._propagator = module.TraceContextTextMapPropagator()
 
     def call(self, kind: str, function: str) -> Any:
-        """The span of a call of a function, for a block; what it raises is recorded."""
         return self._tracer.start_as_current_span(
             f"{kind} {function}", attributes={"code.function.name": function, "penstock.kind": kind}
         )
@@ -62,7 +54,6 @@ class Tracing:
             yield span
 
     def sent(self, span: Any, ids: str | list[Any]) -> None:
-        """Note what was enqueued: one job, or how many."""
         if isinstance(ids, str):
             span.set_attribute("messaging.message.id", ids)
         else:
@@ -86,7 +77,7 @@ class Tracing:
 
     @contextmanager
     def incoming(self, carrier: Mapping[str, str]) -> Iterator[None]:
-        """Be part of the trace that a caller names, for a block, unless one is current already."""
+        """Be part of the trace that a caller names, unless one is current already."""
         if self._trace.get_current_span().get_span_context().is_valid:
             yield
             return

@@ -108,23 +108,18 @@ class Message(Generic[T]):
 
 
 def message_id(outbox: str, change: CapturedChange) -> str:
-    """The id of a message: of what outlives a restored dump, in which numbers are given anew."""
+    """The id of a message, of what survives a restored dump, in which numbers are given anew."""
     when = "" if change.seq < 0 else change.changed_at.isoformat()
     said = ("penstock", "outbox", outbox, "row" if change.seq < 0 else str(change.seq), when, change.key or "")
     return str(uuid5(NAMESPACE_URL, "/".join(said)))
 
 
 def is_topic(name: object) -> bool:
-    """Whether there can be a topic of this name: a text of 1 to 100 printable characters."""
     return isinstance(name, str) and 0 < len(name) <= LONGEST_TOPIC and name.isprintable()
 
 
 def check_key(key: object) -> None:
-    """Refuse what cannot be the key of a message: anything but a text of 1 to 200 characters, or None.
-
-    Raises:
-        ValueInvalid: It cannot be.
-    """
+    """Refuse keys of messages but None and texts of 1 to 200 characters."""
     if key is None:
         return
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:

@@ -40,46 +40,26 @@ _KINDS: Mapping[Event, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outbox:
-    """What a program declares of an outbox.
-
-    Attributes:
-        name: By which it is kept; one of another name is another outbox.
-        definition: The table whose rows it sends; None for a topic.
-        topic: The topic whose messages it sends; None for a table.
-        condition: Which rows; None for all.
-        fields: The columns that its messages have.
-        on: Which changes of rows are messages.
-        partition_by: The column of whose values each has an order of its own; None for the key of the row, or of the
-            message.
-        order_by: The columns by which the rows come with which it begins, before their key.
-        start: Where a new one begins: with the rows, or the messages, that there are, or with what comes.
-        on_failure: What becomes of a message that fails, and of those behind it.
-        retry: When a message that failed is tried again, and after how many attempts it counts as failed for good.
-        batch: How many messages one call takes at most; None for one, by itself.
-        linger: How long a batch waits until it is full.
-        parallelism: How many messages, each of another key, are under way at once.
-        timeout: How long an attempt may take; None for as long as it takes.
-        keep_for: How long messages are kept at least, so that they can be sent again.
-        version: Of the declaration: one with a lower version changes nothing.
-    """
-
-    name: str
-    definition: TableDefinition | None = None
-    topic: str | None = None
-    condition: Condition | None = None
-    fields: tuple[str, ...] = ()
-    on: tuple[Event, ...] = ("insert",)
+    name: str  # by which it is kept; one of another name is another outbox
+    definition: TableDefinition | None = None  # the table whose rows it sends; None for a topic
+    topic: str | None = None  # the topic whose messages it sends; None for a table
+    condition: Condition | None = None  # which rows; None for all
+    fields: tuple[str, ...] = ()  # the columns that its messages have
+    on: tuple[Event, ...] = ("insert",)  # which changes of rows are messages
+    # the column of whose values each has an order of its own; None for the key of the row, or of the message
     partition_by: str | None = None
-    order_by: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()  # the columns by which the rows come with which it begins, before their key
+    # where a new one begins: with the rows, or the messages, that there are, or with what comes
     start: Start = "beginning"
-    on_failure: OnFailure = "halt"
+    on_failure: OnFailure = "halt"  # what becomes of a message that fails, and of those behind it
+    # when a message that failed is tried again, and after how many attempts it counts as failed for good
     retry: Retry = RETRY
-    batch: int | None = None
-    linger: timedelta = timedelta(0)
-    parallelism: int = 1
-    timeout: timedelta | None = None
-    keep_for: timedelta = timedelta(0)
-    version: int = 1
+    batch: int | None = None  # how many messages one call takes at most; None for one, by itself
+    linger: timedelta = timedelta(0)  # how long a batch waits until it is full
+    parallelism: int = 1  # how many messages, each of another key, are under way at once
+    timeout: timedelta | None = None  # how long an attempt may take; None for as long as it takes
+    keep_for: timedelta = timedelta(0)  # how long messages are kept at least, so that they can be sent again
+    version: int = 1  # of the declaration: one with a lower version changes nothing
 
     def __post_init__(self) -> None:
         self._check_words()
@@ -92,16 +72,13 @@ class Outbox:
 
     @property
     def source(self) -> str:
-        """What it sends, as it is shown."""
         return f"topic {self.topic}" if self.definition is None else self.definition.name
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of changes that are messages."""
         return tuple(kind for event in EVENTS if event in self.on for kind in _KINDS[event])
 
     def spec(self) -> str:
-        """What is kept of it, to be shown."""
         return json.dumps(
             {
                 "on": [] if self.definition is None else list(self.on),
@@ -190,10 +167,9 @@ class Outbox:
 
 
 def reader_name(outbox: str) -> str:
-    """The name of an outbox's reader of the change feed."""
     return f"{_READER}{outbox}"
 
 
 def outbox_read(reader: str) -> str | None:
-    """The outbox whose reader of the change feed has this name; None if it is none of an outbox."""
+    """The outbox whose reader has this name; None if it is none of an outbox."""
     return reader.removeprefix(_READER) if reader.startswith(_READER) else None

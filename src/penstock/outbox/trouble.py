@@ -22,57 +22,41 @@ _SECOND, _MINUTE, _LONGEST_HALT = timedelta(seconds=1), timedelta(minutes=1), ti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A message that has failed, or what keeps an outbox from going on at all.
+    """A message that has failed, or what keeps an outbox from going on at all."""
 
-    Attributes:
-        seq: Its number; 0 if it is the outbox itself that waits for somebody to look after it.
-        attempts: How many attempts have failed.
-        since: When the first one failed.
-        retry_at: When it is tried again; None if not by itself.
-        error: Why the last one failed.
-        traceback: Where.
-        halted: Whether its attempts are used up. It may be tried again all the same.
-        key: The key of its row, or of the message.
-        left: What is left of older rows once it is passed by, if it is one of them.
-        deaths: How many processes in a row have died while they handed it over.
-    """
-
-    seq: int
-    attempts: int
-    since: datetime
-    retry_at: datetime | None
-    error: str
-    traceback: str | None = None
-    halted: bool = False
-    key: str | None = None
-    left: str | None = None
-    deaths: int = 0
+    seq: int  # its number; 0 if it is the outbox itself that waits for somebody to look after it
+    attempts: int  # how many attempts have failed
+    since: datetime  # when the first one failed
+    retry_at: datetime | None  # when it is tried again; None if not by itself
+    error: str  # why the last one failed
+    traceback: str | None = None  # where
+    halted: bool = False  # whether its attempts are used up. It may be tried again all the same
+    key: str | None = None  # the key of its row, or of the message
+    left: str | None = None  # what is left of older rows once it is passed by, if it is one of them
+    deaths: int = 0  # how many processes in a row have died while they handed it over
 
     def text(self) -> str:
-        """The same as JSON."""
         said = asdict(self)
         said |= {"since": self.since.isoformat(), "retry_at": self.retry_at and self.retry_at.isoformat()}
         return json.dumps(said)
 
     @classmethod
     def parse(cls, text: str) -> Trouble:
-        """What `text` has written."""
         said = json.loads(text)
         said["since"] = datetime.fromisoformat(said["since"])
         said["retry_at"] = None if said["retry_at"] is None else datetime.fromisoformat(said["retry_at"])
         return cls(**said)
 
     def is_of(self, change: CapturedChange) -> bool:
-        """Whether it is this message: numbers of older rows are counts, and one that is gone leaves its to the next."""
+        """Whether it is this message. Numbers of older rows are counts, so their key decides."""
         return self.seq == change.seq and (self.seq > 0 or self.key == change.key)
 
     def due(self, now: datetime) -> bool:
-        """Whether it is to be tried again now."""
         return self.retry_at is not None and self.retry_at <= now
 
 
 def reader_lost(outbox: str, now: datetime) -> Trouble:
-    """What is known of an outbox whose reader of the change feed is gone: the feed has kept nothing for it since."""
+    """The state of an outbox whose reader is gone: the feed has kept nothing for it since."""
     return Trouble(
         seq=0,
         attempts=0,
@@ -85,15 +69,7 @@ def reader_lost(outbox: str, now: datetime) -> Trouble:
 
 
 def changes_lost(outbox: str, source: str, change: CapturedChange, noted: Noted, last_at: datetime | None) -> Exception:
-    """What a message fails of that tells of changes which could not be captured, as far as anybody knows them.
-
-    Args:
-        outbox: The outbox.
-        source: Its table.
-        change: The last of such changes in a row.
-        noted: How many there are, and when the first one was noted.
-        last_at: When a message was handed over last.
-    """
+    """The error of a message for changes that could not be captured: `noted` so often, after delivery at `last_at`."""
     number, since = noted
     at = change.changed_at.isoformat(timespec="milliseconds")
     when = (
@@ -112,18 +88,9 @@ def changes_lost(outbox: str, source: str, change: CapturedChange, noted: Noted,
 def after_failure(
     policy: Retry, seq: int, known: Trouble | None, error: BaseException, now: datetime, chance: float
 ) -> Trouble:
-    """What is known of a message after an attempt that failed.
+    """The state of a message after a failed attempt.
 
-    When all attempts of its policy are used up it is halted, and tried again after waits that grow to minutes for as
-    long as nobody skips it; an error that says that trying again is of no use halts it at once, and for good.
-
-    Args:
-        policy: The retry policy of its outbox.
-        seq: Its number.
-        known: What was known of it before.
-        error: What it failed of.
-        now: The time.
-        chance: A number in [0, 1).
+    After the last attempt it is halted, and retried after waits that grow to minutes. NonRetryableError halts for good.
     """
     if isinstance(error, Snooze):  # it asked for that, and has not failed
         before = 0 if known is None else known.attempts
@@ -162,7 +129,7 @@ def _while_halted(failing: timedelta, chance: float) -> timedelta:
 
 
 def _longest(policy: Retry, attempts: int, now: datetime, chance: float) -> timedelta:
-    """The wait after the last attempt of a policy: what is halted is tried again no sooner."""
+    """The wait after the last attempt of a policy: what is halted is retried no sooner."""
     last = attempts if policy.max_attempts is None else min(attempts, policy.max_attempts)
     try:
         wait = policy.waits.after(last, now, chance)

@@ -22,16 +22,12 @@ OnDuplicate = Literal["return", "reject", "replace", "debounce"]
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """What is done when there is work with the same key.
+    """What is done when there is work with the same key."""
 
-    Attributes:
-        does: Return its id; refuse the new one; or, while it is pending, put the new one in its place: ``replace``,
-            and ``debounce``, which counts the delay anew.
-        max_wait: How long it may be put off by that, from when the first was enqueued.
-    """
-
+    # return its id; refuse the new one; or, while it is pending, put the new one in its place: ``replace``, and
+    # ``debounce``, which counts the delay anew
     does: OnDuplicate = "return"
-    max_wait: timedelta | None = None
+    max_wait: timedelta | None = None  # how long it may be put off by that, from when the first was enqueued
 
     @property
     def until_start(self) -> bool:
@@ -41,7 +37,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """Options of work in a pool; `calls.workpool.Workpool.with_options` says what each means."""
+    """Options of work in a pool; `Workpool.with_options` documents them."""
 
     retry: bool | Retry | None = None
     on_complete: AnyFunction | None = None
@@ -58,13 +54,7 @@ class WorkOptions:
     max_wait: timedelta | None = None
 
     def changed(self, options: Mapping[str, Any]) -> WorkOptions:
-        """The same with these changed.
-
-        Raises:
-            UsageError: There is no such option, or two exclude each other.
-            ValueInvalid: An option cannot have this value.
-            DeclarationError: on_complete is no mutation that takes what it is called with.
-        """
+        """The same with these changed."""
         unknown = sorted(options.keys() - _NAMES)
         if unknown:
             raise UsageError(
@@ -89,11 +79,7 @@ class WorkOptions:
         return changed
 
     def retry_of(self, function: AnyFunction, pool: PoolDefinition) -> Retry | None:
-        """The policy of work of a pool that runs a function; None if it is not retried.
-
-        Raises:
-            UsageError: One is asked for, and the function is no action.
-        """
+        """The retry policy of a function's work in a pool; None if it is not retried."""
         if function.kind is not FunctionKind.ACTION:
             if self.retry:
                 raise UsageError(
@@ -107,7 +93,6 @@ class WorkOptions:
 
     @property
     def duplicate(self) -> Duplicate:
-        """What is done when there is work with the same key."""
         return Duplicate(self.on_duplicate, self.max_wait)
 
 

@@ -23,32 +23,22 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class PoolDefinition:
-    """A declared pool.
-
-    Attributes:
-        name: What it is called, in the database, in logs and on the command line.
-        max_parallelism: How many of its jobs run at once, on all machines together; 0 starts none.
-        default_retry: The policy of actions that are enqueued with ``retry=True``.
-        retry_actions_by_default: Whether actions are retried unless they are enqueued with ``retry=False``.
-        status_ttl: How long the status and the result of a finished job are kept; None for ever.
-        key_parallelism: How many of its jobs with one concurrency key run at once; None for as many as of the pool.
-        rate_limit: How many of its jobs start in a time; None for any number.
-        key_rate_limit: How many of its jobs with one concurrency key start in a time; None for any number.
-        group: Name of the pools that lend it what they do not use; None for no such pools.
-        ageing: How long a job waits until it is as urgent as one of the next higher priority; None for ever.
-        log_level: Which events of it are told: all with debug and info, only reports with report, none beyond that.
-    """
-
-    name: str
-    max_parallelism: int = 10
+    name: str  # what it is called, in the database, in logs and on the command line
+    max_parallelism: int = 10  # how many of its jobs run at once, on all machines together; 0 starts none
+    # the policy of actions that are enqueued with ``retry=True``
     default_retry: Retry = Retry()  # noqa: RUF009 - frozen
-    retry_actions_by_default: bool = False
+    retry_actions_by_default: bool = False  # whether actions are retried unless they are enqueued with ``retry=False``
+    # how long the status and the result of a finished job are kept; None for ever
     status_ttl: timedelta | None = timedelta(days=1)
+    # how many of its jobs with one concurrency key run at once; None for as many as of the pool
     key_parallelism: int | None = None
-    rate_limit: RateLimit | None = None
+    rate_limit: RateLimit | None = None  # how many of its jobs start in a time; None for any number
+    # how many of its jobs with one concurrency key start in a time; None for any number
     key_rate_limit: RateLimit | None = None
-    group: str | None = None
+    group: str | None = None  # name of the pools that lend it what they do not use; None for no such pools
+    # how long a job waits until it is as urgent as one of the next higher priority; None for ever
     ageing: timedelta | None = None
+    # which events of it are told: all with debug and info, only reports with report, none beyond that
     log_level: LogLevel = "report"
 
     def __post_init__(self) -> None:
@@ -84,7 +74,6 @@ class PoolDefinition:
 
     @property
     def reports(self) -> bool:
-        """Whether it is reported on."""
         return self.log_level in {"debug", "info", "report"}
 
 
@@ -112,11 +101,6 @@ def _check_keys_and_rates(pool: PoolDefinition) -> None:
 
 
 def check_max_parallelism(pool: str, number: object) -> int:
-    """A limit that a pool may have.
-
-    Raises:
-        DeclarationError: It is no whole number from 0 to a million.
-    """
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_PARALLEL:
         raise DeclarationError(
             f"Pool {pool}: max_parallelism must be a whole number from 0 to {MOST_PARALLEL:,}, not {number!r}.",

@@ -91,54 +91,29 @@ RateLimit = TokenBucket | FixedWindow
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """What is left of a rate limit, as it is stored. No state at all is a rate limit of which nothing was taken yet.
+    """What is left of a rate limit, as it is stored; None stands for one that nobody has taken from yet."""
 
-    Attributes:
-        value: Parts of tokens that are left; below zero if more are reserved.
-        parts: How many parts a token has: as many as are needed for a whole number of them to come in a microsecond.
-        moment: The latest time seen, for which the value holds; in UTC.
-    """
-
-    value: int
-    parts: int
-    moment: datetime
+    value: int  # parts of tokens that are left; below zero if more are reserved
+    parts: int  # how many parts a token has: as many as are needed for a whole number of them to come in a microsecond
+    moment: datetime  # the latest time seen, for which the value holds; in UTC
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of an attempt to take tokens.
+    """What became of an attempt to take tokens."""
 
-    Attributes:
-        ok: Whether they were taken or reserved.
-        state: What is to be stored; if they were not taken, what was stored before.
-        retry_after: Zero for tokens that were taken. For tokens that were reserved, after which time what they are for
-            may begin. For tokens that were refused, after which time the same attempt succeeds, and no sooner, if
-            nobody takes others meanwhile.
-    """
-
-    ok: bool
-    state: RateState | None
+    ok: bool  # whether they were taken or reserved
+    state: RateState | None  # what is to be stored; if they were not taken, what was stored before
+    # zero for tokens that were taken. For tokens that were reserved, after which time what they are for may begin. For
+    # tokens that were refused, after which time the same attempt succeeds, and no sooner, if nobody takes others
+    # meanwhile
     retry_after: timedelta
 
 
 def take(policy: RateLimit, state: RateState | None, now: datetime, count: int = 1, *, reserve: bool = False) -> Taken:
-    """Take tokens, if there are enough of them.
+    """Take tokens, if there are enough; `reserve` takes some that are still to come.
 
-    A clock that is behind those of others sees the rate limit as of their time: it gets tokens that are left, and
-    brings none. So the clock that is furthest ahead counts, and whatever the order of times, no more tokens are given
-    than that clock allows. A clock that is far ahead closes the limit for the others until they are there.
-
-    Args:
-        policy: The rate limit.
-        state: What is stored; None if nothing is.
-        now: The present time, aware.
-        count: How many tokens, from 1 to the capacity.
-        reserve: Take tokens that are still to come, up to as many as may be reserved, for something that is begun
-            when they have come.
-
-    Raises:
-        LimitExceeded: More tokens than ever gather.
-        ValueInvalid: The count is no whole number of at least 1, or the time has no time zone.
+    The clock that is furthest ahead counts: one behind it gets tokens that are left, and brings none.
     """
     _check_count(policy, count)
     before, step = _settled(policy, state, _in_utc(now)), _step(policy)
@@ -155,38 +130,27 @@ def take(policy: RateLimit, state: RateState | None, now: datetime, count: int =
 
 
 def peek(policy: RateLimit, state: RateState | None, now: datetime) -> int:
-    """Whole tokens that are left; below zero if more are reserved.
-
-    Args:
-        policy: The rate limit.
-        state: What is stored; None if nothing is.
-        now: The present time, aware.
-
-    Raises:
-        ValueInvalid: The time has no time zone.
-    """
+    """Whole tokens that are left; below zero if more are reserved."""
     settled = _settled(policy, state, _in_utc(now))
     return settled.value // settled.parts
 
 
 def full_at(policy: RateLimit, state: RateState) -> datetime:
-    """From when on as many tokens are left as can gather, if nobody takes any: then the state says nothing any more."""
+    """When the bucket is full if nobody takes any: then the state says nothing any more."""
     missing = capacity(policy) * state.parts - state.value
     return state.moment + _wait(policy, state, state.moment, missing)
 
 
 def open_at(policy: RateLimit, state: RateState) -> datetime:
-    """From when on a token can be taken, if nobody takes any before: until then it need not be tried."""
+    """When a token can be taken, if nobody takes any before."""
     return state.moment + _wait(policy, state, state.moment, state.parts - state.value)
 
 
 def capacity(policy: RateLimit) -> int:
-    """How many tokens can gather, and so how many can be taken at once."""
     return policy.rate if policy.capacity is None else policy.capacity
 
 
 def max_reserved(policy: RateLimit) -> int:
-    """How many tokens can be reserved ahead."""
     return capacity(policy) if policy.max_reserved is None else policy.max_reserved
 
 
@@ -203,14 +167,14 @@ def _settled(policy: RateLimit, state: RateState | None, now: datetime) -> RateS
 
 
 def _come(policy: RateLimit, start: datetime, end: datetime) -> int:
-    """Parts of tokens that come after one instant and not after another."""
+    """Parts of tokens that come in ``(start, end]``."""
     if isinstance(policy, TokenBucket):
         return (end - start) // _TICK * _step(policy)
     return (_window(policy, end) - _window(policy, start)) * _step(policy)
 
 
 def _wait(policy: RateLimit, settled: RateState, now: datetime, missing: int) -> timedelta:
-    """The least time after which so many parts have come; zero for none."""
+    """The least time after which so many parts have come."""
     if missing <= 0:
         return timedelta(0)
     steps = _divide_up(missing, _step(policy))
@@ -224,12 +188,11 @@ def _divide_up(number: int, by: int) -> int:
 
 
 def _window(policy: FixedWindow, moment: datetime) -> int:
-    """The number of the window in which an instant lies."""
     return (moment - policy.start) // policy.period
 
 
 def _parts(policy: RateLimit) -> int:
-    """As many parts as it takes for whole numbers of them to come: with windows, tokens are whole."""
+    """Parts of a token, so that whole numbers of them come in a microsecond; with windows, tokens are whole."""
     if isinstance(policy, FixedWindow):
         return 1
     ticks = policy.period // _TICK

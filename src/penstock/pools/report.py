@@ -26,11 +26,9 @@ class Tally:
 
     @property
     def completed(self) -> int:
-        """How many have ended."""
         return self.succeeded + self.failed + self.retries + self.canceled + self.skipped
 
     def add(self, status: Status) -> None:
-        """Count one."""
         if status == "success":
             self.succeeded += 1
         elif status == "failed":
@@ -43,10 +41,10 @@ class Tally:
             self.skipped += 1
 
     def failure_rate(self) -> float | None:
-        """Which part of the attempts has failed; None if none has ended, so that no average counts it as a good one."""
+        """The share of failed attempts; None if none has ended, so that no average counts it as a good one."""
         return round((self.failed + self.retries) / self.completed, _DIGITS) if self.completed else None
 
     def permanent_failure_rate(self) -> float | None:
-        """Which part of the jobs that have ended for good has failed; None if none has."""
+        """The share of failed jobs among those that ended for good; None if none has."""
         ended = self.completed - self.retries
         return round(self.failed / ended, _DIGITS) if ended else None

@@ -103,7 +103,6 @@ class Completion:
 
 
 def work_status(job: JobStatus) -> WorkStatus:
-    """Where a job stands."""
     if job.state in FINISHED:
         return Finished(_result(job))
     if job.state is JobState.PENDING:

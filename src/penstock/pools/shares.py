@@ -8,43 +8,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a worker knows of one pool.
+    """What a worker knows of one pool."""
 
-    Attributes:
-        limit: How many slots there are.
-        granted: How many of them all workers hold together.
-        held: How many this worker holds.
-        running: How many of those jobs occupy.
-        holders: How many workers hold slots or want some, this one included.
-        wanted: How many slots others want and do not have.
-        waiting: How many jobs may start.
-        places: How many more jobs this worker could run, whatever their pool.
-        rested: Whether it has held its slots for a while: who shares a single slot with others has it for some time.
-        idle: Whether nothing was waiting for a while.
-        vacant: How many slots can be taken now.
-        wished: Whether its wish for more is known.
-        yielded: Whether it gave some back a moment ago, for others to take first.
-        lacking: How many slots the other pools of its group want and do not have.
-        spare: Whether it has had more slots than it could use for a while.
-        full: Whether it has had no place free for a while, whatever the pool.
-    """
-
-    limit: int
-    granted: int
-    held: int
-    running: int
-    holders: int
-    wanted: int
-    waiting: int
-    places: int
-    rested: bool
-    idle: bool
-    vacant: int
-    wished: bool
-    yielded: bool
-    lacking: int = 0
-    spare: bool = False
-    full: bool = False
+    limit: int  # how many slots there are
+    granted: int  # how many of them all workers hold together
+    held: int  # how many this worker holds
+    running: int  # how many of those jobs occupy
+    holders: int  # how many workers hold slots or want some, this one included
+    wanted: int  # how many slots others want and do not have
+    waiting: int  # how many jobs may start
+    places: int  # how many more jobs this worker could run, whatever their pool
+    rested: bool  # whether it has held its slots for a while: who shares a single slot with others has it for some time
+    idle: bool  # whether nothing was waiting for a while
+    vacant: int  # how many slots can be taken now
+    wished: bool  # whether its wish for more is known
+    yielded: bool  # whether it gave some back a moment ago, for others to take first
+    lacking: int = 0  # how many slots the other pools of its group want and do not have
+    spare: bool = False  # whether it has had more slots than it could use for a while
+    full: bool = False  # whether it has had no place free for a while, whatever the pool
 
     @property
     def unused(self) -> int:
@@ -54,26 +35,16 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pool of a group.
-
-    Attributes:
-        name: What it is called.
-        limit: How many slots it has of its own.
-        granted: How many slots of it workers hold; more than its own while it borrows.
-        wanted: How many more they want.
-    """
-
-    name: str
-    limit: int
-    granted: int
-    wanted: int
+    name: str  # what it is called
+    limit: int  # how many slots it has of its own
+    granted: int  # how many slots of it workers hold; more than its own while it borrows
+    wanted: int  # how many more they want
 
 
 def lent(members: Sequence[Member], name: str) -> int:
-    """The limit that holds for a pool of a group, with what the others lend it.
+    """The limit of a pool of a group, with what the others lend it.
 
-    A pool has its own slots whenever they are free. Beyond them it gets what nobody else of the group wants of its own;
-    all pools together never have more than their limits together. A pool that is paused gets none.
+    Its own slots are its own whenever they are free. It borrows slots that nobody else wants; a paused pool gets none.
     """
     (pool,) = (member for member in members if member.name == name)
     if not pool.limit:
@@ -108,7 +79,7 @@ def change(need: Need) -> int:
 
 
 def _share(need: Need) -> int:
-    """What is this worker's part, while others want some too."""
+    """This worker's part, while others want some too."""
     if need.full and need.wanted:
         return 0  # it could not use a slot that is free
     return need.limit // max(1, need.holders) if need.wanted else need.limit

@@ -41,7 +41,7 @@ class CircuitBreaker:
                 raise DeclarationError(f"CircuitBreaker: {word} is a timedelta of up to a year, not {given!r}.")
 
     def opens(self, failed: Sequence[datetime]) -> datetime | None:
-        """Until when it is open after attempts failed at these times, the last ones of a task; None if it is not."""
+        """Until when it is open after attempts of a task failed at these times; None if it is not."""
         last = sorted(failed)[-self.failures :]
         if len(last) < self.failures or last[-1] - last[0] > self.within:
             return None

@@ -41,11 +41,7 @@ class ConstantInvalid(ValueError):
 
 
 def constant_for(kind: Kind, column: Column | None, value: Any) -> Constant:
-    """A value to compare with a term of some kind; of a column, if the term is one.
-
-    Raises:
-        ConstantInvalid: It is none.
-    """
+    """A value to compare with a term of some kind, or of a column if the term is one."""
     if kind is Kind.JSON:
         return Constant(kind, json_text(value))
     try:
@@ -59,11 +55,6 @@ def constant_for(kind: Kind, column: Column | None, value: Any) -> Constant:
 
 
 def plain_constant(value: Any) -> Constant:
-    """A value to compute with.
-
-    Raises:
-        ConstantInvalid: There is no computing with it.
-    """
     kind = Kind.DATETIME if isinstance(value, datetime) else _COMPUTED.get(type(value))
     if kind is None or (kind is Kind.REAL and value != 0 and not MIN_REAL <= abs(value) <= MAX_REAL):
         raise ConstantInvalid(
@@ -74,11 +65,7 @@ def plain_constant(value: Any) -> Constant:
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON text, of which equal values have the same.
-
-    Raises:
-        ConstantInvalid: JSON cannot say it, or says it as something else.
-    """
+    """A value as JSON text; equal values have equal texts."""
     try:
         check_nesting(value, "It")
         return json.dumps(_json(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -113,7 +100,6 @@ def _json(value: Any) -> Any:
 
 
 def _of_kind(kind: Kind, value: Any) -> Any:
-    """The value, if Python takes it for one of this kind."""
     if kind is Kind.REAL and type(value) is int:
         return float(value)
     if kind is Kind.DECIMAL and type(value) is int:
@@ -127,7 +113,6 @@ def _of_kind(kind: Kind, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Without what a subclass of a text or an integer adds."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int) and not isinstance(value, bool):

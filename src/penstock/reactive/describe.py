@@ -6,89 +6,66 @@ Owns that text, which is close to the Python that the expression was written in.
 
 from __future__ import annotations
 
-from datetime import UTC
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.reactive.expression import (
-    TERMS,
-    Arithmetic,
-    Compare,
-    Constant,
-    Every,
-    Expression,
-    Field,
-    Has,
-    Holds,
-    Leaf,
-    Length,
-    Matches,
-    Missing,
-    Not,
-    OneOf,
-    Path,
-    Some,
-    Step,
-    Term,
-    TextIs,
-)
+from penstock.reactive import expression as ex
+from penstock.reactive.evaluate import Values, holds, watched
 from penstock.schema.fields import Kind
 
 
-def describe(expression: Expression) -> str:
-    """A term or a condition as text."""
-    if isinstance(expression, TERMS):
+def describe(expression: ex.Expression) -> str:
+    if isinstance(expression, ex.TERMS):
         return _term(expression)
-    if isinstance(expression, (Every, Some)):
-        sign = " & " if isinstance(expression, Every) else " | "
+    if isinstance(expression, (ex.Every, ex.Some)):
+        sign = " & " if isinstance(expression, ex.Every) else " | "
         return sign.join(f"({describe(one)})" for one in expression.conditions)
-    if isinstance(expression, Not):
+    if isinstance(expression, ex.Not):
         inner = expression.condition
-        if isinstance(inner, Compare) and inner.operator == "==":
+        if isinstance(inner, ex.Compare) and inner.operator == "==":
             return f"{_term(inner.left)} != {_term(inner.right)}"
-        return f"{_term(inner.term)} != None" if isinstance(inner, Missing) else f"~({describe(inner)})"
+        return f"{_term(inner.term)} != None" if isinstance(inner, ex.Missing) else f"~({describe(inner)})"
     return _leaf(expression)
 
 
-def _leaf(leaf: Leaf) -> str:
-    if isinstance(leaf, Compare):
+def _leaf(leaf: ex.Leaf) -> str:
+    if isinstance(leaf, ex.Compare):
         return f"{_term(leaf.left)} {leaf.operator} {_term(leaf.right)}"
     term = _term(leaf.term)
-    if isinstance(leaf, OneOf):
+    if isinstance(leaf, ex.OneOf):
         return f"{term}.in_([{', '.join(map(_constant, leaf.constants))}])"
-    if isinstance(leaf, Missing):
+    if isinstance(leaf, ex.Missing):
         return f"{term} == None"
-    if isinstance(leaf, TextIs):
+    if isinstance(leaf, ex.TextIs):
         return f"{term}.{leaf.test}({leaf.text!r})"
-    if isinstance(leaf, Matches):
+    if isinstance(leaf, ex.Matches):
         return f"{term}.matches({leaf.pattern!r})"
-    return f"{term}.has({_constant(leaf.constant)})" if isinstance(leaf, Has) else _held(leaf)
+    return f"{term}.has({_constant(leaf.constant)})" if isinstance(leaf, ex.Has) else term
 
 
-def _held(leaf: Holds) -> str:
-    return _term(leaf.term)
-
-
-def _term(term: Term) -> str:
-    if isinstance(term, Field):
+def _term(term: ex.Term) -> str:
+    if isinstance(term, ex.Field):
         return term.column
-    if isinstance(term, Path):
+    if isinstance(term, ex.Path):
         return term.column + "".join(map(_step, term.steps))
-    if isinstance(term, Constant):
+    if isinstance(term, ex.Constant):
         return _constant(term)
-    if isinstance(term, Length):
+    if isinstance(term, ex.Length):
         return f"{_term(term.of)}.length()"
     return f"{_operand(term.left)} {term.operator} {_operand(term.right)}"
 
 
-def _operand(term: Term) -> str:
-    return f"({_term(term)})" if isinstance(term, Arithmetic) else _term(term)
+def _operand(term: ex.Term) -> str:
+    return f"({_term(term)})" if isinstance(term, ex.Arithmetic) else _term(term)
 
 
-def _step(step: Step) -> str:
+def _step(step: ex.Step) -> str:
     return f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]"
 
 
-def _constant(constant: Constant) -> str:
+def _constant(constant: ex.Constant) -> str:
     value: Any = constant.value
     if constant.kind is Kind.JSON:
         return str(value)
@@ -97,3 +74,80 @@ def _constant(constant: Constant) -> str:
     if constant.kind in {Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID}:
         return str(value)
     return repr(value)
+
+
+_LONGEST = 80
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A part of a filter that decides, whether it is true of the row, and each of its terms with its value."""
+
+    part: str
+    holds: bool
+    found: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{term} is {value}" for term, value in self.found)
+        return f"{self.part} is {'true' if self.holds else 'false'}: {found}"
+
+
+def explain(condition: ex.Condition, values: Values) -> tuple[Finding, ...]:
+    """The parts that make a condition true or false of a row, in order."""
+    return tuple(_deciding(condition, values))
+
+
+def _deciding(condition: ex.Condition, values: Values) -> Iterator[Finding]:
+    outcome = holds(condition, values)
+    if isinstance(condition, (ex.Every, ex.Some)):
+        alone = isinstance(condition, ex.Some)  # one part that is so decides alone
+        for one in condition.conditions:
+            if outcome is not alone or holds(one, values) is outcome:
+                yield from _deciding(one, values)
+    elif isinstance(condition, ex.Not) and isinstance(condition.condition, (ex.Every, ex.Some, ex.Not)):
+        yield from _deciding(condition.condition, values)
+    else:
+        leaf = condition.condition if isinstance(condition, ex.Not) else condition
+        yield Finding(describe(condition), outcome, tuple(_found(leaf, values)))  # type: ignore[arg-type]
+
+
+def _found(leaf: ex.Leaf, values: Values) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for term in ex.terms_of(leaf):
+        for part in dict.fromkeys((term, *ex.operands(term))) if isinstance(term, ex.Arithmetic) else (term,):
+            if not isinstance(part, ex.Constant) and part not in seen:
+                seen.add(part)
+                yield describe(part), shown(part, values)
+                if isinstance(part, ex.Length):
+                    yield describe(part.of), shown(part.of, values)
+
+
+def shown(term: ex.Term, values: Values) -> str:
+    """The value of a term as text, cut if it is long."""
+    (value,) = watched((term,), values)
+    text = _text(term.kind, value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _text(kind: Kind, value: Any) -> str:
+    if value is None:
+        return "None"
+    try:
+        if kind is Kind.DATETIME:
+            return (_EPOCH + timedelta(microseconds=value)).isoformat()
+        if kind is Kind.INTERVAL:
+            return str(timedelta(microseconds=value))
+    except OverflowError:
+        return f"{value} microseconds"
+    if kind is Kind.JSON:
+        return _json(value)
+    return str(value) if kind in {Kind.DATE, Kind.DECIMAL, Kind.UUID} else repr(value)
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_json(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return repr(value) if isinstance(value, (str, bool)) or value is None else str(value)

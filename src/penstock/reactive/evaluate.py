@@ -17,29 +17,7 @@ from operator import eq, ge, gt, le, lt
 from typing import Any
 from uuid import UUID
 
-from penstock.reactive.expression import (
-    LEAVES,
-    MAX_DIGITS,
-    MAX_REAL,
-    MIN_REAL,
-    Arithmetic,
-    Compare,
-    Condition,
-    Constant,
-    Every,
-    Expression,
-    Field,
-    Has,
-    Length,
-    Matches,
-    Missing,
-    OneOf,
-    Path,
-    Some,
-    Term,
-    TextIs,
-    compared_as,
-)
+from penstock.reactive import expression as ex
 from penstock.reactive.pattern import is_found
 from penstock.schema.fields import Column, Kind
 from penstock.schema.table import Table, TableDefinition
@@ -75,23 +53,19 @@ _CLASSES: dict[Kind, type | tuple[type, ...]] = {
 }
 
 
-def holds(condition: Condition, values: Values) -> bool:
-    """Whether a condition is true of a row."""
-    if isinstance(condition, Every):
+def holds(condition: ex.Condition, values: Values) -> bool:
+    if isinstance(condition, ex.Every):
         return all(holds(one, values) for one in condition.conditions)
-    if isinstance(condition, Some):
+    if isinstance(condition, ex.Some):
         return any(holds(one, values) for one in condition.conditions)
-    if isinstance(condition, LEAVES):
+    if isinstance(condition, ex.LEAVES):
         return _leaf(condition, values)
     return not holds(condition.condition, values)
 
 
-def watched(expressions: Iterable[Expression], values: Values) -> tuple[Any, ...]:
-    """What some terms and conditions say of a row; `same` tells whether it has changed."""
-    return tuple(
-        _read(one, values) if isinstance(one, (Field, Path, Constant, Length, Arithmetic)) else holds(one, values)
-        for one in expressions
-    )
+def watched(expressions: Iterable[ex.Expression], values: Values) -> tuple[Any, ...]:
+    """Values of some terms and conditions; `same` tells whether they have changed."""
+    return tuple(_read(one, values) if isinstance(one, ex.TERMS) else holds(one, values) for one in expressions)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -109,7 +83,6 @@ def same(left: Any, right: Any) -> bool:
 
 
 def row_values(definition: TableDefinition, row: Table, columns: Iterable[str]) -> dict[str, Any]:
-    """The values of some columns of a row object."""
     return {name: _field_value(definition.column(name), row.__dict__.get(name)) for name in columns}
 
 
@@ -125,7 +98,7 @@ def _field_value(column: Column, value: Any) -> Any:
 
 
 def normal_value(kind: Kind, value: Any) -> Any:
-    """A value in the form that `schema.fields` gives stores, in the one form of `Values`; None if it is none."""
+    """A value from `schema.fields` in the form of `Values`; None if it is invalid."""
     if not isinstance(value, _CLASSES[kind]) or (isinstance(value, bool) and kind is not Kind.BOOLEAN):
         return None
     return _NORMAL.get(kind, _unchanged)(value)
@@ -152,7 +125,7 @@ def _finite(value: Decimal | int) -> Decimal | None:
 
 
 def parsed(text: str | bytes) -> Any:
-    """JSON as `Values` has it; None if it is none."""
+    """JSON as `Values` has it; None if it is invalid."""
     try:
         return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=_no_number)
     except (ValueError, ArithmeticError, RecursionError):
@@ -184,14 +157,14 @@ def _constant(kind: Kind, value: Any) -> Any:
 # ----- terms
 
 
-def _read(term: Term, values: Values) -> Any:
-    if isinstance(term, Field):
+def _read(term: ex.Term, values: Values) -> Any:
+    if isinstance(term, ex.Field):
         return values.get(term.column)
-    if isinstance(term, Constant):
+    if isinstance(term, ex.Constant):
         return _constant(term.kind, term.value)
-    if isinstance(term, Path):
+    if isinstance(term, ex.Path):
         return _stepped(values.get(term.column), term.steps)
-    if isinstance(term, Length):
+    if isinstance(term, ex.Length):
         found = _read(term.of, values)
         return len(found) if isinstance(found, (str, bytes, list)) else None
     return _computed(term, values)
@@ -208,7 +181,7 @@ def _stepped(found: Any, steps: tuple[str | int, ...]) -> Any:
     return found
 
 
-def _computed(term: Arithmetic, values: Values) -> Any:
+def _computed(term: ex.Arithmetic, values: Values) -> Any:
     left, right = (_operand(one, term.kind, values) for one in (term.left, term.right))
     if left is None or right is None:
         return None
@@ -218,55 +191,56 @@ def _computed(term: Arithmetic, values: Values) -> Any:
     return left + right if term.operator == "+" else left - right if term.operator == "-" else left * right
 
 
-def _operand(term: Term, kind: Kind, values: Values) -> Any:
+def _operand(term: ex.Term, kind: Kind, values: Values) -> Any:
     """A value to compute with; one so large or small that a result could leave the range of numbers is not there."""
     found = _read(term, values)
     if found is None:
         return None
     if kind is Kind.REAL:
         found = float(found)
-        fits = isinstance(term, Arithmetic) or found == 0 or MIN_REAL <= abs(found) <= MAX_REAL
+        fits = isinstance(term, ex.Arithmetic) or found == 0 or ex.MIN_REAL <= abs(found) <= ex.MAX_REAL
         return found if fits else None
     if kind is Kind.DECIMAL:
         found = Decimal(found)
-        if not isinstance(term, Arithmetic) and not _fits(found):
+        if not isinstance(term, ex.Arithmetic) and not _fits(found):
             return None
     return found
 
 
 def _fits(number: Decimal) -> bool:
     exponent = number.as_tuple().exponent
-    return not number or (isinstance(exponent, int) and number.adjusted() <= MAX_DIGITS and exponent >= -MAX_DIGITS)
+    return not number or (
+        isinstance(exponent, int) and number.adjusted() <= ex.MAX_DIGITS and exponent >= -ex.MAX_DIGITS
+    )
 
 
 # ----- leaves
 
 
 def _leaf(leaf: Any, values: Values) -> bool:
-    if isinstance(leaf, Compare):
+    if isinstance(leaf, ex.Compare):
         return _compared(leaf, values)
     found = _read(leaf.term, values)
-    if isinstance(leaf, Missing):
+    if isinstance(leaf, ex.Missing):
         return found is None
     return found is not None and _says(leaf, found, values)
 
 
 def _says(leaf: Any, found: Any, values: Values) -> bool:
-    """A leaf on a value that is there."""
-    if isinstance(leaf, OneOf):
+    if isinstance(leaf, ex.OneOf):
         return any(same(found, _read(constant, values)) for constant in leaf.constants)
-    if isinstance(leaf, TextIs):
+    if isinstance(leaf, ex.TextIs):
         return isinstance(found, str) and _TEXT[leaf.test](found, leaf.text)
-    if isinstance(leaf, Matches):
+    if isinstance(leaf, ex.Matches):
         return isinstance(found, str) and is_found(leaf.pattern, found)
-    if isinstance(leaf, Has):
+    if isinstance(leaf, ex.Has):
         wanted = _read(leaf.constant, values)
         return isinstance(found, list) and any(same(one, wanted) for one in found)
     return found is True
 
 
-def _compared(leaf: Compare, values: Values) -> bool:
-    kind, left, right = compared_as(leaf), _read(leaf.left, values), _read(leaf.right, values)
+def _compared(leaf: ex.Compare, values: Values) -> bool:
+    kind, left, right = ex.compared_as(leaf), _read(leaf.left, values), _read(leaf.right, values)
     if kind in _WIDER:
         left, right = _as(kind, left), _as(kind, right)
     if leaf.operator == "==":
@@ -277,7 +251,6 @@ def _compared(leaf: Compare, values: Values) -> bool:
 
 
 def _as(kind: Kind, value: Any) -> Any:
-    """A value as one of the kind in which it is compared."""
     if kind is Kind.REAL and isinstance(value, int):
         return float(value)
     if isinstance(value, int) and not isinstance(value, bool):

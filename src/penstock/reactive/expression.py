@@ -23,8 +23,6 @@ Step = str | int
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of the row."""
-
     column: str
     kind: Kind
 
@@ -38,7 +36,6 @@ class Path:
 
     @property
     def kind(self) -> Kind:
-        """It may hold anything that JSON does."""
         return Kind.JSON
 
 
@@ -52,13 +49,12 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """The characters of a text, the bytes of bytes, the elements of a JSON array; of all else there is none."""
+    """Of a text, of bytes or of a JSON array; nothing else has one."""
 
     of: Term
 
     @property
     def kind(self) -> Kind:
-        """A whole number."""
         return Kind.INTEGER
 
 
@@ -86,23 +82,17 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A value that equals one of some constants."""
-
     term: Term
     constants: tuple[Constant, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A value that is not there."""
-
     term: Term
 
 
 @dataclass(frozen=True, slots=True)
 class TextIs:
-    """A text that begins with, ends with or contains another one."""
-
     test: TextTest
     term: Term
     text: str
@@ -110,45 +100,35 @@ class TextIs:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """A text in which a pattern is found; `pattern` says which ones there are."""
-
     term: Term
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """A JSON array with an element that equals a constant."""
-
     term: Term
     constant: Constant
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """A boolean, or JSON's, that is true."""
+    """A boolean, also in JSON, that is true."""
 
     term: Term
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """All of some conditions."""
-
     conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """At least one of some conditions."""
-
     conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite of a condition."""
-
     condition: Condition
 
 
@@ -178,10 +158,7 @@ _TIMES: dict[tuple[Operator, Kind, Kind], Kind] = {
 
 
 def common_kind(left: Kind, right: Kind, operator: Comparison) -> Kind | None:
-    """As values of which kind two are compared; None if they are not.
-
-    A whole number is made a float to be compared with one.
-    """
+    """The kind in which two values are compared; None if they are not. An integer becomes a float beside one."""
     if left is right:
         return None if left in _UNORDERED and operator != "==" else left
     if {left, right} in ({Kind.INTEGER, Kind.REAL}, {Kind.INTEGER, Kind.DECIMAL}):
@@ -191,11 +168,7 @@ def common_kind(left: Kind, right: Kind, operator: Comparison) -> Kind | None:
 
 
 def compared_as(leaf: Compare) -> Kind:
-    """As values of which kind the two of a comparison are compared.
-
-    Raises:
-        TypeError: They are not; tracing refuses such comparisons.
-    """
+    """The kind in which the two sides are compared; tracing has refused all others."""
     kind = common_kind(leaf.left.kind, leaf.right.kind, "==")
     if kind is None:
         raise TypeError(leaf)
@@ -210,7 +183,6 @@ def result_kind(operator: Operator, left: Kind, right: Kind) -> Kind | None:
 
 
 def operands(term: Term) -> Iterator[Term]:
-    """What a term is computed from, itself if it is not."""
     if isinstance(term, Arithmetic):
         yield from operands(term.left)
         yield from operands(term.right)
@@ -219,12 +191,10 @@ def operands(term: Term) -> Iterator[Term]:
 
 
 def terms_of(leaf: Leaf) -> tuple[Term, ...]:
-    """The terms that a leaf is about."""
     return (leaf.left, leaf.right) if isinstance(leaf, Compare) else (leaf.term,)
 
 
 def leaves(condition: Condition) -> Iterator[Leaf]:
-    """The conditions that are not made of others."""
     if isinstance(condition, (Every, Some)):
         for one in condition.conditions:
             yield from leaves(one)

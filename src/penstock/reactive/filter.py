@@ -62,26 +62,19 @@ class TaskFilter(Generic[T]):
 
     @property
     def tasks(self) -> tuple[str, ...] | None:
-        """The names of their tasks; None for all."""
         return _several(self.task)
 
     @property
     def states(self) -> tuple[str, ...] | None:
-        """How their jobs stand; None for however."""
         return _several(self.state)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it means all there are."""
         return all(getattr(self, field.name) in {None, ()} if field.name != "key" else self.key is None
                    for field in fields(self))  # fmt: skip
 
     def in_states(self, *allowed: str, verb: str) -> TaskFilter[T]:
-        """The same for something that can be done in some states only.
-
-        Raises:
-            ValueInvalid: It asks for other states.
-        """
+        """The same filter for what can be done in some states only; ValueInvalid if it asks for others."""
         if other := [state for state in self.states or () if state not in allowed]:
             raise ValueInvalid(
                 f"What is {other[0]} cannot be {verb}.",
@@ -92,11 +85,7 @@ class TaskFilter(Generic[T]):
         )
 
     def check_meant(self, verb: str, *, everything: bool) -> None:
-        """Refuse to change all rows of all tasks because nothing was said.
-
-        Raises:
-            UsageError: The filter is empty.
-        """
+        """Refuse to change all rows of all tasks because nothing was said."""
         if self.is_empty and not everything:
             raise UsageError(
                 f"This would {verb} all rows of all reactive tasks.",

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, NoReturn
 from uuid import UUID
 
 from penstock.errors import DeclarationError, ValueInvalid
-from penstock.reactive.operands import Operand, Row
-from penstock.reactive.standins import METHODS, Site, StandIn
+from penstock.reactive.standins import METHODS, Operand, Row, Site, StandIn
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.fields import Column
 from penstock.schema.table import TableDefinition
@@ -68,15 +67,7 @@ _SHOWN = 60
 
 
 class TextFilter:
-    """A function of a row that says what a text says.
-
-    Args:
-        definition: The table whose rows it is about.
-        text: The text.
-
-    Raises:
-        ValueInvalid: The text cannot be read, or says what cannot be translated; the message names the part.
-    """
+    """A function of a row that says what a text says; ValueInvalid names the part that cannot be read."""
 
     __slots__ = ("_at", "_tree", "text")
 
@@ -90,7 +81,6 @@ class TextFilter:
             raise ValueInvalid(error.what, fix=error.fix) from error
 
     def __call__(self, row: Any) -> Any:
-        """What it says of a row that stands in."""
         return _Reading(self._at, self.text, row).value(self._tree, 0)
 
     def __repr__(self) -> str:
@@ -117,8 +107,6 @@ def _parsed(text: str) -> ast.expr:
 
 
 class _Reading:
-    """One walk through a text, with the stand-in for the row."""
-
     def __init__(self, at: Site, text: str, row: Row) -> None:
         self._at = at
         self._text = text.strip()
@@ -206,7 +194,7 @@ class _Reading:
         return [self._fitting(of, one) for one in in_order]
 
     def _fitting(self, beside: Any, value: Any) -> Any:
-        """A constant for what it stands beside. Members of an Enum have no name here, but their value."""
+        """A constant beside a field. The value of an Enum's member stands for the member."""
         column: Column | None = object.__getattribute__(beside, "_column") if isinstance(beside, Operand) else None
         kind = None if column is None else column.decode
         if not (isinstance(kind, type) and issubclass(kind, Enum)) or value is None or isinstance(value, StandIn):
@@ -290,7 +278,6 @@ class _Reading:
         return getattr(of, word)(*values)
 
     def _made(self, node: ast.expr, make: Callable[..., Any], *values: Any, **options: Any) -> Any:
-        """What a function makes of constants, which are written by whoever asks."""
         try:
             return make(*values, **options)
         except (ArithmeticError, ValueError, TypeError, AttributeError) as error:
@@ -319,7 +306,7 @@ class _Reading:
 
 
 def _spine(node: ast.expr) -> list[ast.expr]:
-    """What is joined with one operator, however many parts: they are nested to the left."""
+    """The operands of a chain of one operator, which Python nests to the left."""
     parts, of = [], type(node.op) if isinstance(node, ast.BinOp) else None
     while isinstance(node, ast.BinOp) and type(node.op) is of:
         parts.append(node.right)

@@ -30,55 +30,29 @@ _GONE: dict[str, Gone] = {"leave": "left", "delete": "deleted"}
 
 @dataclass(slots=True)
 class RowPlan:
-    """What is to be written about one row of a task.
+    """What is to be written about one row of a task."""
 
-    Attributes:
-        task: The number of the task.
-        key: The key of the row.
-        runs: Whether it is to be run.
-        drops: If not: whether what was to be run for it need not be any more.
-        change: Why it is to be run.
-        before: What was captured of it before the last change.
-        after: The same after it.
-        partition: Rows with the same one are run one at a time; None for no such thing.
-        place: Its place among those of one partition that are due at the same moment.
-        changed_at: When it was changed last.
-        due_at: When it is to be run, if nothing puts it off.
-        latest_at: Until when further changes may put it off; None for ever.
-        gone: Whether it is not there any more, for the task.
-        forgets_at: From when on its record is forgotten; None for never.
-        version: The version that runs it again though nothing of the row has changed; -1 if the row calls for it.
-    """
-
-    task: int
-    key: str
-    runs: bool
-    drops: bool
-    change: Change
-    before: str | None
-    after: str | None
-    partition: str | None
-    place: int
-    changed_at: datetime
-    due_at: datetime
-    latest_at: datetime | None
-    gone: Gone | None
-    forgets_at: datetime | None
+    task: int  # the number of the task
+    key: str  # the key of the row
+    runs: bool  # whether it is to be run
+    drops: bool  # if not: whether what was to be run for it need not be any more
+    change: Change  # why it is to be run
+    before: str | None  # what was captured of it before the last change
+    after: str | None  # the same after it
+    partition: str | None  # rows with the same one are run one at a time; None for no such thing
+    place: int  # its place among those of one partition that are due at the same moment
+    changed_at: datetime  # when it was changed last
+    due_at: datetime  # when it is to be run, if nothing puts it off
+    latest_at: datetime | None  # until when further changes may put it off; None for ever
+    gone: Gone | None  # whether it is not there any more, for the task
+    forgets_at: datetime | None  # from when on its record is forgotten; None for never
+    # the version that runs it again though nothing of the row has changed; -1 if the row calls for it
     version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A task as a planner has it ready.
-
-    Attributes:
-        number: Its number.
-        spec: What is kept of it.
-        condition: Its filter.
-        expressions: What it watches.
-        kinds: The kinds of the columns that these read.
-        current: Whether what it is told is told for what is declared now, and not for an earlier filter.
-    """
+    """A task as a planner has it ready. Unless `current`, its changes were captured for an earlier filter."""
 
     number: int
     spec: TaskSpec
@@ -89,20 +63,13 @@ class PlannedTask:
 
     @classmethod
     def of(cls, number: int, spec: TaskSpec, *, current: bool = True) -> PlannedTask:
-        """A task from what is kept of it."""
         condition, expressions = spec.condition(), spec.expressions()
         parts = (*(() if condition is None else (condition,)), *(expressions or ()))
         return cls(number, spec, condition, expressions, kinds_of(parts), current)
 
 
 def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: datetime, read: Read) -> list[RowPlan]:
-    """What is to be written, of each row once.
-
-    Args:
-        changes: Changes of rows in their order, each with the task that wants to hear of it.
-        now: The time.
-        read: The value of a captured column of some kind.
-    """
+    """One plan for each row, from changes in their order, each with the task that wants to hear of it."""
     plans: dict[tuple[int, str], RowPlan] = {}
     told = set[tuple[int, str]]()  # rows of which those interests tell that the tasks are declared with
     for task, change in changes:
@@ -125,7 +92,7 @@ def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: dateti
 
 
 def due(spec: TaskSpec, captured: Mapping[str, Any], now: datetime, read: Read) -> datetime | None:
-    """When a row is to be run; None if it is not, as the time for it is not known."""
+    """When a row is to be run; None if its time is not known, so that it is not run."""
     soon = _soon(spec, now)
     if spec.run_at is None:
         return soon
@@ -138,7 +105,7 @@ def _soon(spec: TaskSpec, now: datetime) -> datetime:
 
 
 def partition_of(spec: TaskSpec, captured: Mapping[str, Any], read: Read) -> str | None:
-    """With which other rows a row is run one at a time; None if with none. Equal values are spelled alike."""
+    """The key under which rows run one at a time; None for no such thing. Equal values are spelled alike."""
     if spec.partition is None:
         return None
     value = captured.get(spec.partition)
@@ -150,7 +117,6 @@ def partition_of(spec: TaskSpec, captured: Mapping[str, Any], read: Read) -> str
 
 
 def _number(value: Decimal) -> str:
-    """A number without zeros at its end, and zero without a sign."""
     if not value.is_finite():
         return str(value)
     if not value:
@@ -163,7 +129,6 @@ def _number(value: Decimal) -> str:
 
 
 def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | None:
-    """From when on the record of a row is forgotten."""
     if gone is None or spec.cleanup == "never" or (gone == "left" and spec.cleanup == "source_deleted"):
         return None
     return now + timedelta(seconds=spec.keep_for)
@@ -198,12 +163,12 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
 
 
 def heard(spec: TaskSpec) -> tuple[str, ...]:
-    """Which kinds of change a task hears of: one that runs rows at their time hears of each change of that."""
+    """The kinds of change that a task hears of. One with `run_at` hears of each change of that."""
     return spec.on if spec.run_at is None else (*spec.on, "change")
 
 
 def _join(known: RowPlan, plan: RowPlan) -> None:
-    """What is said of a row twice, said once: the last counts, but for a row that has only just entered."""
+    """Join two plans of one row: the last counts, but for a row that has only just entered."""
     if known.runs and known.change == "enter" and plan.change == "change":
         plan.change = "enter"
     if plan.runs or plan.drops or not known.runs:
@@ -213,7 +178,7 @@ def _join(known: RowPlan, plan: RowPlan) -> None:
 
 
 def _meant(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
-    """Which kind of change it is for the task; None if it is none, as far as is known."""
+    """The kind of change that it is for the task; None if it is none, as far as is known."""
     if task.current:
         return change.kind if task.spec.exact else _kind(task, change, read)
     left = change.kind == "leave"  # an earlier filter, and it may match the one of now
@@ -246,14 +211,12 @@ def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
 
 
 def _moved(spec: TaskSpec, change: CapturedChange) -> bool:
-    """Whether a row is to be run at another time."""
     return spec.run_at is not None and change.values("before").get(spec.run_at) != change.values("after").get(
         spec.run_at
     )
 
 
 def values_of(task: PlannedTask, captured: str, read: Read) -> Values:
-    """The values of captured columns that a task reads."""
     return _side(task, read_values(captured), read)
 
 

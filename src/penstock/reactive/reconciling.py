@@ -23,49 +23,35 @@ _GOING: tuple[Change, ...] = ("leave", "delete")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciling:
-    """How far looking at the rows of a task has come: first at all rows of its table, then at all of its records.
+    """How far looking at the rows of a task has come: first at all rows of its table, then at all of its records."""
 
-    Attributes:
-        part: Which of both it is at.
-        after: The key of the last one that was looked at; None at the beginning.
-        looked: How many were looked at.
-        found: How many of them were to be run, or forgotten.
-        reprocess: Which rows are run again though nothing of them has changed.
-        version: The version that runs them again, of those that a lower one has run.
-        retimes: Whether runs that are still to come get another time, as `run_at` is another one.
-        audit: Whether nothing should be found, as it is only looked whether all is well.
-    """
-
-    part: Part = "rows"
-    after: str | None = None
-    looked: int = 0
-    found: int = 0
-    reprocess: OnVersionChange = "none"
-    version: int = 0
-    retimes: bool = False
-    audit: bool = False
+    part: Part = "rows"  # which of both it is at
+    after: str | None = None  # the key of the last one that was looked at; None at the beginning
+    looked: int = 0  # how many were looked at
+    found: int = 0  # how many of them were to be run, or forgotten
+    reprocess: OnVersionChange = "none"  # which rows are run again though nothing of them has changed
+    version: int = 0  # the version that runs them again, of those that a lower one has run
+    retimes: bool = False  # whether runs that are still to come get another time, as `run_at` is another one
+    audit: bool = False  # whether nothing should be found, as it is only looked whether all is well
 
     @classmethod
     def auditing(cls, spec: TaskSpec) -> Reconciling:
-        """The beginning of an audit. Rows that are not caught up with are left: they look as missed ones do."""
+        """The beginning of an audit. Rows that are not caught up with look as missed ones do, so they are left."""
         return cls(part="rows" if spec.reconciles else "records", audit=True)
 
     def text(self) -> str:
-        """The same as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> Reconciling:
-        """What `text` has written."""
         given = json.loads(text)
         return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
 
     def begun(self) -> Reconciling:
-        """The same from the beginning."""
         return replace(self, part="rows", after=None, looked=0, found=0, audit=False)
 
     def moved(self, after: str | None, looked: int, found: int) -> Reconciling | None:
-        """After a piece: `after` is None if that was the last of its part; None if all is done."""
+        """After a piece: `after` is None if that was the last of its part. None if all is done."""
         moved = replace(self, after=after, looked=self.looked + looked, found=self.found + found)
         if after is not None:
             return moved
@@ -74,36 +60,20 @@ class Reconciling:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a row.
+    """What is kept of a row."""
 
-    Attributes:
-        after: What was captured of it last.
-        gone: Whether it was not there any more, for the task.
-        state: How its job has ended, where that was asked for; None if it has not.
-        running: Whether its run is under way, where that was asked for.
-        change: Why it was to be run last, where that was asked for.
-        before: What was captured of it before that, where that was asked for.
-        version: The version of the handler that has run it last, where that was asked for; -1 for none.
-    """
-
-    after: str | None
-    gone: Gone | None
-    state: str | None = None
-    running: bool = False
-    change: Change | None = None
-    before: str | None = None
-    version: int = -1
+    after: str | None  # what was captured of it last
+    gone: Gone | None  # whether it was not there any more, for the task
+    state: str | None = None  # how its job has ended, where that was asked for; None if it has not
+    running: bool = False  # whether its run is under way, where that was asked for
+    change: Change | None = None  # why it was to be run last, where that was asked for
+    before: str | None = None  # what was captured of it before that, where that was asked for
+    version: int = -1  # the version of the handler that has run it last, where that was asked for; -1 for none
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row as it is now.
-
-    Attributes:
-        key: Its key, as the change feed spells it.
-        after: What its changes would capture of it.
-        before: The same of it as it was.
-    """
+    """A row as it is now, what its changes would capture of it, and the same of it as it was."""
 
     key: str
     after: str | None
@@ -118,16 +88,7 @@ def compare_rows(
     now: datetime,
     read: Read,
 ) -> list[RowPlan]:
-    """What is planned for rows of which nothing is known, or which are not as they were captured last.
-
-    Args:
-        task: The task.
-        rows: Rows that the task may be about, as they are.
-        known: What is kept of them, by key.
-        unread: Keys of rows with changes that are still to be planned, and do that better.
-        now: The time.
-        read: The value of a captured column of some kind.
-    """
+    """Plans for rows that are unknown or differ from what was captured; `unread` changes plan better."""
     plans = list[RowPlan]()
     for row in rows:
         kept = known.get(row.key)
@@ -152,17 +113,9 @@ def compare_records(
     now: datetime,
     read: Read,
 ) -> list[RowPlan]:
-    """Which records are of rows that are gone, and which are to be run again though nothing of their rows has changed.
+    """Plans for records whose rows are gone, or run again though nothing changed.
 
-    Args:
-        task: The task.
-        kept: Records, by key.
-        there: Those of their rows that the task may be about.
-        exist: The keys of those that there are at all.
-        at: What is run again, or at another time.
-        unread: As for `compare_rows`.
-        now: The time.
-        read: As for `compare_rows`.
+    `there` are rows that the task may be about, `exist` the keys of all rows that exist.
     """
     plans = list[RowPlan]()
     for key, record in kept.items():
@@ -184,7 +137,7 @@ def compare_records(
 
 
 def is_found(plan: RowPlan) -> bool:
-    """Whether a plan mends something. That a row which had left is deleted is noted only, as nobody captures it."""
+    """Whether a plan mends something. A deleted row that had left before is only noted, as nobody captures it."""
     return plan.runs or plan.drops
 
 
@@ -207,7 +160,7 @@ def _of_kept(task: PlannedTask, row: Found, record: Kept, at: Reconciling, now: 
 
 
 def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan:
-    """A run of a row as it is now; that there is to be none if the time for it is not known."""
+    """A run of a row as it is now; none if its time is not known."""
     captured = {} if row.after is None else read_values(row.after)
     at = due(task.spec, captured, now, read)
     return RowPlan(
@@ -229,7 +182,6 @@ def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan
 
 
 def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
-    """A row is gone that was there when it was heard of last."""
     kind: Change = "leave" if gone == "left" else "delete"
     runs = kind in task.spec.on
     captured = {} if record.after is None else read_values(record.after)
@@ -252,7 +204,7 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, 
 
 
 def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
-    """What was done about a row when it went is done once more."""
+    """Do once more what was done when a row went."""
     captured = record.after if record.after is not None else record.before
     return replace(
         _gone(task, key, record, gone, now, read),
@@ -266,19 +218,19 @@ def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: date
 
 
 def _noted(task: PlannedTask, key: str, record: Kept, now: datetime, read: Read) -> RowPlan:
-    """A row that had left is deleted; what is still to be done about that it left is done."""
+    """A row that had left is deleted; a run that waits because it left still runs."""
     return replace(_gone(task, key, record, "deleted", now, read), runs=False, drops=False)
 
 
 def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:
-    """Whether a row matches, of which the database could not say it exactly."""
+    """Whether a row matches, where the database could not say it exactly."""
     if task.spec.exact or task.condition is None or row.after is None:
         return True
     return holds(task.condition, values_of(task, row.after, read))
 
 
 def _is_as_kept(task: PlannedTask, row: Found, kept: Kept, read: Read) -> bool:
-    """Whether a row has changed in nothing that the task hears of: what it watches, if it does, and its time."""
+    """Whether nothing has changed that the task hears of: what it watches, and its time."""
     if row.after == kept.after or row.after is None or task.expressions is None:
         return True
     expressions, run_at = task.expressions if "change" in task.spec.on else (), task.spec.run_at

@@ -13,43 +13,26 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from penstock.reactive.expression import (
-    Arithmetic,
-    Compare,
-    Constant,
-    Every,
-    Expression,
-    Field,
-    Has,
-    Holds,
-    Length,
-    Matches,
-    Missing,
-    Not,
-    OneOf,
-    Path,
-    Some,
-    TextIs,
-)
+from penstock.reactive import expression as ex
 from penstock.schema.fields import Kind
 
 _MICROSECOND = timedelta(microseconds=1)
 _NODES: dict[str, type[Any]] = {
-    "field": Field,
-    "path": Path,
-    "constant": Constant,
-    "length": Length,
-    "arithmetic": Arithmetic,
-    "compare": Compare,
-    "one_of": OneOf,
-    "missing": Missing,
-    "text": TextIs,
-    "matches": Matches,
-    "has": Has,
-    "holds": Holds,
-    "every": Every,
-    "some": Some,
-    "not": Not,
+    "field": ex.Field,
+    "path": ex.Path,
+    "constant": ex.Constant,
+    "length": ex.Length,
+    "arithmetic": ex.Arithmetic,
+    "compare": ex.Compare,
+    "one_of": ex.OneOf,
+    "missing": ex.Missing,
+    "text": ex.TextIs,
+    "matches": ex.Matches,
+    "has": ex.Has,
+    "holds": ex.Holds,
+    "every": ex.Every,
+    "some": ex.Some,
+    "not": ex.Not,
 }
 _NAMES = {node: name for name, node in _NODES.items()}
 _WRITE: dict[Kind, Callable[[Any], Any]] = {
@@ -72,18 +55,17 @@ _READ: dict[Kind, Callable[[Any], Any]] = {
 }
 
 
-def signature(expression: Expression) -> str:
-    """The text of an expression; two have the same one if and only if they are equal."""
+def signature(expression: ex.Expression) -> str:
+    """The text of an expression; equal texts mean equal expressions."""
     return json.dumps(_written(expression), ensure_ascii=True, separators=(",", ":"))
 
 
 def read_signature(text: str) -> Any:
-    """The expression of a text that `signature` has written."""
     return _read(json.loads(text))
 
 
 def _written(node: Any) -> Any:
-    if isinstance(node, Constant):
+    if isinstance(node, ex.Constant):
         write = _WRITE.get(node.kind)
         return ["constant", node.kind.value, node.value if write is None else write(node.value)]
     name = _NAMES.get(type(node))
@@ -97,20 +79,19 @@ def _read(given: Any) -> Any:
     if name == "constant":
         kind = Kind(parts[0])
         read = _READ.get(kind)
-        return Constant(kind, parts[1] if read is None else read(parts[1]))
+        return ex.Constant(kind, parts[1] if read is None else read(parts[1]))
     if name in {"field", "arithmetic"}:
         parts[-1] = Kind(parts[-1])
     if name == "path":
-        return Path(parts[0], tuple(parts[1]))
+        return ex.Path(parts[0], tuple(parts[1]))
     if name == "one_of":
-        return OneOf(_read(parts[0]), tuple(map(_read, parts[1])))
+        return ex.OneOf(_read(parts[0]), tuple(map(_read, parts[1])))
     if name in {"every", "some"}:
         return _NODES[name](tuple(map(_read, parts[0])))
     return _NODES[name](*(_read(part) if isinstance(part, list) else part for part in parts))
 
 
 def _plain_decimal(value: Decimal) -> Decimal:
-    """The same number, written in one way only."""
     if not value:
         return Decimal(0)
     sign, digits, exponent = value.as_tuple()

@@ -6,14 +6,23 @@ Leaves values to `operands`, and calling the functions to `tracing`.
 
 from __future__ import annotations
 
+import difflib
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
-from penstock.errors import DeclarationError
+from pydantic import BaseModel, RootModel
+
+from penstock.errors import DeclarationError, ValueInvalid
+from penstock.reactive import expression as ex
+from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
 from penstock.reactive.describe import describe
-from penstock.reactive.expression import TERMS, Condition, Every, Expression, Holds, Not, Some
-from penstock.schema.fields import Kind
+from penstock.reactive.pattern import PatternInvalid, common_pattern
+from penstock.schema.fields import Column, Kind
 from penstock.schema.table import TableDefinition
+from penstock.values import check_text
 
 METHODS = "in_, is_none, startswith, endswith, contains, matches, length and has"
 _NO_BOOL = "Write & for and, | for or, ~ for not, .in_(…) for in, and two comparisons joined with & for a < b < c"
@@ -22,12 +31,7 @@ _JOINED = "With & and | each comparison needs parentheses: (a == 1) & (b > 2)"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an expression is declared.
-
-    Attributes:
-        what: What it belongs to, as errors begin: ``Reactive task sync: filter``.
-        definition: The table whose row it is about.
-    """
+    """Where an expression is declared; errors begin with `what`, such as ``Reactive task sync: filter``."""
 
     what: str
     definition: TableDefinition
@@ -39,7 +43,7 @@ class Site:
 
 
 class StandIn:
-    """What a stand-in for anything refuses: whatever would need to know a value now."""
+    """Refuses whatever would need to know a value now."""
 
     __slots__ = ("_at", "_node")
     _at: Site
@@ -77,7 +81,6 @@ class StandIn:
         self._no("len()", "Write .length()")
 
     def __call__(self, *_arguments: Any, **_named: Any) -> NoReturn:
-        """Nothing of a row can be called that is not known here."""
         self._no(f"a call of {self!r}", f"The methods that can be translated are {METHODS}")
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -103,10 +106,10 @@ class StandIn:
     __rmatmul__ = __rlshift__ = __rrshift__ = _not_computed
 
     def __and__(self, other: object) -> Clause:
-        return Clause(self._at, Every((*_parts(Every, self, self), *_parts(Every, other, self))))
+        return Clause(self._at, ex.Every((*_parts(ex.Every, self, self), *_parts(ex.Every, other, self))))
 
     def __or__(self, other: object) -> Clause:
-        return Clause(self._at, Some((*_parts(Some, self, self), *_parts(Some, other, self))))
+        return Clause(self._at, ex.Some((*_parts(ex.Some, self, self), *_parts(ex.Some, other, self))))
 
     def __rand__(self, other: object) -> NoReturn:
         refuse(self, f"{self!r} is joined with {other!r}, which is no condition on the row", _JOINED)
@@ -115,12 +118,10 @@ class StandIn:
 
     def __invert__(self) -> Clause:
         inner = condition_of(self, self._at)
-        return Clause(self._at, inner.condition if isinstance(inner, Not) else Not(inner))
+        return Clause(self._at, inner.condition if isinstance(inner, ex.Not) else ex.Not(inner))
 
 
 class Clause(StandIn):
-    """Stands in for what is true or false."""
-
     __slots__ = ()
 
     def _compared(self, _other: object) -> NoReturn:
@@ -138,32 +139,25 @@ class Clause(StandIn):
 
 
 def node_of(one: StandIn) -> Any:
-    """The term or condition that a stand-in keeps."""
     return object.__getattribute__(one, "_node")
 
 
 def refuse(one: StandIn, problem: str, fix: str = "") -> NoReturn:
-    """Raise the error that says what cannot be done with a stand-in."""
     site: Site = object.__getattribute__(one, "_at")
     site.refuse(problem, fix)
 
 
-def condition_of(value: object, at: Site) -> Condition:
-    """The condition that a stand-in says, or is.
-
-    Raises:
-        DeclarationError: It is none.
-    """
+def condition_of(value: object, at: Site) -> ex.Condition:
     if not isinstance(value, StandIn):
         at.refuse(f"it returned {value!r} instead of a condition on the row", "Return a comparison of its fields")
-    node: Expression = node_of(value)
-    if not isinstance(node, TERMS):
+    node: ex.Expression = node_of(value)
+    if not isinstance(node, ex.TERMS):
         return node
     if node.kind not in {Kind.BOOLEAN, Kind.JSON}:
         at.refuse(
             f"{value!r} stands where a condition belongs, but is of kind {node.kind.value}", f"Compare it. {_JOINED}"
         )
-    return Holds(node)
+    return ex.Holds(node)
 
 
 def no_dunder(name: str) -> None:
@@ -172,9 +166,307 @@ def no_dunder(name: str) -> None:
         raise AttributeError(name)
 
 
-def _parts(of: type[Every | Some], value: object, one: StandIn) -> tuple[Condition, ...]:
-    """The conditions that are joined; those that were joined in the same way before are not nested."""
+def _parts(of: type[ex.Every | ex.Some], value: object, one: StandIn) -> tuple[ex.Condition, ...]:
+    """The conditions that are joined; those joined in the same way before are not nested."""
     if not isinstance(value, StandIn):
         refuse(one, f"{one!r} is joined with {value!r}, which is no condition on the row", _JOINED)
     condition = condition_of(value, object.__getattribute__(one, "_at"))
-    return condition.conditions if isinstance(condition, (Every, Some)) and isinstance(condition, of) else (condition,)
+    return (
+        condition.conditions
+        if isinstance(condition, (ex.Every, ex.Some)) and isinstance(condition, of)
+        else (condition,)
+    )
+
+
+_WITH_LENGTH = (Kind.TEXT, Kind.BYTES, Kind.JSON)
+
+
+class Operand(StandIn):
+    """Stands in for a value; `shape` is the annotation of JSON, as far as it is known."""
+
+    __slots__ = ("_column", "_shape")
+    _column: Column | None
+    _shape: Any
+
+    def __init__(self, at: Site, node: ex.Term, column: Column | None = None, shape: Any = None) -> None:
+        super().__init__(at, node)
+        object.__setattr__(self, "_column", column)
+        object.__setattr__(self, "_shape", shape)
+
+    # ----- what it may be asked
+
+    def in_(self, options: Iterable[Any]) -> Clause:
+        if isinstance(options, (str, bytes, StandIn)) or not isinstance(options, Iterable):
+            self._at.refuse(f"{self!r}.in_() takes a list or tuple of values, not {options!r}")
+        given = (
+            sorted(options, key=repr) if isinstance(options, AbstractSet) else list(options)
+        )  # sets have another order each time
+        if not given:
+            self._at.refuse(f"{self!r}.in_() has no values, so it is never true")
+        if any(isinstance(one, StandIn) for one in given):
+            self._at.refuse(f"{self!r}.in_() takes constants", "Compare with other fields by ==, joined with |")
+        constants = tuple(self._constant(one) for one in given if one is not None)
+        parts: list[ex.Condition] = [ex.OneOf(self._node, constants)] if constants else []
+        if len(constants) < len(given):
+            parts.append(ex.Missing(self._node))
+        return Clause(self._at, parts[0] if len(parts) == 1 else ex.Some(tuple(parts)))
+
+    def is_none(self) -> Clause:
+        return Clause(self._at, ex.Missing(self._node))
+
+    def startswith(self, text: str) -> Clause:
+        return self._text_is("startswith", text)
+
+    def endswith(self, text: str) -> Clause:
+        return self._text_is("endswith", text)
+
+    def contains(self, text: str) -> Clause:
+        return self._text_is("contains", text)
+
+    def matches(self, pattern: str) -> Clause:
+        self._check_text("matches", pattern)
+        try:
+            common_pattern(pattern)
+        except PatternInvalid as error:
+            self._at.refuse(f"{self!r}.matches(): {str(error).rstrip('.')}", "docs/filters.md lists what patterns have")
+        return Clause(self._at, ex.Matches(self._node, str.__str__(pattern)))
+
+    def length(self) -> Operand:
+        if self._node.kind not in _WITH_LENGTH:
+            self._at.refuse(f"{self!r} has no length, as it is of kind {self._node.kind.value}")
+        return Operand(self._at, ex.Length(self._node))
+
+    def has(self, value: Any) -> Clause:
+        if self._node.kind is not Kind.JSON:
+            self._at.refuse(f"{self!r} is no JSON and has no elements", "Write .contains(…) for a part of a text")
+        constant = self._constant(value)
+        if constant.value[0] in "[{":
+            self._at.refuse(f"{self!r}.has() takes a str, a number, True, False or None, not {value!r}")
+        return Clause(self._at, ex.Has(self._node, constant))
+
+    # ----- comparisons
+
+    def __eq__(self, other: object) -> Any:
+        return Clause(self._at, self._compare("==", other))
+
+    def __ne__(self, other: object) -> Any:
+        return Clause(self._at, ex.Not(self._compare("==", other)))
+
+    def __lt__(self, other: object) -> Clause:
+        return Clause(self._at, self._compare("<", other))
+
+    def __le__(self, other: object) -> Clause:
+        return Clause(self._at, self._compare("<=", other))
+
+    def __gt__(self, other: object) -> Clause:
+        return Clause(self._at, self._compare(">", other))
+
+    def __ge__(self, other: object) -> Clause:
+        return Clause(self._at, self._compare(">=", other))
+
+    __hash__ = StandIn.__hash__
+
+    # ----- arithmetic
+
+    def __add__(self, other: object) -> Operand:
+        return self._computed("+", self, other)
+
+    def __radd__(self, other: object) -> Operand:
+        return self._computed("+", other, self)
+
+    def __sub__(self, other: object) -> Operand:
+        return self._computed("-", self, other)
+
+    def __rsub__(self, other: object) -> Operand:
+        return self._computed("-", other, self)
+
+    def __mul__(self, other: object) -> Operand:
+        return self._computed("*", self, other)
+
+    def __rmul__(self, other: object) -> Operand:
+        return self._computed("*", other, self)
+
+    # ----- into JSON
+
+    def __getattr__(self, name: str) -> Operand:
+        no_dunder(name)
+        if self._node.kind is not Kind.JSON:
+            self._at.refuse(f"{self!r} has no {name} that can be translated", f"There are {METHODS}")
+        return self[name]
+
+    def __getitem__(self, step: Any) -> Operand:
+        node = self._node
+        if not isinstance(node, (ex.Field, ex.Path)) or node.kind is not Kind.JSON:
+            self._at.refuse(f"{self!r} is no JSON, so there is no [{step!r}] in it", "Write .startswith(…) for texts")
+        try:
+            key, shape = step_into(self._shape, step)
+        except StepInvalid as error:
+            self._at.refuse(f"{self!r}: {str(error).rstrip('.')}")
+        steps = (*(node.steps if isinstance(node, ex.Path) else ()), key)
+        return Operand(self._at, ex.Path(node.column, steps), None, shape)
+
+    # ----- parts
+
+    def _compare(self, operator: ex.Comparison, other: object) -> ex.Condition:
+        if isinstance(other, (Clause, Row)):
+            self._at.refuse(f"{self!r} is compared with {other!r}", "Compare with a value or a field")
+        if isinstance(other, Operand):
+            left, right = self._node.kind, node_of(other).kind
+            if ex.common_kind(left, right, operator) is None:
+                self._at.refuse(f"{self!r} {operator} {other!r} compares kind {left.value} with kind {right.value}")
+            return ex.Compare(operator, self._node, node_of(other))
+        if other is None:
+            if operator != "==":
+                self._at.refuse(f"{self!r} {operator} None is never true", "Write == None or is_none()")
+            return ex.Missing(self._node)
+        constant = self._constant(other)
+        if operator != "==":
+            self._check_ordered(operator, constant)
+        return ex.Compare(operator, self._node, constant)
+
+    def _check_ordered(self, operator: str, constant: ex.Constant) -> None:
+        unordered = constant.kind is Kind.BOOLEAN or (constant.kind is Kind.JSON and constant.value[0] in "tfn[{")
+        if unordered:
+            self._at.refuse(f"{self!r} {operator} {describe(constant)}: these have no order", "Compare by == or !=")
+
+    def _constant(self, value: Any) -> ex.Constant:
+        try:
+            return constant_for(self._node.kind, self._column, value)
+        except ConstantInvalid as error:
+            self._at.refuse(f"{self!r} is compared with something else: {str(error).rstrip('.')}")
+
+    def _computed(self, operator: ex.Operator, left: object, right: object) -> Operand:
+        try:
+            terms = [node_of(one) if isinstance(one, Operand) else plain_constant(one) for one in (left, right)]
+        except ConstantInvalid as error:
+            self._at.refuse(f"{self!r} {operator}: {error}")
+        kind = ex.result_kind(operator, terms[0].kind, terms[1].kind)
+        if kind is None:
+            names = f"kind {terms[0].kind.value} and kind {terms[1].kind.value}"
+            self._at.refuse(f"there is no {operator} of {names}", "Keep the result in a field of its own")
+        node = ex.Arithmetic(operator, terms[0], terms[1], kind)
+        most = ex.MAX_TIMES if kind in {Kind.DATETIME, Kind.INTERVAL} else ex.MAX_OPERANDS
+        if len(list(ex.operands(node))) > most:
+            self._at.refuse(f"{describe(node)} has more than {most} operands", "Keep a part in a field of its own")
+        return Operand(self._at, node)
+
+    def _text_is(self, test: ex.TextTest, text: str) -> Clause:
+        self._check_text(test, text)
+        return Clause(self._at, ex.TextIs(test, self._node, str.__str__(text)))
+
+    def _check_text(self, method: str, text: object) -> None:
+        if self._node.kind not in {Kind.TEXT, Kind.JSON}:
+            fix = "Write .has(…) for elements" if self._node.kind is Kind.JSON else "Compare it"
+            self._at.refuse(f"{self!r} is no text, so there is no {method}()", fix)
+        if not isinstance(text, str):
+            self._at.refuse(f"{self!r}.{method}() takes a text, not {text!r}", "Other fields cannot be searched for")
+        try:
+            check_text(text, "It")
+        except ValueInvalid as error:
+            self._at.refuse(f"{self!r}.{method}({text!r}): {str(error).rstrip('.')}")
+
+
+class Row:
+    """Stands in for the row."""
+
+    __slots__ = ("_at",)
+    _at: Site
+
+    def __init__(self, at: Site) -> None:
+        object.__setattr__(self, "_at", at)
+
+    def __repr__(self) -> str:
+        return f"the row of {self._at.definition.table.__name__}"
+
+    def __getattr__(self, name: str) -> Operand:
+        no_dunder(name)
+        definition = self._at.definition
+        if name not in definition.positions:
+            near = difflib.get_close_matches(name, definition.positions, 1)
+            hint = f"There is {near[0]}" if near else f"Its columns are {', '.join(definition.positions)}"
+            self._at.refuse(f"the table has no column {name!r}", hint)
+        column: Column = definition.column(name)
+        shape = None if column.info is None else column.info.annotation
+        return Operand(self._at, ex.Field(name, column.kind), column, shape)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._at.refuse(f"it sets {name}; a filter or watch changes nothing")
+
+    def _misused(self, *_others: object) -> NoReturn:
+        self._at.refuse("the row as a whole is used as a value", "Name its fields, such as row.status")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __rand__ = __ror__ = _misused
+    __bool__ = __hash__ = __iter__ = __len__ = __contains__ = __getitem__ = __call__ = __invert__ = _misused
+    __str__ = __format__ = _misused
+
+
+def term_of(value: object) -> ex.Term | None:
+    """The term that a stand-in keeps; None if it is not one for a value."""
+    return node_of(value) if isinstance(value, Operand) else None
+
+
+LARGEST_PLACE = 2**31 - 1
+
+
+class StepInvalid(ValueError):
+    """A step that leads nowhere, or that not every database can go; says why and what to write."""
+
+
+def step_into(annotation: Any, step: ex.Step) -> tuple[ex.Step, Any]:
+    """A step as JSON has it, and the annotation of what it leads to."""
+    if isinstance(step, bool) or not isinstance(step, (str, int)):
+        raise StepInvalid(f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
+    inner = _bare(annotation)
+    if isinstance(step, int):
+        if abs(step) > LARGEST_PLACE:
+            raise StepInvalid(f"[{step}] is further than any array goes")
+        return step, _element(inner, Sequence)
+    if isinstance(inner, type) and issubclass(inner, BaseModel):
+        return _model_field(inner, step)
+    _check_key(step)
+    return step, _element(inner, Mapping)
+
+
+def _bare(annotation: Any) -> Any:
+    """An annotation without None and what is annotated to it; anything if it is one of several."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        elif get_origin(annotation) in {Union, types.UnionType}:
+            members = [one for one in get_args(annotation) if one is not type(None)]
+            annotation = members[0] if len(members) == 1 else Any
+        elif isinstance(annotation, type) and issubclass(annotation, RootModel):
+            annotation = annotation.model_fields["root"].annotation
+        else:
+            return annotation
+
+
+def _element(annotation: Any, of: type) -> Any:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if not arguments or not isinstance(origin, type) or not issubclass(origin, of):
+        return Any
+    return arguments[-1] if len(arguments) == (1 if of is Sequence else 2) else Any
+
+
+def _model_field(model: type[BaseModel], name: str) -> tuple[str, Any]:
+    """The key under which a model's field stands in JSON."""
+    field = model.model_fields.get(name) or model.model_computed_fields.get(name)
+    if field is None:
+        if model.model_config.get("extra") == "allow":
+            _check_key(name)
+            return name, Any
+        known = ", ".join([*model.model_fields, *model.model_computed_fields])
+        raise StepInvalid(f"{model.__name__} has no field {name!r}. Its fields are {known}")
+    key = getattr(field, "serialization_alias", None) or field.alias or name
+    _check_key(key)
+    return key, getattr(field, "annotation", Any)
+
+
+def _check_key(key: str) -> None:
+    if not key or any(letter in '"\\' or not letter.isprintable() for letter in key):
+        raise StepInvalid(
+            f"the key {key!r} cannot be looked up in every database. Use keys of printable characters, without "
+            "quotation marks and backslashes"
+        )

@@ -38,47 +38,26 @@ _SPELLED = {"resets": "reset_retries_on_data_change", "reconciles": "reconcile_o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactiveTask:
-    """What a program declares of a reactive task.
+    """What a program declares of a reactive task."""
 
-    Attributes:
-        name: By which it is kept; a task of another name is another task.
-        definition: The table.
-        condition: Which rows it is about; None for all.
-        watch: What of a row has to change; None for anything.
-        on: Which changes it wants to hear of.
-        debounce: For how long a row has to be left alone before it is run.
-        max_wait: For how long at most a run is put off by further changes.
-        run_at: The column that says when it is run; None for at once.
-        key: The column of whose values one row is run at a time, in order; None for no such thing.
-        pool: The pool of its jobs.
-        priority: The priority of its jobs.
-        history: How many runs before the last one are kept with each row.
-        cleanup: When the record of a row is forgotten, `keep_for` after.
-        keep_for: See `cleanup`.
-        version: Of its handler.
-        on_version_change: What is run again when a higher version is declared.
-        resets: Whether a change lets attempts count anew.
-        reconciles: Whether rows are looked at anew when `condition` or `watch` have changed.
-    """
-
-    name: str
-    definition: TableDefinition
-    condition: Condition | None = None
-    watch: Watch | None = None
-    on: tuple[Cause, ...] = DEFAULT_ON
-    debounce: timedelta = timedelta(0)
-    max_wait: timedelta | None = None
-    run_at: str | None = None
-    key: str | None = None
-    pool: str
-    priority: int = 0
-    history: int = 5
-    cleanup: Cleanup = "source_deleted"
-    keep_for: timedelta = timedelta(days=1)
-    version: int = 1
-    on_version_change: OnVersionChange = "none"
-    resets: bool = True
-    reconciles: bool = True
+    name: str  # by which it is kept; a task of another name is another task
+    definition: TableDefinition  # the table
+    condition: Condition | None = None  # which rows it is about; None for all
+    watch: Watch | None = None  # what of a row has to change; None for anything
+    on: tuple[Cause, ...] = DEFAULT_ON  # which changes it wants to hear of
+    debounce: timedelta = timedelta(0)  # for how long a row has to be left alone before it is run
+    max_wait: timedelta | None = None  # for how long at most a run is put off by further changes
+    run_at: str | None = None  # the column that says when it is run; None for at once
+    key: str | None = None  # the column of whose values one row is run at a time, in order; None for no such thing
+    pool: str  # the pool of its jobs
+    priority: int = 0  # the priority of its jobs
+    history: int = 5  # how many runs before the last one are kept with each row
+    cleanup: Cleanup = "source_deleted"  # when the record of a row is forgotten, `keep_for` after
+    keep_for: timedelta = timedelta(days=1)  # see `cleanup`
+    version: int = 1  # of its handler
+    on_version_change: OnVersionChange = "none"  # what is run again when a higher version is declared
+    resets: bool = True  # whether a change lets attempts count anew
+    reconciles: bool = True  # whether rows are looked at anew when `condition` or `watch` have changed
 
     def __post_init__(self) -> None:
         self._check_words()
@@ -134,7 +113,7 @@ class ReactiveTask:
 
     @property
     def signature(self) -> str:
-        """What tells whether rows have to be looked at anew: the filter and what is watched."""
+        """Text that differs if rows have to be looked at anew."""
         condition = "" if self.condition is None else signature(self.condition)
         watch = "" if self.watch is None else self.watch.signature
         said = [self.definition.name, condition, watch, self.run_at, sorted(self.on)]
@@ -144,46 +123,30 @@ class ReactiveTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """What planners have to know of a task, whatever program they run in.
+    """What planners have to know of a task, whatever program they run in."""
 
-    Attributes:
-        table: The table.
-        key: The columns that tell its rows apart.
-        exact: Whether triggers tell of no more than is meant.
-        filter: The filter as `reactive.signature` writes it; None for none.
-        watch: What is watched, in the same way; None for anything.
-        debounce: In seconds.
-        max_wait: In seconds, or None.
-        partition: The column of whose values one row is run at a time.
-        partition_kind: The kind of that column.
-        reconciles: Whether rows that are older than the filter, or what else is declared, are caught up with.
-        keep_for: In seconds.
-        interest: The digest of what is captured for it.
-    """
-
-    table: str
-    key: tuple[str, ...]
+    table: str  # the table
+    key: tuple[str, ...]  # the columns that tell its rows apart
     on: tuple[Cause, ...]
-    exact: bool
-    filter: str | None
-    watch: tuple[str, ...] | None
-    debounce: float
-    max_wait: float | None
+    exact: bool  # whether triggers tell of no more than is meant
+    filter: str | None  # the filter as `reactive.signature` writes it; None for none
+    watch: tuple[str, ...] | None  # what is watched, in the same way; None for anything
+    debounce: float  # in seconds
+    max_wait: float | None  # in seconds, or None
     run_at: str | None
-    partition: str | None
+    partition: str | None  # the column of whose values one row is run at a time
     cleanup: Cleanup
-    keep_for: float
-    interest: str = ""
-    partition_kind: str | None = None
-    reconciles: bool = True
+    keep_for: float  # in seconds
+    interest: str = ""  # the digest of what is captured for it
+    partition_kind: str | None = None  # the kind of that column
+    reconciles: bool = True  # whether rows that are older than the filter, or what else is declared, are caught up with
 
     def text(self) -> str:
-        """The same as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> TaskSpec:
-        """A spec from its text. What another version has written beside what is known here is left out."""
+        """A spec from its text. Fields that another version has written are left out."""
         given = json.loads(text)
         known = {field.name: given[field.name] for field in fields(cls) if field.name in given}
         for name in ("key", "on", "watch"):
@@ -191,16 +154,13 @@ class TaskSpec:
         return cls(**known)
 
     def condition(self) -> Condition | None:
-        """The filter."""
         return None if self.filter is None else read_signature(self.filter)
 
     def expressions(self) -> tuple[Expression, ...] | None:
-        """What is watched."""
         return None if self.watch is None else tuple(map(read_signature, self.watch))
 
 
 def spec_of(task: ReactiveTask, *, exact: bool, interest: str = "") -> TaskSpec:
-    """What is kept of a task for planners."""
     return TaskSpec(
         table=task.definition.name,
         key=task.definition.key,
@@ -221,11 +181,9 @@ def spec_of(task: ReactiveTask, *, exact: bool, interest: str = "") -> TaskSpec:
 
 
 def interest_name(task: str) -> str:
-    """What the interest of a task is called."""
     return f"{_INTEREST}{task}"
 
 
 @lru_cache(maxsize=1024)  # it is asked for each run
 def kinds_of(expressions: tuple[Expression, ...]) -> Mapping[str, Kind]:
-    """The columns that expressions read, and their kinds."""
     return {name: kind for one in expressions for name, kind in fields_of(one).items()}

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from penstock.errors import DeclarationError
 from penstock.reactive.describe import describe
 from penstock.reactive.expression import TERMS, Condition, Expression, OneOf, leaves
-from penstock.reactive.operands import Row, term_of
 from penstock.reactive.signature import signature
-from penstock.reactive.standins import Site, condition_of
+from penstock.reactive.standins import Row, Site, condition_of, term_of
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 
@@ -35,12 +34,7 @@ RowWatch = str | Callable[[RowT], Any]
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What of a row is watched.
-
-    Attributes:
-        names: What each expression is called: the text it was given as, or what describes it.
-        expressions: Terms and conditions; the row has changed when one of them has.
-    """
+    """What of a row is watched: expressions, and what each is called."""
 
     names: tuple[str, ...]
     expressions: tuple[Expression, ...]
@@ -52,27 +46,14 @@ class Watch:
 
 
 def trace_filter(definition: TableDefinition, function: Callable[[Any], Any], what: str) -> Condition:
-    """The condition that a function of a row says.
-
-    Args:
-        definition: The table whose rows it is about.
-        function: Takes a row.
-        what: What it belongs to, as errors begin: ``Reactive task sync: filter``.
-
-    Raises:
-        DeclarationError: It does what cannot be translated; the message names the part.
-    """
+    """The condition that a function of a row says; DeclarationError names the part that cannot be translated."""
     at = Site(what, definition)
     condition: Condition = _called_twice(at, function, lambda value: condition_of(value, at))
     return condition
 
 
 def trace_watch(definition: TableDefinition, watch: Any, what: str) -> Watch:
-    """What a tuple of fields, paths and functions of a row watches; all columns for None.
-
-    Raises:
-        DeclarationError: One of them names no column, or does what cannot be translated.
-    """
+    """What a tuple of fields, paths and functions of a row watches; all columns for None."""
     at = Site(what, definition)
     if watch is None:
         watch = tuple(column.name for column in definition.columns)
@@ -106,7 +87,7 @@ def _watched(at: Site, one: object) -> tuple[str, Expression]:
 
 
 def _called_twice(at: Site, function: object, expression: Callable[[object], Any]) -> Any:
-    """A second call tells whether the function depends on time or chance, as then each process would have another."""
+    """A second call shows whether the function depends on time or chance."""
     if not callable(function):
         at.refuse(f"{function!r} is no function of a row", "Write lambda row: row.status == ...")
     _check_names(at, function)
@@ -122,7 +103,7 @@ def _called_twice(at: Site, function: object, expression: Callable[[object], Any
 
 
 def _parts(expression: Expression) -> int:
-    """How many conditions there are; each constant for JSON is one."""
+    """The number of conditions; each constant for JSON is one."""
     if isinstance(expression, TERMS):
         return 1
     return sum(
@@ -147,7 +128,7 @@ def _call(at: Site, function: Callable[[Any], Any]) -> Any:
 
 
 def _check_names(at: Site, function: object) -> None:
-    """Refuse what a function takes from outside and what may change later, as the change would not be seen."""
+    """Refuse mutable values from outside the function, as nobody would see them change."""
     if not isinstance(function, FunctionType):
         return
     outside = {name: function.__globals__.get(name) for name in _globals(function.__code__)}
@@ -163,7 +144,7 @@ def _check_names(at: Site, function: object) -> None:
 
 
 def _globals(code: CodeType) -> Iterator[str]:
-    """The global names that a function reads, and those that functions and comprehensions within it read."""
+    """Global names that a function reads, also within inner functions."""
     yield from (one.argval for one in dis.get_instructions(code) if one.opname in {"LOAD_GLOBAL", "LOAD_NAME"})
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -171,7 +152,6 @@ def _globals(code: CodeType) -> Iterator[str]:
 
 
 def _nonlocals(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The names that a function has from the functions around it, and what they hold."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it holds nothing yet
             yield name, cell.cell_contents

@@ -10,71 +10,43 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from penstock.errors import UsageError
-from penstock.reactive.operands import Operand
+from penstock.reactive.standins import Operand
 
 T = TypeVar("T")
 
 
 def in_(value: T, options: Iterable[T]) -> bool:
-    """In a filter: whether a field equals one of some values.
-
-    Raises:
-        UsageError: It is given something else than a field in a filter.
-    """
+    """In a filter: whether a field equals one of some values."""
     return cast("bool", _operand("in_", value).in_(options))
 
 
 def is_none(value: object) -> bool:
-    """In a filter: whether a field is None.
-
-    Raises:
-        UsageError: It is given something else than a field in a filter.
-    """
+    """In a filter: whether a field is None."""
     return cast("bool", _operand("is_none", value).is_none())
 
 
 def known(value: T | None) -> T:
-    """In a filter: a field that may be None, for type checkers one that is not. Comparisons with None are false.
-
-    Raises:
-        UsageError: It is given something else than a field in a filter.
-    """
+    """In a filter: a field that may be None, for type checkers one that is not. Comparisons with None are false."""
     return cast("T", _operand("known", value))
 
 
 def length(value: str | bytes | Sequence[Any] | None) -> int:
-    """In a filter: how many characters, bytes or elements a field has.
-
-    Raises:
-        UsageError: It is given something else than a field in a filter.
-    """
+    """In a filter: how many characters, bytes or elements a field has."""
     return cast("int", _operand("length", value).length())
 
 
 def contains(value: str | None, text: str) -> bool:
-    """In a filter: whether a field is a text that contains another one.
-
-    Raises:
-        UsageError: It is given something else than a field in a filter.
-    """
+    """In a filter: whether a field is a text that contains another one."""
     return cast("bool", _operand("contains", value).contains(text))
 
 
 def matches(value: str | None, pattern: str) -> bool:
-    """In a filter: whether a field is a text in which a pattern is found.
-
-    Raises:
-        UsageError: It is given something else than a field in a filter.
-    """
+    """In a filter: whether a field is a text in which a pattern is found."""
     return cast("bool", _operand("matches", value).matches(pattern))
 
 
 def has(value: Iterable[T] | None, element: T) -> bool:
-    """In a filter: whether a field is a JSON array that has an element.
-
-    Raises:
-        UsageError: It is given something else than a field in a filter.
-    """
+    """In a filter: whether a field is a JSON array that has an element."""
     return cast("bool", _operand("has", value).has(element))
 
 

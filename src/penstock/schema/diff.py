@@ -8,33 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from penstock.errors import DeclarationError, PenstockError
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
-from penstock.schema.steps import (
-    AddChoices,
-    AddColumn,
-    CreateIndex,
-    CreateTable,
-    Difference,
-    DropCheck,
-    DropInvalidIndex,
-    Guard,
-    Problem,
-    RelaxColumn,
-    ReplaceChoices,
-    ReplaceIndex,
-    RequireColumn,
-    Rule,
-    Step,
-    ValidateChoices,
-)
 from penstock.schema.stored import (
     MAX_SQL_NAME,
     StoredColumn,
-    StoredIndex,
     StoredTable,
     choices_name,
     index_name,
@@ -48,11 +29,7 @@ _EMPTY_CONTAINERS = (list, dict, set, frozenset, tuple)
 
 
 def check_names(definitions: Sequence[TableDefinition]) -> None:
-    """Refuse names that databases would cut off, or that would stand for two things: tables and indexes share them.
-
-    Raises:
-        DeclarationError: An index's name with its table's is too long, or two tables or indexes get the same name.
-    """
+    """Refuse SQL names that databases would cut off, or that would stand for two things."""
     taken: dict[str, str] = {}
     for definition in definitions:
         if not definition.managed:
@@ -85,13 +62,7 @@ def _take_name(taken: dict[str, str], name: str, what: str) -> None:
 
 
 def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable | None) -> Difference:
-    """Compare a table's declaration with what is stored.
-
-    Args:
-        definition: The declaration.
-        declared: The same in the form of a stored table, with the store's types and index columns.
-        stored: The table as it is; None if it does not exist.
-    """
+    """Compare a table's declaration, also given in the form of a stored table, with what is stored."""
     comparison = _Comparison(definition, declared)
     if not definition.managed:
         comparison.check_owned(stored)
@@ -112,8 +83,6 @@ def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable
 
 @dataclass
 class _Comparison:
-    """Gathers what one table needs."""
-
     definition: TableDefinition
     declared: StoredTable
     steps: list[Step] = field(default_factory=list)
@@ -128,7 +97,7 @@ class _Comparison:
     # ----- the table as a whole
 
     def check_owned(self, stored: StoredTable | None) -> None:
-        """A table of another program has to be there, with the declared columns and key; it is never changed."""
+        """A table of another program must have the declared columns and key; it is never changed."""
         if stored is None:
             self._problem(
                 f"Table {self.table} does not exist, and {self.definition.table.__name__} is declared managed=False.",
@@ -147,7 +116,7 @@ class _Comparison:
             self._check_unique(stored)
 
     def _check_unique(self, stored: StoredTable) -> None:
-        """The declared key has to be one that the database keeps unique; where it keeps none, its owner knows."""
+        """The declared key must be unique in the database, or be vouched for by its owner."""
         unique = list(unique_keys(stored))
         if any({*self.declared.key}.issuperset(columns) for columns in unique):
             return
@@ -181,7 +150,7 @@ class _Comparison:
         return True
 
     def compare(self, stored: StoredTable) -> None:
-        """A table of penstock's own, column by column and index by index."""
+        """Compare a table of penstock's own, column by column and index by index."""
         added, changed = set(), set()
         for key, column in self._columns():
             found, wanted = stored.columns.get(key), self.declared.columns[key]
@@ -313,7 +282,8 @@ class _Comparison:
         for name, index in names.items():
             found = stored.indexes.get(name)
             if found is not None and found.valid:
-                if _same(found, self.declared.indexes[name]):
+                wanted = self.declared.indexes[name]
+                if (found.columns, found.unique, found.extra) == (wanted.columns, wanted.unique, wanted.extra):
                     continue
                 self.steps.append(ReplaceIndex(index))
             else:
@@ -361,5 +331,128 @@ class _Comparison:
         self.guards.append(Guard(rule, self.table, what, fix, (column.name,), choices, always=always))
 
 
-def _same(found: StoredIndex, declared: StoredIndex) -> bool:
-    return (found.columns, found.unique, found.extra) == (declared.columns, declared.unique, declared.extra)
+Rule = Literal["any", "null", "not null", "other", "duplicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """The table does not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """A new column; `fill` is what the rows that exist get, in the form a store takes, or None for NULL."""
+
+    column: Column
+    fill: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnStep:
+    column: Column
+
+
+class RelaxColumn(_ColumnStep):
+    """A column may hold NULL from now on."""
+
+
+class RequireColumn(_ColumnStep):
+    """A column may hold NULL no longer."""
+
+
+class AddChoices(_ColumnStep):
+    """A column is limited to its choices from now on."""
+
+
+class ReplaceChoices(_ColumnStep):
+    """A column has other choices than before."""
+
+
+class ValidateChoices(_ColumnStep):
+    """The choices of a column hold for new rows, but were never checked against the old ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropCheck:
+    """A check that is not declared any more, or that an interrupted push has left behind."""
+
+    name: str
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIndex:
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceIndex:
+    """An index whose columns or uniqueness have changed: it stands until the new one can take its place."""
+
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class DropInvalidIndex:
+    """What an interrupted push has left behind."""
+
+    name: str
+
+
+Step = (
+    CreateTable
+    | AddColumn
+    | RelaxColumn
+    | RequireColumn
+    | AddChoices
+    | ReplaceChoices
+    | ValidateChoices
+    | DropCheck
+    | CreateIndex
+    | ReplaceIndex
+    | DropInvalidIndex
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    table: str
+    what: str  # what does not fit, as a whole sentence
+    fix: str  # the way out
+    column: str = ""  # the column, or the columns, it is about
+    index: str = ""  # the index it is about
+    rows: int | None = None  # how many rows stand against it, where that is the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Rows that a step would lose or break; they have to be counted before."""
+
+    # which rows offend: any, those with NULL or with a value in the columns, those with other values than the choices,
+    # those that are not unique in the columns
+    rule: Rule
+    table: str
+    what: str  # the problem as a sentence that lacks the number of rows at its end
+    fix: str
+    columns: tuple[str, ...] = ()
+    choices: tuple[str | int, ...] = ()
+    index: str = ""
+    always: bool = False  # whether it is a problem even if no row offends
+
+    def problem(self, rows: int) -> Problem | None:
+        """The problem if this many rows offend; None if they are no problem."""
+        if not rows and not self.always:
+            return None
+        what = f"{self.what} {rows} row{'' if rows == 1 else 's'}."
+        return Problem(self.table, what, self.fix, ", ".join(self.columns), self.index, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    definition: TableDefinition
+    declared: StoredTable  # the declaration in the form of a stored table
+    stored: StoredTable | None  # the table as it is; None if it does not exist
+    steps: tuple[Step, ...] = ()  # what to do, in order
+    guards: tuple[Guard, ...] = ()  # rows that must not exist for it
+    problems: tuple[Problem, ...] = ()  # why it cannot be done, whatever the rows are
+    notes: tuple[str, ...] = ()  # what is left alone

@@ -85,40 +85,26 @@ Decode = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
-
-    Attributes:
-        name: The field's name, and the column's.
-        kind: What it is in SQL.
-        optional: Whether it may hold None (NULL).
-        choices: For an Enum or Literal, the stored values it is limited to; each store adds a CHECK.
-        long: Whether it is for decimals of more digits than a float keeps.
-        required: Whether an insert must name it; otherwise `default` fills it.
-        encode: From a valid Python value to the form a store takes; None passes unchanged through both.
-        decode: From that form to the Python value; None where both are the same.
-    """
-
-    name: str
-    kind: Kind
-    optional: bool
+    name: str  # the field's name, and the column's
+    kind: Kind  # what it is in SQL
+    optional: bool  # whether it may hold None (NULL)
+    # for an Enum or Literal, the stored values it is limited to; each store adds a CHECK
     choices: tuple[str | int, ...] = ()
-    required: bool = True
+    required: bool = True  # whether an insert must name it; otherwise `default` fills it
+    # from a valid Python value to the form a store takes; None passes unchanged through both
     encode: Encode = field(default=lambda value: value, repr=False, compare=False)
+    # from that form to the Python value; None where both are the same
     decode: Decode | None = field(default=None, repr=False, compare=False)
-    long: bool = False
+    long: bool = False  # whether it is for decimals of more digits than a float keeps
     info: FieldInfo | None = field(default=None, repr=False, compare=False)
 
     def check(self, value: Any) -> Any:
-        """A Python value that may be one of this column.
-
-        Raises:
-            ValueError: It is not.
-        """
+        """A Python value, if it is one of this column; else ValueError."""
         return self.adapter.validate_python(value)
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
-        """The check of the field's annotation alone, strict."""
+        """The strict check of the field's annotation alone."""
         annotation: Any = _SYSTEM[self.name] if self.info is None else self.info.annotation
         try:
             return TypeAdapter(annotation, config={"strict": True})
@@ -126,7 +112,7 @@ class Column:
             return TypeAdapter(annotation)
 
     def default(self) -> Any:
-        """The declared default in the form a store takes; the function that makes it is called."""
+        """The declared default in the form a store takes. Calls the function that makes it."""
         if self.info is None or self.required:
             return None
         value = self.info.get_default(call_default_factory=True)
@@ -134,11 +120,6 @@ class Column:
 
 
 def column_of(table: str, name: str, info: FieldInfo) -> Column:
-    """The column of a field.
-
-    Raises:
-        DeclarationError: The annotation cannot be stored.
-    """
     where = f"{table}.{name}"
     annotation, optional = _strip_optional(info.annotation)
     kind, choices, encode, decode = _convert(where, annotation, info)
@@ -147,7 +128,7 @@ def column_of(table: str, name: str, info: FieldInfo) -> Column:
 
 
 def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
-    """How many digits pydantic's `max_digits` allows, wherever it stands; 0 if it is not said."""
+    """How many digits pydantic's `max_digits` allows, wherever it stands; 0 if it is not given."""
     metadata = getattr(annotation, "__metadata__", ())
     inner = get_args(annotation)[:1] if metadata else get_args(annotation)
     found = [_max_digits(part, ()) for part in inner]
@@ -159,7 +140,6 @@ def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:
-    """An annotation without None, and whether it allows None."""
     annotation = _strip_annotated(annotation)
     if get_origin(annotation) is Literal:
         return annotation, None in get_args(annotation)

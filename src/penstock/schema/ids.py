@@ -88,7 +88,7 @@ def is_several(target: Any) -> bool:
 
 
 def id_prefix_of(target: Any) -> str | None:
-    """The prefix of ids of a table class; None if any id fits: no table is named, or it is user-owned."""
+    """The prefix of a table's ids; None if any id fits: no table is named, or it is user-owned."""
     if isinstance(target, str | ForwardRef | TypeVar) or target in {None, Any}:
         return None
     prefix: str | None = getattr(target, "__id_prefix__", None)
@@ -96,12 +96,11 @@ def id_prefix_of(target: Any) -> str | None:
 
 
 def format_id(prefix: str, bits: int) -> str:
-    """Spell 128 bits as an id."""
     return prefix + "_" + "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
 
 
 def format_ids(prefix: str, ids: Iterable[int]) -> Iterator[str]:
-    """The same for many. Those that are made one after another begin alike, and what is alike is spelled once."""
+    """The same for many. Ids made one after another share a head, which is spelled once."""
     known, head = -1, ""
     for bits in ids:
         high, low = bits >> _LOW_BITS, bits & _LOW
@@ -111,7 +110,6 @@ def format_ids(prefix: str, ids: Iterable[int]) -> Iterator[str]:
 
 
 def is_id(prefix: str, text: str) -> bool:
-    """Whether a text is a well-formed id with this prefix."""
     start = len(prefix) + 1
     return (
         len(text) == start + _LENGTH
@@ -123,11 +121,6 @@ def is_id(prefix: str, text: str) -> bool:
 
 
 def parse_id(prefix: str, text: str) -> int:
-    """The 128 bits of an id.
-
-    Raises:
-        IdInvalid: It is malformed, or has another prefix.
-    """
     given: object = text
     if not isinstance(given, str) or not is_id(prefix, text):
         raise IdInvalid(

@@ -48,10 +48,9 @@ class Index:
 
 
 def redundant_indexes(indexes: list[Index]) -> list[tuple[Index, Index]]:
-    """The pairs (redundant, covering): indexes whose columns are the first columns of another one.
+    """Pairs (redundant, covering): indexes whose columns are the first columns of another one.
 
-    A unique index is never redundant, as it also says what may not happen; a prefix is not redundant for
-    reading its rows in order of creation, so this is reported and not refused.
+    A unique index is a constraint, and never redundant. A prefix may still serve reads in order of creation.
     """
     found = []
     for index in indexes:

@@ -19,11 +19,6 @@ _HEX = "\\x"
 
 
 def declared_key(table: str, key: object, fields: Collection[str]) -> tuple[str, ...]:
-    """The columns of a key as a table declares it: one, or several.
-
-    Raises:
-        DeclarationError: It is neither, a column is none of the table's fields, or one is named twice.
-    """
     columns = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, (tuple, list)) else ()
     if not columns or not all(isinstance(column, str) for column in columns):
         raise DeclarationError(
@@ -39,11 +34,6 @@ def declared_key(table: str, key: object, fields: Collection[str]) -> tuple[str,
 
 
 def check_key_kinds(table: str, key: Sequence[Column]) -> None:
-    """Refuse key columns that have no order.
-
-    Raises:
-        DeclarationError: One is stored as JSON.
-    """
     for column in key:
         if column.kind is Kind.JSON:
             raise DeclarationError(
@@ -52,11 +42,7 @@ def check_key_kinds(table: str, key: Sequence[Column]) -> None:
 
 
 def encode_one(table: str, column: Column, given: Any) -> Any:
-    """The key that an id stands for, of a table with one key column, in the form a store takes.
-
-    Raises:
-        IdInvalid: It is none.
-    """
+    """The key that an id stands for, of a table with one key column, in the form a store takes."""
     try:
         as_fed = column.kind is Kind.BYTES and isinstance(given, str) and given.startswith(_HEX)
         return column.encode(_bytes(given) if as_fed else _checked(column, given))
@@ -69,11 +55,7 @@ def encode_one(table: str, column: Column, given: Any) -> Any:
 
 
 def check_several(table: str, key: Sequence[Column], given: Any) -> tuple[Any, ...]:
-    """An id of a table with several key columns: a tuple of their values. Texts are read as what their columns hold.
-
-    Raises:
-        IdInvalid: It is no tuple, has not as many values, or one is not a value of its column.
-    """
+    """An id of a table with several key columns: a tuple of values. Texts are read as their columns' kinds."""
     names = ", ".join(column.name for column in key)
     if not isinstance(given, (tuple, list)) or len(given) != len(key):
         raise IdInvalid(
@@ -107,7 +89,7 @@ def _checked(column: Column, value: Any) -> Any:
 
 
 def _bytes(value: Any) -> bytes:
-    """Bytes; or what JSON makes of them, or the change feed."""
+    """Bytes, from bytes, from JSON, or as the change feed spells them."""
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):

@@ -17,81 +17,50 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column as the database has it.
-
-    Attributes:
-        type: Its SQL type with its collation, as the store spells it.
-        filled: Whether the database fills it when an insert does not name it: a default, an identity, a formula.
-        generated: Whether it is a formula over other columns, which nobody writes.
-        sql: Its text in CREATE TABLE; only on SQLite, where a table is changed by writing it anew.
-    """
-
     name: str
-    type: str
+    type: str  # its SQL type with its collation, as the store spells it
     nullable: bool
+    # whether the database fills it when an insert does not name it: a default, an identity, a formula
     filled: bool = False
-    generated: bool = False
-    sql: str = ""
+    generated: bool = False  # whether it is a formula over other columns, which nobody writes
+    sql: str = ""  # its text in CREATE TABLE; only on SQLite, where a table is changed by writing it anew
 
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An index as the database has it.
-
-    Attributes:
-        columns: Its columns as SQL, with what it says of their order.
-        valid: False for an index whose building was interrupted.
-        extra: What penstock's indexes never have: a condition, a method, included columns.
-    """
-
     name: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # its columns as SQL, with what it says of their order
     unique: bool
-    valid: bool = True
-    extra: str = ""
+    valid: bool = True  # False for an index whose building was interrupted
+    extra: str = ""  # what penstock's indexes never have: a condition, a method, included columns
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCheck:
-    """A CHECK as the database has it.
-
-    Attributes:
-        choices: The values it allows in a column; empty if it says something else.
-        valid: False for one that was never checked against the rows that stood there before it.
-    """
-
     name: str
-    choices: frozenset[str | int] = frozenset()
-    valid: bool = True
+    choices: frozenset[str | int] = frozenset()  # the values it allows in a column; empty if it says something else
+    valid: bool = True  # False for one that was never checked against the rows that stood there before it
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A table as the database has it. Names are keys in the form in which the database compares them.
-
-    Attributes:
-        schema: The schema it lies in; empty on SQLite.
-        kind: ``table``, or what else bears its name, such as ``view``.
-        key: The columns of its primary key.
-        constraints: Constraints of the table as a whole, as SQL; only on SQLite.
-        options: What follows its columns in CREATE TABLE; only on SQLite.
-        attached: Its indexes and triggers as SQL, by name; only on SQLite.
-    """
+    """A table as the database has it. Names are keys in the form in which the database compares them."""
 
     name: str
     columns: Mapping[str, StoredColumn]
     indexes: Mapping[str, StoredIndex] = field(default_factory=dict)
     checks: Mapping[str, StoredCheck] = field(default_factory=dict)
-    key: tuple[str, ...] = ("id",)
-    kind: str = "table"
-    schema: str = ""
-    constraints: tuple[str, ...] = ()
-    options: str = ""
+    key: tuple[str, ...] = ("id",)  # the columns of its primary key
+    kind: str = "table"  # ``table``, or what else bears its name, such as ``view``
+    schema: str = ""  # the schema it lies in; empty on SQLite
+    constraints: tuple[str, ...] = ()  # constraints of the table as a whole, as SQL; only on SQLite
+    options: str = ""  # what follows its columns in CREATE TABLE; only on SQLite
+    # its indexes and triggers as SQL, by name; only on SQLite
     attached: Mapping[str, str] = field(default_factory=dict)
 
 
 def unique_keys(table: StoredTable) -> Iterator[tuple[str, ...]]:
-    """Columns whose values no two rows share: those of the primary key, and of each unique index over all rows."""
+    """Columns whose values no two rows share: of the primary key, and of unique indexes over all rows."""
     if table.key:
         yield table.key
     yield from (columns for columns, unique in index_columns(table) if unique)
@@ -107,22 +76,20 @@ def index_columns(table: StoredTable) -> Iterator[tuple[tuple[str, ...], bool]]:
 
 
 def index_name(table: str, index: str) -> str:
-    """The SQL name of a declared index; `diff.check_names` has seen that it fits."""
     return f"{table}_{index}"
 
 
 def choices_name(table: str, column: str) -> str:
-    """The name of the CHECK that limits a column to its choices."""
     return _fit(f"{table}_{column}_choices")
 
 
 def required_name(table: str, column: str) -> str:
-    """The name of the passing CHECK under which PostgreSQL proves that a column holds no NULL."""
+    """The name of the temporary CHECK by which PostgreSQL proves that a column holds no NULL."""
     return _fit(f"{table}_{column}~required")
 
 
 def next_name(name: str) -> str:
-    """The passing name of what is built to take another's place; the tilde keeps it apart from declared names."""
+    """The temporary name of a replacement; the tilde keeps it apart from declared names."""
     return _fit(f"{name}~next")
 
 

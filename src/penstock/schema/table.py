@@ -6,12 +6,16 @@ Owns the declaration and what it means: name, key, columns, indexes. Leaves SQL 
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import repeat
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
+from weakref import ref
 
 from pydantic import (
     BaseModel,
@@ -23,15 +27,14 @@ from pydantic import (
     PydanticUserError,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
+from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.keys import check_key_kinds, check_several, declared_key, encode_one
-from penstock.schema.names import Written, check_name, snake_case, written_at
-from penstock.schema.system import SYSTEM_COLUMNS, SYSTEM_FIELDS, add_system_fields, describe_system_fields
 from penstock.schema.tighten import tighten
 
 _MAX_COLUMNS = 1024
@@ -127,7 +130,6 @@ class Table(BaseModel, metaclass=_Frozen):
 
     @classmethod
     def __check_id__(cls, given: Any) -> tuple[Any, ...]:
-        """An id of a row of a table with several key columns; see `Id`."""
         definition = definition_of(cls)
         return check_several(definition.name, definition.key_columns, given)
 
@@ -181,30 +183,17 @@ class _Declared:
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """What a table class means: everything a store needs to know of it.
-
-    Attributes:
-        name: The SQL name; with a schema before a dot for some user-owned tables.
-        key: The columns that identify a row: `id`, or the user-owned table's own.
-        columns: All columns in order, the system's first.
-        indexes: The declared indexes by name.
-        managed: Whether penstock creates and changes the table.
-    """
+    """What a table class means: everything a store needs to know of it."""
 
     table: type[Table]
-    name: str
-    key: tuple[str, ...]
-    managed: bool
-    columns: tuple[Column, ...]
-    indexes: Mapping[str, Index]
+    name: str  # the SQL name; with a schema before a dot for some user-owned tables
+    key: tuple[str, ...]  # the columns that identify a row: `id`, or the user-owned table's own
+    managed: bool  # whether penstock creates and changes the table
+    columns: tuple[Column, ...]  # all columns in order, the system's first
+    indexes: Mapping[str, Index]  # the declared indexes by name
     positions: Mapping[str, int] = field(repr=False)
 
     def column(self, name: str) -> Column:
-        """The column of this name.
-
-        Raises:
-            ValueInvalid: The table has none.
-        """
         position = self.positions.get(name)
         if position is None:
             raise ValueInvalid(
@@ -214,13 +203,12 @@ class TableDefinition:
         return self.columns[position]
 
     def order_of(self, index: Index | None) -> tuple[str, ...]:
-        """The columns by which rows of an index, or of the whole table, are ordered: always a total order."""
+        """The columns that order the rows of an index, or of the whole table: always a total order."""
         columns = index.columns if index else ()
         return (*columns, *(name for name in self.key if name not in columns))
 
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:
-        """The columns of the key."""
         return tuple(self.columns[self.positions[name]] for name in self.key)
 
     def key_in(self, fields: Mapping[str, Any]) -> Any:
@@ -228,20 +216,15 @@ class TableDefinition:
         return fields[self.key[0]] if len(self.key) == 1 else tuple(fields[name] for name in self.key)
 
     def key_at(self, row: Sequence[Any]) -> Any:
-        """The key among the column values of a row, in the same way."""
+        """The key among the column values of a row."""
         values = tuple(row[self.positions[name]] for name in self.key)
         return values[0] if len(values) == 1 else values
 
     def key_values(self, key: Any) -> tuple[Any, ...]:
-        """The values of a key, column by column."""
         return (key,) if len(self.key) == 1 else tuple(key)
 
     def encode_key(self, row_id: Any) -> Any:
-        """The key that an id stands for, in the form a store takes; a tuple if it has several columns.
-
-        Raises:
-            IdInvalid: It is malformed, or an id of another table.
-        """
+        """The key that an id stands for, in the form a store takes; a tuple if it has several columns."""
         if not self.managed:
             if len(self.key) == 1:
                 return encode_one(self.name, self.key_columns[0], row_id)
@@ -256,11 +239,7 @@ class TableDefinition:
         )
 
     def make_rows(self, rows: Sequence[dict[str, Any]]) -> list[Table]:
-        """Rows from their fields as stored. Those of a managed table are trusted, and not validated again.
-
-        Raises:
-            ValidationError: A user-owned row does not fit its declaration.
-        """
+        """Rows from their fields as stored. Those of a managed table are trusted, and not validated again."""
         if self.managed:
             return list(map(make_row, repeat(self.table), rows, repeat(self._names)))
         return [self._validated(fields) for fields in rows]
@@ -281,11 +260,7 @@ class TableDefinition:
         return tuple(values)
 
     def encode_field(self, column: Column, row: Table) -> Any:
-        """The value of one column of a row, in the form a store takes.
-
-        Raises:
-            ValueInvalid: It cannot be stored; or is no value of its column, in a row that was not validated.
-        """
+        """The value of one column of a row, in the form a store takes."""
         value = row.__dict__.get(column.name)
         if value is None:
             if column.optional:
@@ -299,7 +274,7 @@ class TableDefinition:
 
 
 def make_row(table: type[Table], fields: dict[str, Any], names: set[str] | None = None) -> Table:
-    """A row of these fields, without validating them; their names may be given by a set that many rows share."""
+    """An unvalidated row of these fields; many rows may share one set of names."""
     row = _new(table)
     _set_dict(row, fields)
     _set_fields_set(row, set(fields) if names is None else names)
@@ -309,11 +284,7 @@ def make_row(table: type[Table], fields: dict[str, Any], names: set[str] | None 
 
 
 def definition_of(table: type[Table]) -> TableDefinition:
-    """What a table class means; worked out on first use, when all classes it refers to exist.
-
-    Raises:
-        DeclarationError: A field cannot be stored.
-    """
+    """A table's definition, made on first use, when all classes it refers to exist."""
     found: TableDefinition | None = getattr(table, "__dict__", {}).get("__definition__")
     return found if found is not None else _define(table)
 
@@ -398,3 +369,95 @@ def _check_indexed_kinds(definition: TableDefinition) -> None:
                     "and has no order.",
                     fix="Store the value in a field of its own.",
                 )
+
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_MAX_NAME = 48
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse names that SQL would have to quote or would cut off."""
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        raise DeclarationError(
+            f"{what} cannot be named {name!r} in SQL.",
+            fix=f"Use lower-case letters, digits and underscores, at most {_MAX_NAME} of them.",
+        )
+
+
+def snake_case(name: str) -> str:
+    """The name of a class in snake case: `RoomKey` becomes `room_key`."""
+    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    body: ref[CodeType]
+    place: str
+
+
+def written_at(cls: type) -> Written | None:
+    """Where a class of a module is written, whose body has just run. Two tables of one name are refused."""
+    frame = sys._getframe()  # noqa: SLF001 - nothing else knows the line
+    while frame.f_code.co_name != "<module>" or frame.f_globals.get("__name__") != cls.__module__:
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    written = Written(ref(frame.f_code), place(frame.f_code.co_filename, frame.f_lineno))
+    known = getattr(frame.f_globals.get(cls.__name__), "__declared__", None)
+    known = getattr(known, "written", None) if cls.__qualname__ == cls.__name__ else None
+    if known is not None and known.body() is frame.f_code:
+        raise DeclarationError(
+            f"Two tables of {cls.__module__} are called {cls.__name__}: {known.place} and {written.place}.",
+            fix="Rename one of them.",
+        )
+    return written
+
+
+SYSTEM_COLUMNS = ("id", "creation_time")
+
+SYSTEM_FIELDS = (
+    Column("id", Kind.TEXT, optional=False, decode=Id),
+    Column("creation_time", Kind.DATETIME, optional=False),
+)
+
+_Checked = tuple[dict[str, Any], dict[str, Any] | None, set[str]]  # fields, extra ones, and names of those given
+
+
+def add_system_fields(schema: CoreSchema, id_schema: CoreSchema) -> None:
+    """Add the system fields to the schema of a table, in place."""
+    outer: Any = schema
+    inner: Any = outer.get("schema", {})
+    while "fields" not in inner and "schema" in inner:  # inside validators of the user's own
+        outer, inner = inner, inner["schema"]
+    if inner.get("type") != "model-fields" or inner["fields"].keys() >= {*SYSTEM_COLUMNS}:
+        return  # it has them already: pydantic makes a schema of a class once, and asks for it each time
+    kinds = (id_schema, core_schema.datetime_schema(tz_constraint="aware"))
+    system = {
+        name: core_schema.model_field(core_schema.with_default_schema(kind, default=None))
+        for name, kind in zip(SYSTEM_COLUMNS, kinds, strict=True)
+    }
+    fields = {**inner, "fields": {**system, **inner["fields"]}}
+    outer["schema"] = core_schema.no_info_after_validator_function(_both_or_neither, fields)
+
+
+def describe_system_fields(schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    """The JSON schema of a table: outgoing rows have the system fields, incoming ones may have them."""
+    described = handler(schema)
+    found = handler.resolve_ref_schema(described)
+    for name in SYSTEM_COLUMNS:
+        found.get("properties", {}).get(name, {}).pop("default", None)
+    if handler.mode == "serialization" and "properties" in found:
+        found["required"] = [*SYSTEM_COLUMNS, *found.get("required", ())]
+    return described
+
+
+def _both_or_neither(checked: _Checked) -> _Checked:
+    """Remove the system fields from a row that is not stored."""
+    fields = checked[0]
+    missing = [name for name in SYSTEM_COLUMNS if fields[name] is None]
+    if len(missing) == 1:
+        raise PydanticCustomError("half_a_stored_row", "A stored row has both id and creation_time")
+    for name in missing:
+        del fields[name]
+    return checked

@@ -32,9 +32,9 @@ _BASE64 = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
-    """The same schema, refusing naive datetimes and integers over 64 bits where it does not say otherwise.
+    """The same schema, refusing naive datetimes and integers over 64 bits by default.
 
-    A collection is refused for its first wrong item: a list of each of millions would take seconds and gigabytes.
+    The first wrong item refuses a collection: a list of millions of errors would take seconds and gigabytes.
     """
     return cast("CoreSchema", _changed(schema, _tighten))
 
@@ -55,7 +55,6 @@ def strict_validator(schema: CoreSchema) -> SchemaValidator:
 
 
 def _changed(node: Any, change: Callable[[dict[str, Any]], None]) -> Any:
-    """A copy of a schema with each of its nodes changed."""
     if isinstance(node, list | tuple):
         return type(node)(_changed(item, change) for item in node)
     if not isinstance(node, dict):
@@ -98,11 +97,7 @@ def _make_strict(node: dict[str, Any], classes: set[Any]) -> None:
 
 
 def check_bytes(schema: CoreSchema, where: str) -> None:
-    """Refuse classes that say their bytes in JSON as UTF-8, as pydantic does by default: most bytes are none.
-
-    Raises:
-        DeclarationError: There is such a class.
-    """
+    """Refuse classes that write bytes in JSON as UTF-8, pydantic's default: most bytes are none."""
     for name in _with_bytes_as_text(schema):
         raise DeclarationError(
             f"{where}: {name} holds bytes, and its config writes them to JSON as UTF-8 text, which fits few bytes.",

@@ -6,6 +6,7 @@ Owns these three, for HTTP only; other kinds of connections pass.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import re
 from typing import Any
@@ -29,21 +30,17 @@ _SECRET = re.compile(r"(/work/(?:job_[0-9a-z]+\.[0-9]{1,9})?)[^/]+")  # of a tok
 
 
 def exchange_of(request: Request) -> Exchange:
-    """What is known of a request."""
     found: Exchange = request.scope[_KEY]
     return found
 
 
 class Access:
-    """Gives each request an id, by itself or as a proxy has given it, and tells of its end."""
-
     def __init__(self, app: ASGIApp, opening: Opening) -> None:
         self._app = app
         self._opening = opening
         self._clock = SystemClock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -73,7 +70,7 @@ class Access:
 
 
 class _Answered:
-    """Passes an answer on, with the request's id, and remembers its status."""
+    """Sends an answer with the request's id, and remembers its status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -87,7 +84,6 @@ class _Answered:
         await self._send(message)
 
     async def instead(self, answer: Answer) -> None:
-        """Answer, if nothing has been answered yet."""
         if self.status:
             return
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer.body)).encode())]
@@ -109,3 +105,10 @@ def _tell(scope: Scope, exchange: Exchange, status: int, seconds: float) -> None
         request_id=exchange.request_id,
         **{name: value for name, value in facts.items() if value},
     )
+
+
+def brings(request: Request, token: str) -> bool:
+    """Whether a request brings a bearer token; compared in constant time."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    wanted = token.encode("utf-8", "surrogateescape")  # as it stood in the environment, whatever bytes that were
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), wanted)

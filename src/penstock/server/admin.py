@@ -17,21 +17,12 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.errors import (
-    CallTimeout,
-    InputError,
-    OutboxNotFound,
-    Overloaded,
-    PenstockError,
-    TaskNotFound,
-    TryAgain,
-)
-from penstock.server.access import exchange_of
+from penstock import errors
+from penstock.server.access import brings, exchange_of
 from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
 from penstock.server.adminwords import AdminRoute, read_words
 from penstock.server.answers import Answer, answer_error, refusal
-from penstock.server.bearer import brings
 from penstock.server.http import not_routed, opened, send_answer, send_json
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -39,7 +30,7 @@ from penstock.wire.outgoing import Format, encode_result
 
 _MOST_AT_ONCE = 8  # so that looking at millions of rows leaves connections for calls
 _ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES)
-_NOT_FOUND = (TaskNotFound, OutboxNotFound)
+_NOT_FOUND = (errors.TaskNotFound, errors.OutboxNotFound)
 
 
 def admin_mount(opening: Opening) -> Mount:
@@ -50,7 +41,7 @@ def admin_mount(opening: Opening) -> Mount:
 
 
 class _Gate:
-    """Lets pass who brings the token, before it is looked what is wanted."""
+    """Checks the token before the route is looked up."""
 
     def __init__(self, app: ASGIApp, opening: Opening) -> None:
         self._app = app
@@ -62,11 +53,7 @@ class _Gate:
         await self._app(scope, receive, send)
 
     def _admit(self, request: Request) -> None:
-        """Refuse who may not enter.
-
-        Raises:
-            HTTPException: With 404 if nobody may, with 401 if the token is missing or wrong.
-        """
+        """Refuse with 404 if there is no token, with 401 if the request brings another."""
         if not self._config.admin_token:
             raise HTTPException(404)
         if not brings(request, self._config.admin_token):
@@ -75,22 +62,18 @@ class _Gate:
 
 
 class Admin:
-    """Answers those who may enter."""
-
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._config = opening.config
         self._under_way = 0
 
     def route(self, route: AdminRoute) -> Route:
-        """A route as Starlette takes it."""
-
         async def endpoint(request: Request) -> Response:
             tracing = self._opening.tracing
             with nullcontext() if tracing is None else tracing.incoming(request.headers):
                 try:
                     return await self._answer(request, route)
-                except (Refused, TryAgain, InputError, *_NOT_FOUND) as error:
+                except (Refused, errors.TryAgain, errors.InputError, *_NOT_FOUND) as error:
                     return send_answer(self._refusal(request, error))
 
         return Route(route.path, endpoint, methods=["POST" if route.changes else "GET"])
@@ -106,9 +89,9 @@ class Admin:
 
     @asynccontextmanager
     async def _admitted(self, *, limited: bool) -> AsyncIterator[None]:
-        """Take on a request. One that changes something ends by itself in time, and is not cut off."""
+        """Admit a request. A change ends by itself in time, and is not cut off."""
         if self._under_way >= _MOST_AT_ONCE:
-            raise Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are in progress.")
+            raise errors.Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are in progress.")
         seconds = self._config.call_timeout
         timer = asyncio.timeout(seconds if limited else None)
         self._under_way += 1
@@ -118,13 +101,13 @@ class Admin:
         except TimeoutError as error:
             if not timer.expired():
                 raise
-            raise CallTimeout(f"It took longer than {seconds:g} seconds.") from error
+            raise errors.CallTimeout(f"It took longer than {seconds:g} seconds.") from error
         finally:
             self._under_way -= 1
 
-    def _refusal(self, request: Request, error: Refused | PenstockError) -> Answer:
+    def _refusal(self, request: Request, error: Refused | errors.PenstockError) -> Answer:
         exchange = exchange_of(request)
-        if isinstance(error, Refused | TryAgain):
+        if isinstance(error, Refused | errors.TryAgain):
             return answer_error(error, exchange, Format.CLEAN, dev=self._config.dev)
         exchange.error = error.code
         status = 404 if isinstance(error, _NOT_FOUND) else 400

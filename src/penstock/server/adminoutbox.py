@@ -119,12 +119,11 @@ OUTBOX_ROUTES = (
 
 
 async def _name(backend: Backend, words: Words) -> str:
-    """The whole name of the outbox that is meant."""
     return (await outbox_of(backend.engine.store, words.needed("outbox"))).plan.name
 
 
 def _sayable(messages: Sequence[OutboxMessage]) -> list[OutboxMessage]:
-    """Messages with contents that can leave; one that cannot, as it has an integer over 64 bits, is JSON as text."""
+    """Contents that cannot be sent, such as integers over 64 bits, become JSON as text."""
     found = []
     for one in messages:
         try:

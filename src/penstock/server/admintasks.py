@@ -13,7 +13,7 @@ from typing import Any, cast
 from penstock.api.tasks.admin import Order, Verb, change_rows, pause, reconcile, resume
 from penstock.api.tasks.selection import Part, rows_by_text, task_of
 from penstock.app import Backend
-from penstock.jobs.job import JobStatus, job_uuid
+from penstock.jobs.job import job_uuid
 from penstock.reactive.filter import TaskFilter
 from penstock.schema.table import Table
 from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
@@ -45,7 +45,8 @@ async def _show(backend: Backend, words: Words) -> Any:
     if record is None:
         raise Refused(404, "RecordNotFound", f"{task} has not heard of this row. Ask /admin/tasks/explain why.")
     job = await backend.job_calls.find(job_uuid(record.job))
-    return {"record": record, "job": None if job is None else _told(job)}
+    told = None if job is None else {one.name: getattr(job, one.name) for one in fields(job) if one.name not in _UNTOLD}
+    return {"record": record, "job": told}
 
 
 async def _explain(backend: Backend, words: Words) -> Any:
@@ -122,18 +123,9 @@ async def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
 
 
 def _table(backend: Backend, name: str | None) -> type[Table] | None:
-    """A table by its name.
-
-    Raises:
-        Refused: The program declares none of this name.
-    """
     if name is None:
         return None
     for definition in backend.app.definitions():
         if definition.name == name:
             return definition.table
     raise Refused(404, "TableNotFound", f"This program declares no table {name[:100]!r}.")
-
-
-def _told(job: JobStatus) -> dict[str, Any]:
-    return {field.name: getattr(job, field.name) for field in fields(job) if field.name not in _UNTOLD}

@@ -28,30 +28,23 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class Words:
-    """The words of one request.
-
-    Args:
-        given: Their values by name; of a URL each is a list of texts.
-        in_url: Whether they stand in a URL.
-    """
+    """The words of one request. In a URL each value is a list of texts."""
 
     def __init__(self, given: Mapping[str, Any], *, in_url: bool) -> None:
         self._given = given
         self._in_url = in_url
 
     def text(self, name: str) -> str | None:
-        """A text that is not empty; None if there is none."""
         value = self._one(name)
         if value is None or (isinstance(value, str) and value):
             return value
         raise _refused(f"{name} must be a text that is not empty.")
 
     def needed(self, name: str) -> str:
-        """The same for a word without which nothing can be done."""
         return self._needed(name, self.text(name))
 
     def texts(self, name: str, *, commas: bool = False) -> tuple[str, ...] | None:
-        """One or several texts; None if there is none. In a URL the word is repeated, or they stand between commas."""
+        """One or several texts. In a URL the word is repeated, or they stand between commas."""
         given = self._given.get(name)
         if given is None:
             return None
@@ -63,7 +56,6 @@ class Words:
         return tuple(values)
 
     def flag(self, name: str) -> bool | None:
-        """True or false; None if neither is said."""
         value = self._one(name)
         if self._in_url and isinstance(value, str):
             value = _TRUTHS.get(value, value)
@@ -72,7 +64,6 @@ class Words:
         raise _refused(f"{name} must be true or false.")
 
     def number(self, name: str, default: int, most: int) -> int:
-        """A whole number from 1."""
         value = self._one(name)
         if self._in_url and value is not None and _DIGITS.fullmatch(value):
             value = int(value)
@@ -83,7 +74,7 @@ class Words:
         raise _refused(f"{name} must be a whole number from 1 to {most}.")
 
     def integers(self, name: str) -> list[int] | None:
-        """One or several whole numbers of 64 bits; None if there is none. In a URL the word is repeated."""
+        """One or several whole numbers of 64 bits. In a URL the word is repeated."""
         given = self._given.get(name)
         if given is None:
             return None
@@ -95,7 +86,6 @@ class Words:
         raise _refused(f"{name} must be a whole number of at most 64 bits, or several.")
 
     def integer(self, name: str) -> int | None:
-        """One whole number of 64 bits; None if there is none."""
         value = self._one(name)
         if self._in_url and value is not None and _INTEGER.fullmatch(value):
             value = int(value)
@@ -104,18 +94,16 @@ class Words:
         raise _refused(f"{name} must be a whole number of at most 64 bits.")
 
     def needed_integer(self, name: str) -> int:
-        """The same for a word without which nothing can be done."""
         return self._needed(name, self.integer(name))
 
     def one_of(self, name: str, choices: Sequence[str]) -> str:
-        """One of several texts; the first if none is given."""
+        """One of several texts; the first is the default."""
         value = self.text(name)
         if value is not None and value not in choices:
             raise _refused(f"{name} must be {' or '.join(choices)}.")
         return value or choices[0]
 
     def key(self, name: str) -> Any:
-        """The key of a row: a text, a number, or an array of these; None if there is none."""
         value = self._one(name)
         parts = value if isinstance(value, list) and value else [value]
         if value is None or all(isinstance(part, str | int | float) for part in parts):
@@ -123,7 +111,6 @@ class Words:
         raise _refused(f"{name} must be a text or a number, or an array of these.")
 
     def needed_key(self, name: str) -> Any:
-        """The same for a word without which nothing can be done."""
         return self._needed(name, self.key(name))
 
     def _needed(self, name: str, value: T | None) -> T:
@@ -142,14 +129,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class AdminRoute:
-    """A path of the admin interface.
-
-    Attributes:
-        path: The path below ``/admin``: a noun, and what is asked of it.
-        words: The words that it takes.
-        answer: What answers, as a value that JSON can say.
-        changes: Whether it changes something: then it takes POST only, and otherwise GET only.
-    """
+    """A path below ``/admin``. With `changes` it takes POST only, and otherwise GET only."""
 
     path: str
     words: tuple[str, ...]
@@ -158,11 +138,7 @@ class AdminRoute:
 
 
 async def read_words(request: Request, route: AdminRoute, config: Config) -> Words:
-    """The words of a request.
-
-    Raises:
-        Refused: They cannot be read, or there are others than those that the route takes.
-    """
+    """The words of a request. Unknown ones are refused."""
     if route.changes:
         given: Mapping[str, Any] = await read_object(request, config, min(_LONGEST_BODY, config.max_argument_bytes))
     else:

@@ -11,21 +11,7 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
-from penstock.errors import (
-    ApplicationError,
-    CallTimeout,
-    Conflict,
-    CursorInvalid,
-    DatabaseBusy,
-    DatabaseFull,
-    DatabaseUnavailable,
-    FunctionNotFound,
-    InputError,
-    LockTaken,
-    Overloaded,
-    ResultInvalid,
-    TryAgain,
-)
+from penstock import errors
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
@@ -36,13 +22,7 @@ _LONGEST_DATA = 2000
 
 @dataclass(slots=True)
 class Exchange:
-    """What is known of a request while it is answered.
-
-    Attributes:
-        request_id: Tells it from all others; on the answer and in the log.
-        function: The function that it calls.
-        error: The stable code of what went wrong.
-    """
+    """What is known of a request while it is answered; `error` is a stable code."""
 
     request_id: str
     function: str = ""
@@ -51,8 +31,6 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer without a transport."""
-
     status: int
     body: bytes
     headers: dict[str, str] = field(default_factory=dict)
@@ -60,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """How an error that means "try again" is told: its code, its text, and after how many seconds."""
+    """How an error that means "try again" is told; `after` in seconds."""
 
     code: str
     message: str
@@ -70,45 +48,42 @@ class _Again:
 _UNCERTAIN = _Again(
     "CommitUncertain", "The database was lost during a commit: nobody knows whether the call took effect.", 2
 )
-_AGAIN: dict[type[TryAgain], _Again] = {
-    Conflict: _Again("Conflict", "Other calls changed the same data at the same time."),
-    DatabaseUnavailable: _Again("DatabaseUnavailable", "The database cannot be reached.", 2),
-    DatabaseBusy: _Again("DatabaseBusy", "The database is busy."),
-    DatabaseFull: _Again("DatabaseFull", "The database has no space left.", 60),
-    CallTimeout: _Again("CallTimeout", "The call took longer than it may."),
-    LockTaken: _Again("LockTaken", "Somebody else holds a lock that the call needs."),
-    Overloaded: _Again("Overloaded", "This server has too much to do."),
-    TryAgain: _Again("TryAgain", "The call cannot be answered now."),
+_AGAIN: dict[type[errors.TryAgain], _Again] = {
+    errors.Conflict: _Again("Conflict", "Other calls changed the same data at the same time."),
+    errors.DatabaseUnavailable: _Again("DatabaseUnavailable", "The database cannot be reached.", 2),
+    errors.DatabaseBusy: _Again("DatabaseBusy", "The database is busy."),
+    errors.DatabaseFull: _Again("DatabaseFull", "The database has no space left.", 60),
+    errors.CallTimeout: _Again("CallTimeout", "The call took longer than it may."),
+    errors.LockTaken: _Again("LockTaken", "Somebody else holds a lock that the call needs."),
+    errors.Overloaded: _Again("Overloaded", "This server has too much to do."),
+    errors.TryAgain: _Again("TryAgain", "The call cannot be answered now."),
 }
 
 
 def success(value: bytes) -> bytes:
-    """What a call that succeeded is answered."""
     return b'{"status":"success","value":' + value + b"}"
 
 
 def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> Answer:
-    """The answer to a request that failed."""
     if isinstance(error, Refused):
         exchange.error = error.code
         return refusal(error.status, error.code, error.message, error.headers)
-    if isinstance(error, TryAgain):
+    if isinstance(error, errors.TryAgain):
         return _again(error, exchange, dev=dev)
     return Answer(200, function_error(error, exchange, form, dev=dev))
 
 
 def refusal(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Answer:
-    """The answer to a request that no function answers."""
     return Answer(status, to_json({"code": code, "message": message}), headers or {})
 
 
 def function_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> bytes:
-    """What a call is answered whose function raised, or was not there, or refused its arguments."""
+    """The body for a call whose function raised, is unknown, or refused its arguments."""
     exchange.error = getattr(error, "code", "unexpected")
-    if isinstance(error, ApplicationError):
+    if isinstance(error, errors.ApplicationError):
         try:
             return _application_error(error, exchange, form)
-        except ResultInvalid as unsayable:
+        except errors.ResultInvalid as unsayable:
             unsayable.__cause__ = error
             error = unsayable
     elif _is_callers(error):
@@ -123,7 +98,7 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
 # ----- steps
 
 
-def _application_error(error: ApplicationError, exchange: Exchange, form: Format) -> bytes:
+def _application_error(error: errors.ApplicationError, exchange: Exchange, form: Format) -> bytes:
     data = encode_result(error.data, form)
     said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.CLEAN).decode()
     text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught ApplicationError: {said[:_LONGEST_DATA]}"
@@ -131,22 +106,21 @@ def _application_error(error: ApplicationError, exchange: Exchange, form: Format
 
 
 def _is_callers(error: BaseException) -> bool:
-    """Whether the caller sent something that cannot be taken, and may read what is said of it.
+    """Whether the error is the caller's, who may then read its text.
 
-    Once its function runs, what is wrong is the function's, and what is said of it may tell of tables and values. Only
-    a cursor is handed through to the query that it belongs to, and what is said of it tells of nothing.
+    Errors inside the function are the function's: their text may tell of tables and values. A cursor's does not.
     """
-    return isinstance(error, CursorInvalid) or (isinstance(error, InputError) and error.at_the_door)
+    return isinstance(error, errors.CursorInvalid) or (isinstance(error, errors.InputError) and error.at_the_door)
 
 
 def _callers_text(error: BaseException) -> str:
-    return str(error) if isinstance(error, FunctionNotFound) else _printable(error_text(error))
+    return str(error) if isinstance(error, errors.FunctionNotFound) else _printable(error_text(error))
 
 
-def _again(error: TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
+def _again(error: errors.TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
     exchange.error = error.code
     told = next(_AGAIN[kind] for kind in type(error).__mro__ if kind in _AGAIN)
-    if isinstance(error, DatabaseUnavailable) and error.facts.get("uncertain"):
+    if isinstance(error, errors.DatabaseUnavailable) and error.facts.get("uncertain"):
         told = _UNCERTAIN
         exchange.error = "commit_uncertain"
     event(
@@ -173,5 +147,4 @@ def _log(error: BaseException, exchange: Exchange) -> None:
 
 
 def _printable(text: str) -> str:
-    """A text that can be sent, whatever an exception says."""
     return text.encode("utf-8", "backslashreplace").decode()

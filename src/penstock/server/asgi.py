@@ -29,12 +29,6 @@ _PREFLIGHT_SECONDS = 86_400
 
 
 class Asgi(Starlette):
-    """The ASGI application of an app.
-
-    Attributes:
-        opening: The backend behind it.
-    """
-
     def __init__(self, opening: Opening) -> None:
         super().__init__(
             routes=[

@@ -36,14 +36,11 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """The endpoints under ``/api``."""
-
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._config = opening.config
 
     def routes(self) -> list[Route]:
-        """The endpoints, by their paths."""
         query, mutation, action = (partial(self._call_body, kind) for kind in FunctionKind)
         return [
             Route("/query", self._guarded(self._query(query)), methods=["GET", "POST"]),
@@ -83,7 +80,7 @@ class Api:
         return send_json(b'{"results":[' + b",".join(results) + b"]}")
 
     async def _end_work(self, request: Request) -> Response:
-        """End work that waits for an outside system. Who has its token may do so."""
+        """End work that waits for an outside system, for who has its token."""
         ending, token = await read_ending(request, self._config), request.path_params["token"]
         jobs = (await opened(self._opening)).job_calls
         try:
@@ -122,7 +119,7 @@ class Api:
         return (await opened(self._opening)).dispatch
 
     def _guarded(self, endpoint: _Endpoint) -> _Endpoint:
-        """An endpoint that answers a request which cannot be read, or cannot be served now."""
+        """Answer requests that cannot be read, or cannot be served now."""
 
         async def guarded(request: Request) -> Response:
             tracing = self._opening.tracing
@@ -136,8 +133,6 @@ class Api:
 
 
 def health_routes(opening: Opening) -> list[Route]:
-    """What tells of the server itself: that it lives, that it can serve, and its version."""
-
     async def healthz(_request: Request) -> Response:
         return send_json(b'{"status":"alive"}')
 
@@ -159,7 +154,6 @@ def health_routes(opening: Opening) -> list[Route]:
 
 
 async def not_routed(request: Request, error: Exception) -> Response:
-    """The answer to a path that is not served, or a method that it does not take."""
     status, headers = getattr(error, "status_code", 404), getattr(error, "headers", None) or {}
     if status == 405:  # noqa: PLR2004 - HTTP's number
         if request.method == "OPTIONS":
@@ -173,7 +167,7 @@ async def not_routed(request: Request, error: Exception) -> Response:
 
 
 async def opened(opening: Opening) -> Backend:
-    """The backend, or why there is none, as it is answered."""
+    """The backend; an error that opens none is logged and refused."""
     try:
         return await opening.backend()
     except (Refused, TryAgain):
@@ -191,10 +185,8 @@ def _version() -> str:
 
 
 def send_answer(answer: Answer) -> Response:
-    """An answer on its way."""
     return Response(answer.body, answer.status, {**_HEADERS, **answer.headers}, "application/json")
 
 
 def send_json(body: bytes) -> Response:
-    """A JSON text on its way, with status 200."""
     return Response(body, 200, _HEADERS, "application/json")

@@ -23,9 +23,8 @@ from penstock.app import Backend
 from penstock.config import Config
 from penstock.errors import TryAgain
 from penstock.observe.meters import Labels, Meters
-from penstock.server.access import exchange_of
+from penstock.server.access import brings, exchange_of
 from penstock.server.answers import answer_error
-from penstock.server.bearer import brings
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.store.contract.feed import FeedSeen, see_feed
@@ -40,8 +39,6 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 def metrics_route(opening: Opening) -> Route:
-    """The metrics on the server's own port."""
-
     async def metrics(request: Request) -> Response:
         _admit(request, opening.config)
         try:
@@ -55,7 +52,7 @@ def metrics_route(opening: Opening) -> Route:
 
 
 def metrics_app(backend: Backend) -> Starlette:
-    """The metrics as an application of their own, for a port that only those reach who may see them."""
+    """The metrics on a port of their own, without a token."""
 
     async def metrics(request: Request) -> Response:
         return await _answer(request, backend)
@@ -64,11 +61,7 @@ def metrics_app(backend: Backend) -> Starlette:
 
 
 def _admit(request: Request, config: Config) -> None:
-    """Refuse who may not see metrics.
-
-    Raises:
-        HTTPException: With 404 if nobody may, with 401 if the token is missing or wrong.
-    """
+    """Refuse with 404 if nobody may see metrics, with 401 if the token is missing or wrong."""
     if not config.metrics_token:
         if not config.dev:
             raise HTTPException(404)
@@ -87,7 +80,7 @@ async def _answer(request: Request, backend: Backend) -> Response:
 
 
 async def _gauges(backend: Backend) -> dict[str, dict[Labels, float]]:
-    """What the gauges of the process and of the database say; of the latter only whether it answers if it does not."""
+    """Gauges of the process and the database; if that does not answer, only that it does not."""
     meters = backend.engine.journal.meters
     gauges = meters.read_gauges() if meters is not None else {}
     try:
@@ -156,7 +149,7 @@ def _of_tasks(tasks: list[TaskBacklog], backend: Backend) -> dict[str, dict[Labe
 
 
 def _since(moment: datetime | None, now: datetime) -> float:
-    """Seconds since something was due; 0 if there is nothing, or its time is still to come."""
+    """Seconds since something was due, at least 0."""
     return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())
 
 

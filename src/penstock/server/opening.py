@@ -21,13 +21,6 @@ from penstock.server.requests import Refused
 
 
 class Opening:
-    """Holds the backend of one server.
-
-    Attributes:
-        config: The settings in force.
-        draining: Whether the server is shutting down.
-    """
-
     def __init__(
         self, app: App, services: Sequence[ServiceName], config: Config | None, backend: Backend | None
     ) -> None:
@@ -44,13 +37,7 @@ class Opening:
         self._idle.set()
 
     async def backend(self) -> Backend:
-        """The backend, opened if need be.
-
-        Raises:
-            Refused: The server is shutting down.
-            DatabaseUnavailable: The database cannot be reached.
-            SchemaMismatch: Its tables do not fit.
-        """
+        """The backend, opened if need be. Refused while the server shuts down."""
         if self.draining:
             raise Refused(503, "ShuttingDown", "This server is shutting down.", {"retry-after": "1"})
         if self._backend is None:
@@ -60,7 +47,6 @@ class Opening:
 
     @property
     def tracing(self) -> Tracing | None:
-        """What makes spans, once the backend is open and if the program has set up OpenTelemetry."""
         return None if self._backend is None else self._backend.engine.journal.tracing
 
     @asynccontextmanager
@@ -74,12 +60,10 @@ class Opening:
             await self.end()
 
     def begin_request(self) -> None:
-        """Count a request that has begun."""
         self._under_way += 1
         self._idle.clear()
 
     def end_request(self) -> None:
-        """Count a request that has ended."""
         self._under_way -= 1
         if not self._under_way:
             self._idle.set()
@@ -116,7 +100,7 @@ class Opening:
             self._opening = None
 
     async def _hold(self) -> AsyncGenerator[None, None]:
-        """The time for which the backend is open. The event loop closes a generator that nobody else has closed."""
+        """Keep the backend open. The event loop closes a generator that nobody else has closed."""
         backend = Backend(self._app, self.config, SystemClock())
         await backend.start(self._services)
         self._backend = backend

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
-from penstock.calls.run.threads import apart
+from penstock.calls.run.threads import offload
 from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
 from penstock.wire.incoming import Message
@@ -29,13 +29,7 @@ _LINGER = 32 * 1024 * 1024  # bytes over the limit that are read and thrown away
 
 
 class Refused(Exception):
-    """A request that cannot be read, or cannot be served at all.
-
-    Args:
-        status: The HTTP status.
-        code: A short stable name.
-        message: What is wrong, for people.
-    """
+    """A request that cannot be read, or cannot be served at all, with its HTTP status and a stable code."""
 
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
@@ -47,13 +41,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a function.
-
-    Attributes:
-        path: The function's name as the caller spells it.
-        args: Its arguments as JSON text, not yet checked.
-        form: How its result is to leave.
-    """
+    """One call; `args` are JSON text, not yet checked."""
 
     path: str
     args: bytes
@@ -62,13 +50,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How work has ended, as an outside system says.
-
-    Attributes:
-        result: Its result, if there is no error.
-        error: What went wrong.
-        retryable: Whether a further attempt makes sense.
-    """
+    """How work has ended, as an outside system says."""
 
     result: Any = None
     error: str | None = None
@@ -78,26 +60,26 @@ class Ending:
 async def read_call(request: Request, config: Config) -> Call:
     """The call in a request's body: ``{path, args, format}``."""
     body = await _read_body(request, config)
-    return await apart(len(body), lambda: _call_in(body))
+    return await offload(len(body), lambda: _call_in(body))
 
 
 async def read_named_call(request: Request, config: Config) -> Call:
     """A call whose function is named by the URL: ``a/b/fn`` is the function ``fn`` of the module ``a.b``."""
     body = await _read_body(request, config)
     module, _, name = request.path_params["function"].rpartition("/")
-    return await apart(len(body), lambda: _call_in(body, f"{module}:{name}"))
+    return await offload(len(body), lambda: _call_in(body, f"{module}:{name}"))
 
 
 async def read_queries(request: Request, config: Config) -> list[Call]:
     """The calls of a batch: ``{queries: [{path, args, format}]}``."""
     body = await _read_body(request, config)
-    return await apart(len(body), lambda: _queries_in(body))
+    return await offload(len(body), lambda: _queries_in(body))
 
 
 async def read_ending(request: Request, config: Config) -> Ending:
     """How work has ended: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
     body = await _read_body(request, config)
-    return await apart(len(body), lambda: _ending_in(body))
+    return await offload(len(body), lambda: _ending_in(body))
 
 
 async def read_object(request: Request, config: Config, limit: int) -> dict[str, Any]:
@@ -184,7 +166,6 @@ def _check_headers(headers: Headers) -> None:
 
 
 async def _receive_body(headers: Headers, receive: Receive, limit: int) -> bytes:
-    """The body, counted while it arrives."""
     declared = headers.get("content-length", "")
     too_large = declared.isdecimal() and int(declared) > limit
     if too_large and (headers.get("expect") or int(declared) > limit + _LINGER):

@@ -14,10 +14,11 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from penstock.app import App, Backend, ServiceName
@@ -25,7 +26,6 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
-from penstock.server.connections import limited_connections, most_connections
 from penstock.server.metrics import metrics_app
 
 _BACKLOG = 2048
@@ -41,21 +41,7 @@ async def serve(
     services: Sequence[ServiceName],
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve an app until SIGINT or SIGTERM; a second SIGINT does not wait for the calls under way.
-
-    Args:
-        app: The app.
-        config: The settings.
-        host: The address to listen on.
-        port: The port to listen on; 0 for any free one.
-        services: Which services to run in this process.
-        ready: Is told the URL once calls are taken.
-
-    Raises:
-        ConfigError: The address cannot be listened on.
-        DatabaseUnavailable: The database cannot be reached.
-        SchemaMismatch: Its tables do not fit, and changing them would lose or break data.
-    """
+    """Serve an app until SIGINT or SIGTERM; a second SIGINT does not wait for the calls under way."""
     with closing(_bind(host, port)) as listener:
         url = _url(listener)
         async with app.open(config=config, services=services) as backend:
@@ -68,11 +54,7 @@ async def serve(
 
 @asynccontextmanager
 async def metrics_served(backend: Backend) -> AsyncIterator[None]:
-    """Show the metrics of a backend on the port that the settings name, if they name one, for the time of a block.
-
-    Raises:
-        ConfigError: The address cannot be listened on.
-    """
+    """Show the metrics on the port that the settings name, if they name one."""
     config = backend.config
     if not config.metrics_port:
         yield
@@ -89,8 +71,6 @@ async def metrics_served(backend: Backend) -> AsyncIterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """Ends by itself when told to, and leaves it to `serve` to go on from there."""
-
     def __init__(self, asgi: Asgi, backend: Backend, url: str, ready: Callable[[str], None] | None) -> None:
         config = asgi.opening.config
         super().__init__(
@@ -108,7 +88,6 @@ class _Server(uvicorn.Server):
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to take calls, and tell of it."""
         try:
             await super().startup(sockets=sockets)
         except OSError as error:
@@ -118,7 +97,7 @@ class _Server(uvicorn.Server):
             self._ready(self._url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take on no more calls and jobs, and wait for those under way: beside each other, as the grace time is one."""
+        """Take on no more calls and jobs; calls and services share the grace time."""
         event("server.stopping", logging.INFO, url=self._url)
         self._opening.draining = True
         self._backend.engine.begin_stop()
@@ -127,7 +106,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Stop on a signal; what was set to handle it before does so again afterwards, but not for this one."""
+        """Stop on a signal, and restore the previous handlers without raising it again."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -144,19 +123,17 @@ class _MetricsServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Capture none."""
         yield
 
 
 def _listening(web: ASGIApp, **how: Any) -> uvicorn.Config:
-    """How uvicorn serves an application of penstock's: it says nothing by itself."""
     return uvicorn.Config(
         web, lifespan="off", log_config=None, log_level=logging.WARNING, access_log=False, server_header=False, **how
     )
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A socket with this address. It takes no connections yet: they are refused until the server is ready."""
+    """A bound socket. Connections are refused until the server listens."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         if os.name == "posix":
@@ -178,3 +155,73 @@ def _cannot_listen(where: str, error: Exception) -> ConfigError:
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+try:
+    import resource
+except ImportError:  # where files are not limited in this way
+    resource = None  # type: ignore[assignment]
+
+REQUEST_SECONDS = 20.0  # longer than it takes to say what is wanted; bodies have `call_timeout`
+_OTHER_FILES = 100  # the database's, the log's, the program's own
+
+
+def most_connections(config: Config) -> int | None:
+    """How many connections leave enough open files for the database and the program."""
+    if resource is None:
+        return None
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return None
+    return max(files // 2, files - config.max_connections - _OTHER_FILES)
+
+
+def limited_connections(most: int | None) -> type[asyncio.Protocol]:
+    """Uvicorn's connections, `most` of them at once, and none that stays open without a request."""
+    return type("Connection", (_Limited, AutoHTTPProtocol), {"most": most})
+
+
+class _Limited(asyncio.Protocol):
+    """Stands before uvicorn's protocol; knows its `connections`, and its last request, `cycle`."""
+
+    most: int | None
+    connections: set[Any]
+    cycle: Any
+    _transport: asyncio.Transport
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._transport = cast("asyncio.Transport", transport)
+        if self.most is not None and len(self.connections) > self.most:
+            self._transport.abort()
+        else:
+            self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_asked():
+            self._wait_no_more()
+        else:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().call_later(REQUEST_SECONDS, self._give_up)
+
+    def _wait_no_more(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if not self._is_asked() and self._transport.get_protocol() is self:  # or a web socket has taken it over
+            self._transport.close()
+
+    def _is_asked(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete

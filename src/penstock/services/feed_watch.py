@@ -1,6 +1,6 @@
 """Watches the change feed: logs readers that are behind, and mends interests that do not capture. A part of the pruner.
 
-It also logs tasks and outboxes without an interest, which it cannot mend. Each fault is logged once. `changes/behind`
+It also logs tasks and outboxes without an interest, which it cannot mend. Each fault is logged once. `changes/lag`
 decides which readers are behind.
 """
 
@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from penstock.changes.behind import Standing, Told, behind, is_news, is_try
+from penstock.changes.lag import ReaderLag, SentAlert, is_news, lag_alert, retries_at
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy, DataError, DeclarationError, PenstockError
 from penstock.observe.logs import event as log_event
@@ -41,7 +41,7 @@ class FeedWatch:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, SentAlert] = {}
         self._states: dict[int, tuple[State, int]] = {}
         self._deaf: dict[str, int] = {}
         self.broken: Mapping[str, float] = {}
@@ -58,14 +58,14 @@ class FeedWatch:
 
     # ----- readers
 
-    def _check_reader(self, reader: Standing, feed: FeedSeen) -> None:
+    def _check_reader(self, reader: ReaderLag, feed: FeedSeen) -> None:
         now = self._clock.now()
-        found, told = behind(reader, feed.size, now), self._told.get(reader.name)
+        found, told = lag_alert(reader, feed.size, now), self._told.get(reader.name)
         if found is None:
             if self._told.pop(reader.name, None) is not None:
                 log_event("changes.reader_caught_up", reader=reader.name)
         elif is_news(found, told, now):
-            self._told[reader.name] = Told(found, now)
+            self._told[reader.name] = SentAlert(found, now)
             log_event(
                 "changes.reader_behind",
                 logging.ERROR if found.full else logging.WARNING,
@@ -113,7 +113,7 @@ class FeedWatch:
         """Let an interest capture again if possible; whether it does. A fault is logged once, and so is its end."""
         error: PenstockError | None = None
         mended, told_at = False, 0
-        if row.state != "gone" and is_try(looks):
+        if row.state != "gone" and retries_at(looks):
             try:
                 mended = await self._store.interests.mend(row.id)
             except (DeclarationError, DataError) as refused:

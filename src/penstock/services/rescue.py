@@ -9,11 +9,9 @@ import logging
 from datetime import datetime
 from functools import partial
 
-from penstock.calls.journal import tell_of_broken
 from penstock.calls.run.runner import Runner
 from penstock.errors import TryAgain
 from penstock.jobs.job import Job, Outcome, Settlement
-from penstock.jobs.settle import settle_anyhow
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
 
@@ -61,6 +59,6 @@ class Rescue:
         log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
 
     def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:
-        now, kept, chance = self._clock.now(), self._engine.keep, self._clock.random
-        settled[:] = [(job, settle_anyhow(job, _LOST, now, chance(), kept, tell_of_broken)) for job in jobs]
-        return [settlement for _, settlement in settled]
+        settlements = self._engine.decide((job, _LOST) for job in jobs)
+        settled[:] = zip(jobs, settlements, strict=True)
+        return settlements

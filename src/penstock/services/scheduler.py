@@ -1,6 +1,6 @@
 """The scheduler: enqueues a job for each cron that is due. Any number of processes run one.
 
-`crons/turn` decides which planned time runs, while the store locks the cron. The decision and the job are written in
+`crons/catchup` decides which planned time runs, while the store locks the cron. The decision and the job are written in
 one transaction, so each time is decided once.
 """
 
@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.calls.run.runner import Runner
+from penstock.crons.catchup import Decision, decide
 from penstock.crons.plan import KeptCron
-from penstock.crons.turn import Turn, take_turn
 from penstock.errors import PenstockError
 from penstock.jobs.job import job_id
 from penstock.observe import points
@@ -35,7 +35,7 @@ class _Decision:
 
     name: str
     move: CronMove | None = None
-    turn: Turn | None = None
+    turn: Decision | None = None
     error: Exception | None = None
 
     def tell(self) -> None:
@@ -126,14 +126,14 @@ class CronScheduler(Service):
         name = kept.plan.name
         try:
             cron = kept.plan.cron()
-            turn = take_turn(cron, kept.last_at, now, under_way=under_way)
+            turn = decide(cron, kept.last_at, now, under_way=under_way)
             if turn is None:
                 return _Decision(name)
             return _Decision(name, self._move(kept, turn, None if turn.run is None else cron.begin(turn.run)), turn)
         except (PenstockError, ValueError, LookupError, TypeError) as error:
             return _Decision(name, CronMove(replace(kept, next_at=now + _LATER)), error=error)
 
-    def _move(self, kept: KeptCron, turn: Turn, begin: datetime | None) -> CronMove:
+    def _move(self, kept: KeptCron, turn: Decision, begin: datetime | None) -> CronMove:
         moved = replace(kept, last_at=turn.last, next_at=turn.next)
         if turn.run is None or begin is None:
             return CronMove(moved)

@@ -79,7 +79,6 @@ async def aggregate(
     what: str,
     column: str | None = None,
 ) -> Any:
-    """One aggregate over all rows of a segment."""
     rows = await _run(scope, statements, read, segment, what, column, ())
     return _value(statements, what, column, rows[0][0])
 

@@ -19,13 +19,7 @@ from penstock.transaction.transaction import Transaction
 async def commit_shared(
     shared: Shared, transactions: Sequence[Transaction], lease: int, settlements: Sequence[Settlement]
 ) -> None:
-    """Commit what jobs have done that share a transaction, with the settlements of all.
-
-    Raises:
-        Conflict: Run them again.
-        LeaseLost: Some are not this worker's any more; nothing was committed.
-        DatabaseUnavailable: With ``facts["uncertain"]``, nobody knows whether it was committed.
-    """
+    """Commit the jobs that share a transaction, with their settlements. On any error nothing is committed."""
     await shared.send_all()
     if shared.failure is not None:
         raise shared.failure
@@ -54,13 +48,7 @@ Seal = Callable[[Session], Awaitable[None]]
 async def commit(
     transaction: Transaction, lease: int | None = None, settlement: Settlement | None = None, seal: Seal | None = None
 ) -> None:
-    """Commit a transaction, with the settlement of the job that it is, and what else is to be so only with it.
-
-    Raises:
-        Conflict: Run it again.
-        LeaseLost: The job is not this worker's any more; nothing was committed.
-        DatabaseUnavailable: With ``facts["uncertain"]``, nobody knows whether it was committed.
-    """
+    """Commit a transaction, with the settlement of its job and with `seal`, which writes last."""
     if transaction.failure is not None:
         raise transaction.failure
     store, session = transaction.store, transaction.session

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Never, TypeVar, cast
 
-from penstock.changes.readset import RangeRead
-from penstock.changes.writeset import RowChange
+from penstock.changes.readset import RangeRead, RowChange
 from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
 from penstock.schema.ids import Id, RowId, format_id
 from penstock.schema.table import Table, TableDefinition, definition_of
@@ -142,7 +141,7 @@ class DatabaseWriter(DatabaseReader):
         return row_id
 
     async def _insert_user_owned(self, statements: TableStatements, row: Table) -> Id[Any]:
-        """Columns that are None and optional are left to the defaults of the user's table."""
+        """Optional columns that are None are left to the defaults of the user's table."""
         transaction, definition = self._transaction, statements.definition
         neutral = definition.encode_row(row, "", transaction.now)
         given = {
@@ -234,7 +233,7 @@ class DatabaseWriter(DatabaseReader):
     async def _update(
         self, statements: TableStatements, key: Any, names: tuple[str, ...], args: list[Any], new: list[Any]
     ) -> list[Any]:
-        """Send the update; behind a savepoint if it may violate a unique index, so that the transaction can go on."""
+        """Send the update, behind a savepoint if it may violate a unique index."""
         transaction, definition, statement = self._transaction, statements.definition, statements.update(names)
         if not definition.managed:
             return list(await self._send_user_owned(definition, statement, args))
@@ -251,7 +250,7 @@ class DatabaseWriter(DatabaseReader):
     # ----- what both have
 
     async def _send_user_owned(self, definition: TableDefinition, statement: Statement, args: Sequence[Any]) -> Row:
-        """Write a row of a user-owned table, which may refuse it for reasons of its own; the row as it is then."""
+        """Write a row of a user-owned table, which may refuse it; the row as it is then."""
         async with self._transaction.branch():
             rows = await self._transaction.fetch(statement, args)
             if not rows:
@@ -267,6 +266,6 @@ class DatabaseWriter(DatabaseReader):
 
 
 def _by_name(given: Iterable[Any]) -> str:
-    """What was given in a dict, as it is written by name."""
+    """A dict as keyword arguments, for errors."""
     names = [name for one in given if isinstance(one, dict) for name in one]
     return ", ".join(f"{name}=…" for name in names) or "…"

@@ -20,12 +20,7 @@ _MINUTE = 60_000 << 80  # between two ids of jobs, which begin with the time in 
 
 
 async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Duplicate) -> UUID:
-    """Enqueue a job, unless there is one with its key: then do as was asked; the id of the job.
-
-    Raises:
-        DuplicateJob: There is one, and it cannot give way.
-        Conflict: Others took and left the key again and again.
-    """
+    """Enqueue a job unless one has its key; then do what `duplicate` says. The id of the job."""
     keys, key = transaction.store.keys, job.options.key or ""
     for _ in range(_ATTEMPTS):  # in a transaction of a weaker isolation a holder may be gone when it is looked at
         if await keys.hold(transaction, job):
@@ -52,12 +47,12 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
 
 
 def _may_be_lost(job: NewJob, holder: KeyHolder) -> bool:
-    """Whether its key may be all that was stored of a job: in autocommit its program may have died after that."""
+    """Whether only the key of a job was stored: in autocommit its program may have died after that."""
     return holder.enqueued_at is None and job.id.int - holder.job_id.int > _MINUTE
 
 
 async def _lets_go(transaction: Transaction, job: NewJob, holder: KeyHolder) -> bool:
-    """Whether a key is free now, or about to be: its job was never stored, or this transaction is to cancel it."""
+    """Whether a key is free, or about to be: its job was never stored, or this transaction cancels it."""
     if holder.enqueued_at is not None and holder.job_id in transaction.cancels:
         await transaction.store.jobs.request_cancel(transaction, [holder.job_id], transaction.now)
         return True
@@ -66,7 +61,7 @@ async def _lets_go(transaction: Transaction, job: NewJob, holder: KeyHolder) -> 
 
 
 def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:
-    """The job, no later than the one in whose place it comes may wait at most."""
+    """The job, no later than the job that it replaces may wait at most."""
     if duplicate.max_wait is None or holder.enqueued_at is None:
         return job
     latest = holder.enqueued_at + duplicate.max_wait

@@ -46,7 +46,6 @@ class Page(BaseModel, Generic[T]):
 
 
 def fingerprint(table: str, index: Index | None, segment: Segment, direction: str) -> str:
-    """What a query asks for, in few characters."""
     text = repr((table, index and index.name, segment, direction))
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -58,11 +57,7 @@ def encode_cursor(mark: str, values: Sequence[Any] | None) -> str:
 
 
 def decode_cursor(cursor: str, mark: str, columns: Sequence[Column]) -> list[Any] | None:
-    """The values of a cursor.
-
-    Raises:
-        CursorInvalid: It is malformed, or of another query.
-    """
+    """The values of a cursor; CursorInvalid if it is of another query."""
     wrong = CursorInvalid("InvalidCursor: the cursor is not one of this query.", fix="Begin again with cursor=None.")
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
@@ -83,7 +78,6 @@ def decode_cursor(cursor: str, mark: str, columns: Sequence[Column]) -> list[Any
 
 
 def _read(column: Column, value: Any) -> Any:
-    """A value that a row may have in a column."""
     return ENCODERS[column.kind]("A cursor")(_reader(column.kind).validate_json(to_json(value)))
 
 

@@ -7,19 +7,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.errors import LimitExceeded, RowInvalid, UniqueViolation, ValueInvalid
+from penstock.errors import DataError, InputError, LimitExceeded, RowInvalid, UniqueViolation, ValueInvalid
+from penstock.schema.fields import Kind
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row
 from penstock.store.sql.statements import TableStatements
+from penstock.transaction.transaction import Transaction
 from penstock.values import text_bytes
 
 
 def read_rows(statements: TableStatements, rows: Sequence[Row]) -> list[Table]:
-    """Rows as users see them, from the values the store holds.
-
-    Raises:
-        RowInvalid: One does not fit its declared table any more.
-    """
     try:
         return statements.definition.make_rows(statements.decode_fields(rows))
     except (ValueError, TypeError, ArithmeticError):
@@ -27,11 +24,7 @@ def read_rows(statements: TableStatements, rows: Sequence[Row]) -> list[Table]:
 
 
 def read_row(statements: TableStatements, row: Row) -> Table:
-    """A row as users see it, from the values the store holds.
-
-    Raises:
-        RowInvalid: It does not fit its declared table any more.
-    """
+    """A row as users see it; RowInvalid if it does not fit its declared table any more."""
     try:
         return statements.definition.make_rows(statements.decode_fields((row,)))[0]
     except (ValueError, TypeError, ArithmeticError) as error:
@@ -44,11 +37,6 @@ def read_row(statements: TableStatements, row: Row) -> Table:
 
 
 def validate_row(definition: TableDefinition, fields: dict[str, Any]) -> Table:
-    """A row of these fields, checked as its table declares.
-
-    Raises:
-        ValueInvalid: They are not what the table declares.
-    """
     try:
         return definition.table.model_validate(fields, strict=None if definition.managed else False)
     except ValidationError as error:
@@ -57,11 +45,7 @@ def validate_row(definition: TableDefinition, fields: dict[str, Any]) -> Table:
 
 
 def check_index_keys(statements: TableStatements, values: Sequence[Any]) -> None:
-    """Refuse a row whose texts are too long for one of its indexes, alike on both stores.
-
-    Raises:
-        LimitExceeded: They are.
-    """
+    """Refuse a row whose texts are too long for one of its indexes, alike on both stores."""
     for positions in statements.indexed_text:
         size = 0
         for position in positions:
@@ -90,3 +74,42 @@ def unique_violation(definition: TableDefinition, names: Sequence[str] | None = 
         table=definition.name,
         index=unique[0] if len(unique) == 1 else None,
     )
+
+
+async def load_rows(transaction: Transaction, statements: TableStatements, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert rows as the store takes them. An error names its row in ``facts["row"]``, and none is stored."""
+    for place, row in enumerate(rows):
+        try:
+            transaction.check_size(statements.definition.name, row)
+            check_index_keys(statements, row)
+        except InputError as error:
+            error.facts["row"] = place
+            raise
+    try:
+        async with transaction.branch():
+            await transaction.execute_many(statements.load(), rows)
+    except (DataError, InputError):
+        await _find_refused(transaction, statements, rows)
+        raise
+
+
+async def advance_numbers(transaction: Transaction, statements: TableStatements) -> None:
+    """Let numbers that the database gives to rows of a user-owned table continue after loaded ones."""
+    for column in statements.definition.columns:
+        statement = statements.advance(column.name) if column.kind is Kind.INTEGER else None
+        if statement is not None and not statements.definition.managed:
+            await transaction.fetch(statement, (statements.table, column.name))
+
+
+async def clear_table(transaction: Transaction, statements: TableStatements) -> int:
+    return await transaction.execute(statements.clear(), ())
+
+
+async def _find_refused(transaction: Transaction, statements: TableStatements, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert rows one by one, until the refused one names itself; the transaction can only be undone."""
+    for place, row in enumerate(rows):
+        try:
+            await transaction.execute(statements.load(), row)
+        except (DataError, InputError) as error:
+            error.facts["row"] = place
+            raise

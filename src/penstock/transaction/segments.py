@@ -19,19 +19,16 @@ class Segment(NamedTuple):
     """Rows whose first columns equal `prefix`, and whose next column lies between bounds, or is or is not NULL.
 
     Values are in the form in which the store holds them.
-
-    Attributes:
-        within: The segment that it is the rest of, whose bounds hold too; only where they are not known to.
     """
 
     prefix: tuple[Any, ...] = ()
     lower: Bound | None = None
     upper: Bound | None = None
     null: bool | None = None
+    # the segment that it is the rest of, whose bounds hold too; only where they are not known to
     within: Segment | None = None
 
     def conditions(self, order: Sequence[str]) -> tuple[tuple[Condition, ...], list[Any]]:
-        """Its conditions in SQL, and their parameters."""
         found: list[Condition] = []
         args: list[Any] = []
         for column, value in zip(order, self.prefix, strict=False):
@@ -49,21 +46,15 @@ class Segment(NamedTuple):
         return tuple(found), args
 
     def read(self, table: str, index: str | None, order: tuple[str, ...]) -> RangeRead:
-        """The range for the read set."""
         return RangeRead(table, index, order, self.prefix, self.lower, self.upper)
 
 
 def after(
     start: Segment, order: Sequence[str], optional: Sequence[bool], row: Sequence[Any], direction: Direction
 ) -> list[Segment]:
-    """What is left of a segment after a row, in order.
+    """The rest of a segment after a row, in order.
 
-    Args:
-        start: The segment that is being read.
-        order: The columns of its order; the last one is never NULL and unique.
-        optional: For each of them, whether it may be NULL; NULL comes before all values.
-        row: The row's values of these columns.
-        direction: In which direction it is read.
+    The last column of the order is unique and never NULL; in the others NULL comes before all values.
     """
     fixed = len(start.prefix)
     found: list[Segment] = []

@@ -24,28 +24,18 @@ _UNKNOWN: Any = object()
 
 
 class Shared:
-    """A session that mutations share.
-
-    Args:
-        session: The session.
-        ordered: Names of tables each of whose changes is a message of an outbox: they are sent one by one, in order.
-
-    Attributes:
-        found: Names of such tables that were not known.
-        failure: What no savepoint undoes: nothing of this transaction may be committed.
-        rows: Rows as those have left them who have ended well.
-        generations: Of which changes records of reactive tasks are, by task and key; read before the session began.
-        savepoints: How many have been made.
-    """
+    """A session that mutations share. Changes of `ordered` tables are messages, sent one by one, in order."""
 
     def __init__(self, session: Session, ordered: Collection[str] = ()) -> None:
         self.session = session
         self._ordered = ordered
-        self.found: set[str] = set()
+        self.found: set[str] = set()  # names of such tables that were not known
+        # what no savepoint undoes: nothing of this transaction may be committed
         self.failure: BaseException | None = None
-        self.rows: dict[Key, Row | None] = {}
+        self.rows: dict[Key, Row | None] = {}  # rows as those have left them who have ended well
+        # of which changes records of reactive tasks are, by task and key; read before the session began
         self.generations: Mapping[tuple[int, str], int | None] = {}
-        self.savepoints = 0
+        self.savepoints = 0  # how many have been made
         self._kept_back: list[Change] = []
         self._keys: set[Key] = set()
 
@@ -54,32 +44,28 @@ class Shared:
         return Part(self)
 
     async def know(self, statements: TableStatements, keys: Sequence[Any]) -> None:
-        """Ask at once for rows that will likely be asked for one by one.
+        """Read rows at once that will likely be asked for one by one.
 
-        A key that is not found is asked for again: a user's table may spell it differently, as a time without a zone.
+        A key that is not found is read again: a user's table may spell it differently, as a time without a zone.
         """
         table, definition = statements.definition.table, statements.definition
         rows = await self.surely(self.session.fetch(*statements.get_many(keys)))
         self.rows.update({(table, definition.key_at(row)): row for row in rows})
 
     def keep_back(self, changes: Sequence[Change], keys: set[Key]) -> None:
-        """Take over the changes of one who has ended well."""
         self._kept_back += changes
         self._keys |= keys
 
     def keeps_back(self, key: Key) -> bool:
-        """Whether a change of this row is still to be sent."""
         return key in self._keys
 
     async def send_all(self) -> None:
-        """Send all that is kept back."""
         if self._kept_back:
             changes, self._kept_back = self._kept_back, []
             self._keys = set()
             await self.send(changes)
 
     async def send(self, changes: Sequence[Change]) -> None:
-        """Send changes, as many together as may change places."""
         together: dict[tuple[str, Statement], list[Sequence[Any]]] = {}
         by: dict[Key, Statement] = {}
         if self._ordered:
@@ -92,7 +78,7 @@ class Shared:
         await self._send_together(together)
 
     async def _send_in_order(self, changes: Sequence[Change]) -> list[Change]:
-        """Send those changes that may not change places with others of their table; the others."""
+        """Send changes that keep their order within a table; the others."""
         others: list[Change] = []
         following: list[tuple[Statement, Sequence[Any]]] = []
         for change in changes:
@@ -128,13 +114,11 @@ class Shared:
 
 
 async def _again(table: str) -> None:
-    """All begins anew: changes of a table were about to be merged, since whose declaration each of them counts."""
+    """Begin anew: changes of a table were about to be merged, of which an outbox now counts each."""
     raise Conflict(f"An outbox of {table} was declared meanwhile.")
 
 
 class Part:
-    """The session of one mutation among those that share one."""
-
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._session = shared.session
@@ -147,13 +131,13 @@ class Part:
     # ----- its end
 
     def keep(self, rows: dict[Key, Row | None]) -> None:
-        """It has ended well, and leaves these rows known. Its savepoint goes with the transaction."""
+        """End well, and leave these rows known. The savepoint goes with the transaction."""
         self._end()
         self._shared.rows.update(rows)
         self._shared.keep_back(self._own, self._keys)
 
     async def undo(self) -> None:
-        """It has raised: nothing of it stays."""
+        """End after an error: nothing of it stays."""
         self._end()
         if self._behind_savepoint and self._shared.failure is None:
             await self._shared.surely(self._session.rollback_to(_SAVEPOINT))
@@ -167,11 +151,9 @@ class Part:
 
     @property
     def generations(self) -> Mapping[tuple[int, str], int | None]:
-        """Of which changes records of reactive tasks are, as far as is known."""
         return self._shared.generations
 
     async def row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
-        """The row with a key, or none."""
         name = (statements.definition.table, key)
         known = self._shared.rows.get(name, _UNKNOWN)
         if known is not _UNKNOWN:
@@ -189,52 +171,44 @@ class Part:
         self._keys.add(name)
 
     def forget_rows(self) -> None:
-        """Any row may have been changed."""
         self._shared.rows.clear()
 
     # ----- as a session
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
-        """Run a statement; its rows."""
         if not statement.reads:
             return await self._write(lambda: self._session.fetch(statement, args))
         await self._send()
         return await self._read(lambda: self._session.fetch(statement, args))
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
-        """Run a statement; the number of rows it changed."""
         return await self._write(lambda: self._session.execute(statement, args))
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of many rows."""
         await self._write(lambda: self._session.execute_many(statement, rows))
 
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
     ) -> tuple[list[str], Sequence[Row]]:
-        """Run any SQL that only reads; behind a savepoint, since it may fail."""
+        """Any SQL that only reads; behind a savepoint, since it may fail."""
         return await self._write(lambda: self._session.fetch_read_only(sql, args, limit, most_bytes))
 
     async def savepoint(self, name: str) -> None:
-        """Remember this point of the transaction."""
         await self._write(lambda: self._session.savepoint(name))
 
     async def release(self, name: str) -> None:
-        """Forget a savepoint."""
         await self._write(lambda: self._session.release(name))
 
     async def rollback_to(self, name: str) -> None:
-        """Undo all since a savepoint, before which nothing was kept back, and forget it."""
+        """Undo all since a savepoint, before which nothing was kept back."""
         self._own.clear()
         self._keys.clear()
         await self._call(lambda: self._session.rollback_to(name))
 
     async def commit(self) -> None:
-        """Only who has begun it ends it."""
         raise ContextError("This transaction is shared and cannot end alone.")
 
     async def rollback(self) -> None:
-        """Only who has begun it ends it."""
         raise ContextError("This transaction is shared and cannot end alone.")
 
     # ----- steps
@@ -249,7 +223,7 @@ class Part:
         return await self._call(work)
 
     async def _send(self, *, anyway: bool = False) -> None:
-        """Send what is kept back: that of others first, so that a savepoint stands before what is its own."""
+        """Send what is kept back: that of others first, so that a savepoint stands before its own."""
         shared = self._shared
         await self._call(shared.send_all)
         if (self._own or anyway) and not self._behind_savepoint:

@@ -22,28 +22,16 @@ _WORDS = {"nested_query": "run_query", "nested_mutation": "run_mutation"}
 
 
 class Calls:
-    """The ctx calls of one run.
-
-    Attributes:
-        function: The name of the function that runs.
-        ended: Whether the run has ended.
-        dropped: Names of helpers that got its ctx and were dropped before they began.
-    """
-
     __slots__ = ("__weakref__", "_calls", "dropped", "ended", "function")
 
     def __init__(self, function: str) -> None:
-        self.function = function
-        self.ended = False
-        self.dropped: tuple[str, ...] = ()
+        self.function = function  # the name of the function that runs
+        self.ended = False  # whether the run has ended
+        self.dropped: tuple[str, ...] = ()  # names of helpers that got its ctx and were dropped before they began
         self._calls: list[Coroutine[Any, Any, Any]] = []
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Remember a call, so that it is noticed if nobody awaits it.
-
-        Raises:
-            ContextError: The run has ended.
-        """
+        """Remember a call, so that it is noticed if nobody awaits it."""
         if self.ended:
             call.close()
             raise ContextError(f"{self.function} has ended; its ctx can no longer be used.")
@@ -53,11 +41,7 @@ class Calls:
         return call
 
     def end(self) -> None:
-        """End the run.
-
-        Raises:
-            UnawaitedCall: Calls were made and not awaited.
-        """
+        """End the run; UnawaitedCall if calls were not awaited."""
         left = self._end()
         if left or self.dropped:
             raise not_awaited(self.function, [*map(_name, left), *self.dropped], "Write await before them.")
@@ -78,7 +62,6 @@ class Calls:
 
 
 def not_awaited(function: str, calls: Iterable[str], fix: str) -> UnawaitedCall:
-    """The error of a function that has ended before these calls."""
     names = ", ".join(sorted(set(calls)))
     return UnawaitedCall(
         f"{function} ended, but these calls were not awaited: {names}.", fix=fix, calls=names, function=function
@@ -90,6 +73,6 @@ def _is_unfinished(call: Coroutine[Any, Any, Any]) -> bool:
 
 
 def _name(call: Coroutine[Any, Any, Any]) -> str:
-    """What a ctx call is called, such as ``ctx.db.patch``."""
+    """The public name of a call, such as ``ctx.db.patch``."""
     owner, _, name = str(getattr(call, "__qualname__", "call")).rpartition(".")
     return f"ctx.{_ROOMS.get(owner, '')}{_WORDS.get(name, name.lstrip('_'))}"

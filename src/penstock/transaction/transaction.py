@@ -15,17 +15,10 @@ from itertools import chain
 from typing import Any, TypeVar
 from uuid import UUID
 
-from penstock.changes.readset import RangeRead, ReadSet
-from penstock.changes.writeset import RowChange, WriteSet
+from penstock import errors
+from penstock.changes.readset import RangeRead, ReadSet, RowChange, WriteSet
 from penstock.clock import Clock, Random, random_of
 from penstock.config import Config
-from penstock.errors import (
-    Conflict,
-    ContextError,
-    DatabaseUnavailable,
-    LimitExceeded,
-    PenstockError,
-)
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
 from penstock.jobs.work import Work
@@ -45,16 +38,7 @@ _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=()
 
 
 class Transaction:
-    """One database transaction and all that belongs to it.
-
-    Attributes:
-        now: The time of this execution; a retry has the same.
-        rows: Rows known in this transaction, by table and key, as the store holds them; None where there is none.
-        shared: Its session, if it shares that with others.
-        wakes: Whether workers are to be woken after the commit.
-        committed: What is done once it has committed; never raises.
-        work: The attempt at a job that it runs in.
-    """
+    """One database transaction and all that belongs to it. Errors that mean "try again" are remembered in `failure`."""
 
     __slots__ = (
         "_bytes_read", "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written",
@@ -74,20 +58,21 @@ class Transaction:
         work: Work | None = None,
     ) -> None:
         self.session = session
-        self.shared = session if isinstance(session, Part) else None
+        self.shared = session if isinstance(session, Part) else None  # its session, if it shares that with others
         self.store = store
         self.statements = statements
         self.clock = clock
-        self.now = now
+        self.now = now  # the time of this execution; a retry has the same
         self.read_set = ReadSet()
         self.write_set = WriteSet()
         self.jobs: list[NewJob] = []
         self.cancels: list[UUID] = []
+        # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
-        self.wakes = False
-        self.committed: list[Callable[[], None]] = []
-        self.work = work
+        self.wakes = False  # whether workers are to be woken after the commit
+        self.committed: list[Callable[[], None]] = []  # what is done once it has committed; never raises
+        self.work = work  # the attempt at a job that it runs in
         self._config = config
         self._seed = seed
         self._random: Random | None = None
@@ -103,27 +88,21 @@ class Transaction:
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes have been read."""
         return self._bytes_read
 
     def table(self, table: type[Table]) -> TableStatements:
-        """The statements of a table."""
         return self.statements.of(table, definition_of(table))
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
-        """Run a statement. What means "try again" is remembered, so that no function can swallow it."""
         return await self._remembering(self.session.fetch(statement, args))
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
-        """Run a statement that changes rows. What means "try again" is remembered."""
         return await self._remembering(self.session.execute(statement, args))
 
     async def execute_many(self, statement: Statement, rows: Sequence[Row]) -> None:
-        """Run a statement once for each of many rows. What means "try again" is remembered."""
         await self._remembering(self.session.execute_many(statement, rows))
 
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
-        """The row with a key, or none. What means "try again" is remembered."""
         if self.shared is not None:
             return await self._remembering(self.shared.row(statements, key))
         return await self.fetch(statements.get(), statements.key_args(key))
@@ -131,66 +110,46 @@ class Transaction:
     async def change_row(
         self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]
     ) -> None:
-        """Run a statement that changes the row with a key, and that no index or trigger can refuse."""
+        """Change the row with a key, by a statement that no index or trigger can refuse."""
         if self.shared is not None:
             self.shared.change(statements, key, statement, args)
         else:
             await self.execute(statement, args)
 
     def forget_rows(self) -> None:
-        """Any row may have been changed."""
         self.rows.clear()
         if self.shared is not None:
             self.shared.forget_rows()
 
     async def fetch_read_only(self, sql: str, args: Sequence[Any]) -> tuple[list[str], Sequence[Row]]:
-        """Run a user's SQL, and note that it may have read anything; its column names and rows.
-
-        Raises:
-            LimitExceeded: The transaction has read too much.
-        """
+        """Run a user's SQL, which may read anything; its column names and rows."""
         self.read_set.note_everything()
         names, rows = await self._remembering(self.session.fetch_read_only(sql, args, self.rows_left, self.bytes_left))
         self.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
         return names, rows
 
     async def _remembering(self, work: Awaitable[T]) -> T:
-        """Await some work; what means "try again" is remembered, so that no function can swallow it."""
+        """Remember errors that mean "try again", so that no function can swallow them."""
         try:
             return await work
-        except (Conflict, DatabaseUnavailable) as error:
+        except (errors.Conflict, errors.DatabaseUnavailable) as error:
             self.failure = error
             raise
 
     # ----- what was read and written
 
     def note_rows(self, statements: TableStatements, read: RangeRead, rows: Sequence[Row]) -> None:
-        """Count rows that were read, and note the range.
-
-        Raises:
-            LimitExceeded: The transaction has read too much.
-        """
         size = statements.bytes_of(rows)
         statements.note_size(len(rows), size)
         self.note_range(read)
         self.count_read(len(rows), size)
 
     def note_range(self, read: RangeRead) -> None:
-        """Note a range that was looked at.
-
-        Raises:
-            LimitExceeded: The transaction has looked at too many.
-        """
         self.read_set.ranges.append(read)
         if len(self.read_set.ranges) > self._config.max_ranges_read:
             raise self._exceeded("read", "ranges", self._config.max_ranges_read, _READ_LESS)
 
     def count_read(self, rows: int, size: int) -> None:
-        """Count rows that were read.
-
-        Raises:
-            LimitExceeded: The transaction has read too much.
-        """
         self._rows_read += rows
         self._bytes_read += size
         if self._rows_read > self._config.max_rows_read:
@@ -200,23 +159,17 @@ class Transaction:
 
     @property
     def rows_left(self) -> int:
-        """How many more rows may be read."""
         return max(0, self._config.max_rows_read - self._rows_read)
 
     @property
     def bytes_left(self) -> int:
-        """How many more bytes may be read."""
         return max(0, self._config.max_bytes_read - self._bytes_read)
 
     def check_size(self, table: str, row: Row) -> int:
-        """About how large a row is that is to be written.
-
-        Raises:
-            LimitExceeded: It is too large.
-        """
+        """About how large a row is that is to be written."""
         size = total_bytes(row)
         if size > self._config.max_row_bytes:
-            raise LimitExceeded(
+            raise errors.LimitExceeded(
                 f"Table {table}: a row of {size} bytes exceeds the limit of {self._config.max_row_bytes}.",
                 fix="Keep large values outside, or in several rows.",
                 limit=self._config.max_row_bytes,
@@ -224,21 +177,13 @@ class Transaction:
         return size
 
     def count_write(self, table: str, row: Row | None) -> None:
-        """Count a row that is about to be written, or deleted if it is None.
-
-        Raises:
-            LimitExceeded: The row is too large, or the transaction has written too much.
-        """
+        """Count a row that is about to be written, or deleted if it is None."""
         size = 0 if row is None else self.check_size(table, row)
         self.wakes = self.wakes or table in self.statements.reactive
         self._count_written(size)
 
     async def send(self, topic: str, payload: str, key: str | None) -> bool:
-        """Send a message now, in this transaction, in which it counts as a row; False if nobody knows the topic.
-
-        Raises:
-            LimitExceeded: The transaction has written too much.
-        """
+        """Send a message now; False if nobody knows the topic. It counts as a written row."""
         self._count_written(text_bytes(payload))
         self.wakes = True
         return await self._remembering(self.store.outboxes.send(self.session, topic, payload, key))
@@ -252,15 +197,10 @@ class Transaction:
             raise self._exceeded("written", "bytes", self._config.max_bytes_written, "Write in several transactions.")
 
     def note_write(self, change: RowChange) -> None:
-        """Note a row that was written, and how it stands now."""
         self.write_set.changes.append(change)
 
     def add_job(self, job: NewJob) -> None:
-        """Enqueue a job when this transaction commits.
-
-        Raises:
-            LimitExceeded: The transaction has scheduled too many.
-        """
+        """Enqueue a job when this transaction commits."""
         config, fix = self._config, "Schedule in several transactions."
         self._bytes_scheduled += text_bytes(job.args)
         if len(self.jobs) >= config.max_jobs_scheduled:
@@ -270,35 +210,31 @@ class Transaction:
         self.jobs.append(job)
 
     async def enqueue(self, jobs: Iterable[NewJob]) -> None:
-        """Store jobs now, in this transaction, however many that are alike. What means "try again" is remembered."""
+        """Store jobs now, in this transaction, however many that are alike."""
         await self._remembering(self.store.jobs.enqueue_alike(self.session, jobs, self.now))
         self.wakes = True
 
     async def cancel_all(self, where: JobFilter) -> int:
-        """Ask now, in this transaction, that all jobs be canceled that meet a filter; how many have not ended."""
+        """Request now, in this transaction, that matching jobs be canceled; how many have not ended."""
         count = await self._remembering(self.store.jobs.request_cancel_all(self.session, where, self.now))
         self.wakes = True
         return count
 
     async def change_cron(self, change: Awaitable[T]) -> T:
-        """Change a cron now, in this transaction; schedulers are told once it commits."""
+        """Change a cron now; schedulers are told after the commit."""
         self.wakes = True
         return await self._remembering(change)
 
     def add_cancel(self, job_id: UUID) -> None:
-        """Ask that a job be canceled when this transaction commits.
-
-        Raises:
-            LimitExceeded: The transaction has asked for too many.
-        """
+        """Request that a job be canceled when this transaction commits."""
         if len(self.cancels) >= self._config.max_jobs_scheduled:
             fix = "Cancel in several transactions."
             raise self._exceeded("asked to cancel", "jobs", self._config.max_jobs_scheduled, fix)
         self.cancels.append(job_id)
 
-    def _exceeded(self, done: str, what: str, limit: int, fix: str) -> LimitExceeded:
+    def _exceeded(self, done: str, what: str, limit: int, fix: str) -> errors.LimitExceeded:
         """The error of a transaction that does too much; it cannot be swallowed, since more would follow."""
-        error = LimitExceeded(f"One transaction has {done} more than {limit} {what}.", fix=fix, limit=limit)
+        error = errors.LimitExceeded(f"One transaction has {done} more than {limit} {what}.", fix=fix, limit=limit)
         self.failure = error
         return error
 
@@ -330,7 +266,7 @@ class Transaction:
             return  # the whole transaction starts again
         try:
             await self.session.rollback_to(savepoint)
-        except PenstockError as error:
+        except errors.PenstockError as error:
             self.failure = error  # what cannot be undone alone is undone with all
 
 
@@ -351,14 +287,9 @@ class Scope(Calls):
         self._hold: object = None
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Remember a call of this run, so that it is noticed if nobody awaits it.
-
-        Raises:
-            ContextError: The run has ended, or the call comes from inside a sub-transaction.
-        """
         if self._hold is not None and self._hold in _holds.get():
             call.close()
-            raise ContextError(
+            raise errors.ContextError(
                 f"{self.function} used its own ctx inside a sub-transaction.",
                 fix="Use the ctx that the inner function got.",
             )
@@ -366,7 +297,6 @@ class Scope(Calls):
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Hold this scope while a sub-transaction runs."""
         async with self.lock:
             self._hold = object()
             token = _holds.set((*_holds.get(), self._hold))

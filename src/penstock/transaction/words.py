@@ -41,8 +41,6 @@ class NotInThisCtx(ContextError, AttributeError):
 
 
 class _Elsewhere:
-    """A word that a class does not have."""
-
     __slots__ = ("_fix", "_word")
 
     def __init__(self, word: str, fix: str) -> None:

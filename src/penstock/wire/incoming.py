@@ -41,16 +41,7 @@ class Message:
         self._deep = raw.count(b"{") + raw.count(b"[") > MAX_NESTING
 
     def arguments(self, args: Any) -> bytes:
-        """Arguments in this message as the JSON text that a signature checks.
-
-        Args:
-            args: An object, an array of one object, or None if there are none.
-
-        Raises:
-            ArgumentsInvalid: It is neither, or has more names than any function has parameters.
-            ValueInvalid: A tag is unknown or malformed, or a number is too large.
-            LimitExceeded: They are nested deeper than 64 levels.
-        """
+        """Arguments in this message, an object or an array of one, as the JSON text that a signature checks."""
         if args is None:
             return b"{}"
         if isinstance(args, list) and len(args) == 1:
@@ -70,7 +61,7 @@ class Message:
 
 
 def _check_nesting(value: Any) -> None:
-    """Refuse a value that is nested too deeply; level by level, as making a new one of millions of parts takes long."""
+    """Refuse deep nesting level by level, as a copy of millions of parts would take long."""
     level = [value]
     for _ in range(MAX_NESTING):
         level = [

@@ -22,11 +22,7 @@ _WORD = 8
 
 
 def tag_integer(value: int) -> dict[str, str]:
-    """An integer that fits into 64 bits: its bytes, least first.
-
-    Raises:
-        ValueInvalid: It does not fit.
-    """
+    """An integer of 64 bits as its bytes, least first."""
     if not INT64_MIN <= value <= INT64_MAX:
         raise ValueInvalid("An integer does not fit into 64 bits.", fix="Send it as text.")
     return {"$integer": _text(value.to_bytes(_WORD, "little", signed=True))}
@@ -38,7 +34,6 @@ def tag_float(value: float) -> dict[str, str]:
 
 
 def tag_bytes(value: bytes | bytearray | memoryview) -> dict[str, str]:
-    """Bytes, in base 64."""
     return {"$bytes": _text(value)}
 
 
@@ -48,11 +43,6 @@ def is_plain_float(value: float) -> bool:
 
 
 def read_tag(name: str, content: Any) -> int | float | bytes:
-    """The value of a tagged object from its one key and what stands there.
-
-    Raises:
-        ValueInvalid: There is no such tag, or its content is malformed.
-    """
     reader = _READERS.get(name)
     if reader is None:
         raise ValueInvalid(

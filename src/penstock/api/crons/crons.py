@@ -1,6 +1,6 @@
 """Crons as programs use them: declared, or created, paused, run and removed while the program runs.
 
-Owns the words and their checks. What is due is decided by `crons/turn`, and enqueued by `services/scheduler`.
+`crons/catchup` decides what is due, and `services/scheduler` enqueues it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.api.crons.declaring import (
     kind_of,
     plan_of_declared,
 )
-from penstock.api.decorators import CronDecorator
+from penstock.api.declaring import CronDecorator
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ctxkinds import check_ctx, refuse_bare
 from penstock.crons.plan import CronPlan, KeptCron, schedule_of, schedule_words

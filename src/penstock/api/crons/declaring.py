@@ -1,7 +1,4 @@
-"""What a program declares of a cron, and what is stored of it once its function, arguments and options are checked.
-
-Owns the checks at the door. Leaves the words in which programs speak of crons to `crons`.
-"""
+"""A declared cron: the checks of its function, arguments and options, and the plan that is stored of it."""
 
 from __future__ import annotations
 
@@ -11,17 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypedDict
 
+from penstock.api.declaring import KINDS
 from penstock.api.pools.workpool import Workpool
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ctxkinds import annotation_of, named, word_of
-from penstock.crons.catchup import CatchUp, Overlap
-from penstock.crons.cron import Cron
-from penstock.crons.expression import CronExpression
+from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.plan import CronPlan, plan_of
-from penstock.crons.schedule import Interval, Schedule
-from penstock.crons.wall import EPOCH
+from penstock.crons.schedule import EPOCH, CronExpression, Interval, Schedule
 from penstock.errors import DeclarationError, UsageError
-from penstock.functions.function import ActionFunction, AnyFunction, Function, FunctionKind, MutationFunction
+from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.jobs.job import NewJob, Options
 from penstock.jobs.retry import Retry
 from penstock.store.rows.crons import job_text
@@ -30,16 +25,10 @@ from penstock.values import decode_json, encode_json
 AnySchedule = str | timedelta | Schedule
 
 _PLANNED_AT = "planned_at"
-_KINDS = {
-    "MutationCtx": MutationFunction,
-    "SyncMutationCtx": MutationFunction,
-    "ActionCtx": ActionFunction,
-    "SyncActionCtx": ActionFunction,
-}
 
 
 class CronOptions(TypedDict, total=False):
-    """What a cron may be asked for beside its schedule; see `Crons.declare`."""
+    """The options of a cron beside its schedule; see `Crons.declare`."""
 
     timezone: str | None
     catch_up: CatchUp
@@ -51,7 +40,7 @@ class CronOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredCron:
-    """A declaration whose name, schedule and policies can be."""
+    """A declaration with a valid name, schedule and policies."""
 
     cron: Cron
     function: AnyFunction
@@ -67,11 +56,7 @@ def declared_cron(
     args: Mapping[str, Any] | None,
     options: CronOptions,
 ) -> DeclaredCron:
-    """A declaration of a cron.
-
-    Raises:
-        DeclarationError: The function, the name, the schedule or an option cannot be.
-    """
+    """Check a declaration of a cron."""
     found: Any = function
     if not isinstance(found, Function) or found.kind is FunctionKind.QUERY:
         raise DeclarationError(
@@ -126,17 +111,7 @@ def _schedule(name: str, given: object, timezone: str | None) -> Schedule:
 
 
 def plan_of_declared(calls: JobCalls, declared: DeclaredCron, *, known: bool = False) -> CronPlan:
-    """What is stored of a declaration.
-
-    Args:
-        calls: Makes jobs.
-        declared: The declaration.
-        known: Whether the program declares it, and does not only create it now.
-
-    Raises:
-        ArgumentsInvalid: The function does not take these arguments.
-        UsageError: An option does not fit the function.
-    """
+    """The plan to store; `known` says that the program declares the cron, instead of creating it at run time."""
     function, args = declared.function, declared.args
     takes = _PLANNED_AT in function.signature.parameters and _PLANNED_AT not in args
     job = _job(calls, declared, {**args, _PLANNED_AT: EPOCH} if takes else args)
@@ -167,13 +142,9 @@ def _job(calls: JobCalls, declared: DeclaredCron, arguments: Mapping[str, Any]) 
 
 
 def kind_of(handler: Any) -> Any:
-    """What kind of function a handler is, by the type of its ctx.
-
-    Raises:
-        DeclarationError: It does not say.
-    """
+    """The kind of function that a handler is, by the type of its ctx."""
     parameters = list(inspect.signature(handler).parameters.values()) if callable(handler) else []
-    kind = _KINDS.get(word_of(annotation_of(handler, parameters[0])) if parameters else "")
+    kind = KINDS.get(word_of(annotation_of(handler, parameters[0])) if parameters else "")
     if kind is None:
         raise DeclarationError(
             f"@app.cron: {named(handler)} does not say whether it is a mutation or an action.",

@@ -1,4 +1,4 @@
-"""A declared outbox: what it captures, how its changes become messages, and what the store keeps of it."""
+"""A declared outbox: its capture, how its changes become messages, and its plan for the store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from penstock.calls.handlers.deliveries import HandlerInput, Messages
 from penstock.changes.interest import Interest
 from penstock.functions.function import AnyFunction
-from penstock.outbox.meaning import Meaning
+from penstock.outbox.criteria import MessageCriteria
 from penstock.outbox.outbox import Outbox
 from penstock.store.contract.outboxes import OutboxPlan
 from penstock.store.sql.conditions import condition_sql
@@ -19,14 +19,7 @@ _ROW = "{row}"
 
 @dataclass(frozen=True, slots=True)
 class DeclaredOutbox:
-    """An outbox with its handler.
-
-    Attributes:
-        outbox: The outbox.
-        function: What is run for its messages.
-        handler: The handler as it was written.
-        reset: What clears what the handler has written, so that it can be rebuilt.
-    """
+    """An outbox with its handler as written, the function that runs it, and its reset."""
 
     outbox: Outbox
     function: AnyFunction
@@ -34,12 +27,9 @@ class DeclaredOutbox:
     reset: AnyFunction | None = None
 
     def interest(self, dialect: Dialect, order: tuple[str, ...] | None = None) -> Interest:
-        """What the change feed is to capture for it.
+        """The capture of its table; rows are read in the order of these columns, by default as declared.
 
-        Args:
-            dialect: How its store spells conditions.
-            order: The columns by which its rows are read; as it is declared by default. That they change is captured,
-                so that it is known of each row whether it was passed while all are read.
+        A change of such a column is captured, too. So it is known of each row whether a backfill has passed it.
         """
         ordered = self.outbox.order_by if order is None else order
         outbox, definition = self.outbox, self.outbox.definition
@@ -69,21 +59,21 @@ class DeclaredOutbox:
         )
 
     def messages(self, dialect: Dialect) -> Messages:
-        """What makes messages of its changes."""
+        """Makes messages of its changes."""
         exact = self.outbox.definition is None or self.interest(dialect).exact
         meaning = self._meaning(exact=exact, ordered=bool(self.outbox.order_by))
         return Messages(self.outbox, dialect, HandlerInput(self.handler, self.outbox), meaning)
 
-    def _meaning(self, *, exact: bool, ordered: bool) -> Meaning:
+    def _meaning(self, *, exact: bool, ordered: bool) -> MessageCriteria:
         outbox = self.outbox
-        return Meaning(
+        return MessageCriteria(
             condition=None if exact else outbox.condition,
             kinds=outbox.kinds,
             fields=outbox.fields if ordered or not exact else (),
         )
 
     def plan(self) -> OutboxPlan:
-        """What is kept of it."""
+        """The plan that is stored of it."""
         outbox = self.outbox
         return OutboxPlan(
             outbox.name,

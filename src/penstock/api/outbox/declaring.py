@@ -1,7 +1,6 @@
-"""How outboxes are made known to the database when a program starts: first how they are read, then what is captured.
+"""Make outboxes known to the database when a program starts: first how they are read, then what is captured.
 
-Owns the order of these steps, and what a table has to be like whose rows are read. Leaves the words of declarations to
-`api/outbox/outboxes`.
+Owns the order of these steps, and the checks of a table whose rows are to be read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
 from penstock.observe.logs import event as log_event
-from penstock.outbox.older import Older, first
+from penstock.outbox.backfill import BackfillProgress, new_backfill
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import reader_lost
 from penstock.schema.stored import StoredTable, index_columns, unique_keys
@@ -33,17 +32,7 @@ _MOST_TOLD = 1000
 async def check_outboxes(
     engine: Engine, outboxes: Outboxes, besides: Collection[str] = (), *, tells: bool = True
 ) -> None:
-    """Refuse what cannot be read or captured, before anything of a program is written.
-
-    Args:
-        engine: The engine.
-        outboxes: The outboxes of the program.
-        besides: Tables that are left out.
-        tells: Whether an order without an index is told of.
-
-    Raises:
-        DeclarationError: An outbox cannot be as it is declared.
-    """
+    """Refuse outboxes that cannot be read or captured, before anything is written; tables in `besides` are left out."""
     store, dialect = engine.store, engine.store.dialect
     for one in outboxes:
         one.messages(dialect)
@@ -69,10 +58,9 @@ async def check_outboxes(
 async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
     """Make the outboxes of a program known: first how they are read, then what is captured.
 
-    The number of an interest is known to relays before anything is captured under it, and what was declared before is
-    captured no more from the same transaction on: so no change is missed, and none comes twice. If two releases start
-    at once, what is declared last is captured. Outboxes of other programs are learned of here. Whoever starts reads
-    each list of what is there once, however many outboxes it has.
+    Relays know the number of an interest before anything is captured under it. The same transaction ends the capture of
+    the former declaration. So no change is missed, and none comes twice. If two releases start at once, the last
+    declaration is captured. A start reads each list of the store once, however many outboxes it has.
     """
     store = engine.store
     if len(outboxes):
@@ -89,12 +77,12 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
 
 
 async def _declare(engine: Engine, one: DeclaredOutbox) -> OutboxRow:
-    backfill = first(one.outbox.order_by) if _reads_rows(one.outbox) else None
+    backfill = new_backfill(one.outbox.order_by) if _reads_rows(one.outbox) else None
     return await engine.store.outboxes.declare(one.plan(), backfill, engine.clock.now())
 
 
 async def _register(engine: Engine, outbox: Outbox, row: OutboxRow, readers: Collection[str]) -> None:
-    """Have an outbox read the feed; of a topic, what it reads is known then."""
+    """Register the reader of an outbox; for a topic also the number it reads under."""
     store = engine.store
     if outbox.reader not in readers:
         if row.ready:
@@ -107,21 +95,21 @@ async def _register(engine: Engine, outbox: Outbox, row: OutboxRow, readers: Col
 
 
 def _is_said_by(outbox: Outbox, row: OutboxRow) -> bool:
-    """Whether it is this program that says what is captured of a table, and not a newer one."""
+    """Whether this program decides the capture of a table, and not a newer one."""
     return outbox.definition is not None and row.plan.version == outbox.version
 
 
 async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> set[int]:
-    """Have changes captured as outboxes are declared; the numbers of the outboxes of which they are.
+    """Capture changes as outboxes are declared; the numbers of the outboxes whose capture stands.
 
-    Another release that starts at the same time may declare an outbox otherwise: whoever was the last to do so has its
-    changes captured, and begins again if the other one has taken its place.
+    Another release that starts at the same time may declare an outbox otherwise. The last one to do so wins, and
+    begins again if the other has taken its place.
     """
     store, now, captured = engine.store, engine.clock.now(), set[int]()
     while ours:
         interests = [_interest(one, row, store.dialect) for one, row in ours]
         added = await store.interests.add(interests, now)
-        standing = await _standing(store, ours)  # afterwards: who declares it from now on replaces what was added
+        standing = await _standing(store, ours)  # afterwards: a later declaration replaces what was added
         known = [
             (one, standing[row.id], interest, number)
             for (one, row), interest, number in zip(ours, interests, added, strict=True)
@@ -138,37 +126,37 @@ async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRo
 
 
 async def _standing(store: Store, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> dict[int, OutboxRow]:
-    """Those of these outboxes, by number, that are declared as here and not otherwise since, as they are now."""
+    """These outboxes as stored now, by number, without those that another release has declared otherwise."""
     plans = {row.id: one.plan() for one, row in ours}
     return {row.id: row for row in await store.outboxes.list() if row.plan == plans.get(row.id)}
 
 
 async def _read_under(engine: Engine, row: OutboxRow, number: int, meaning: str | None = None) -> None:
-    """Have what is captured under a number read by relays."""
+    """Let relays read the changes that are captured under a number."""
     if number not in row.interests:
         await engine.store.outboxes.capture(row.id, [number], meaning)
 
 
 def _interest(one: DeclaredOutbox, row: OutboxRow | None, dialect: Dialect) -> Interest:
-    """What is to be captured; rows that are being handed over go on in the order they have."""
+    """The interest of an outbox; a backfill in progress keeps its order."""
     left = None if row is None else row.backfill
-    return one.interest(dialect, one.outbox.order_by if left is None else Older.parse(left).order)
+    return one.interest(dialect, one.outbox.order_by if left is None else BackfillProgress.parse(left).order)
 
 
 def _reads_rows(outbox: Outbox) -> bool:
-    """Whether it begins with the rows of its table."""
+    """Whether it begins with a backfill."""
     return outbox.definition is not None and outbox.start == "beginning"
 
 
 async def _halt_lost(engine: Engine, outbox: Outbox) -> None:
-    """Have an outbox wait for somebody whose reader is gone: with a new one alone, messages would be left out."""
+    """Halt an outbox whose reader is gone: a new reader alone would leave out messages."""
     trouble = reader_lost(outbox.name, engine.clock.now())
     await engine.store.outboxes.halt(outbox.name, trouble)
     log_event("outbox.halted", logging.ERROR, outbox=outbox.name, message=0, key=None, attempts=0, error=trouble.error)
 
 
 async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
-    """Tell of outboxes with messages that nobody hands over, and that this program does not declare."""
+    """Log outboxes with messages that nobody delivers, and that this program does not declare."""
     store = engine.store
     others = [row for row in await store.outboxes.list() if outboxes.find(row.plan.name) is None]
     if not others:
@@ -188,11 +176,7 @@ async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
 
 
 def _check_source(outbox: Outbox, row: OutboxRow) -> None:
-    """See to it that an outbox sends what it has sent: what waits of another source is not for this handler.
-
-    Raises:
-        DeclarationError: It was declared of another table or topic.
-    """
+    """Refuse another source under the same name: the messages that wait are not for this handler."""
     if row.plan.source != outbox.source:
         raise DeclarationError(
             f"Outbox {outbox.name!r} is one of {row.plan.source} in this database, and cannot become one of "
@@ -204,11 +188,7 @@ def _check_source(outbox: Outbox, row: OutboxRow) -> None:
 def _check_rows(
     one: DeclaredOutbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
 ) -> None:
-    """See to it that the rows of an outbox's table can be read one after another, each once, if they are to be read.
-
-    Raises:
-        DeclarationError: Several rows may have the same key, or a column by which they are ordered may be NULL.
-    """
+    """Refuse a backfill whose rows have no unique key, or may have NULL in a column of the order."""
     outbox = one.outbox
     if not (_has_rows_left(outbox, row) or one.reset is not None) or stored.kind != "table":
         return
@@ -234,7 +214,7 @@ def _check_rows(
 def _tell_of_order(
     outbox: Outbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
 ) -> None:
-    """Tell of rows that are read in an order without an index."""
+    """Log a backfill in an order without an index."""
     keys, place = _columns(outbox, definition, dialect)
     if place and stored.kind == "table" and _has_rows_left(outbox, row) and not _is_indexed(stored, place, keys):
         order = outbox.order_by
@@ -250,7 +230,7 @@ def _tell_of_order(
 
 
 def _has_rows_left(outbox: Outbox, row: OutboxRow | None) -> bool:
-    """Whether rows are to be handed over that are older than it."""
+    """Whether its backfill is still to be done."""
     return _reads_rows(outbox) if row is None else row.backfill is not None
 
 
@@ -261,7 +241,7 @@ def _columns(outbox: Outbox, definition: TableDefinition, dialect: Dialect) -> t
 
 
 def _is_indexed(stored: StoredTable, order: tuple[str, ...], key: tuple[str, ...]) -> bool:
-    """Whether an index has rows in an order, so that few of them are read for a page."""
+    """Whether an index has the rows in this order, so that a page reads few of them."""
     place = tuple(dict.fromkeys((*order, *key)))
     found = [(stored.key, True), *index_columns(stored)]
     return any(

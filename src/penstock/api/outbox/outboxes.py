@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.api.callers import for_writers
+from penstock.api.declaring import KINDS
 from penstock.api.guests import Guests
 from penstock.api.outbox.admin import OutboxAdmin
 from penstock.api.outbox.declared import DeclaredOutbox
@@ -19,7 +20,7 @@ from penstock.calls.enqueue.messages import send_message
 from penstock.calls.handlers.deliveries import run_of
 from penstock.calls.run.ctxkinds import annotation_of, named, refuse_bare, word_of
 from penstock.errors import DeclarationError
-from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
+from penstock.functions.function import AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
 from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
@@ -30,12 +31,6 @@ T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
 _OF_TABLES = frozenset({"on", "fields", "partition_by", "order_by"})
-_KINDS: dict[str, type[AnyFunction]] = {
-    "ActionCtx": ActionFunction,
-    "SyncActionCtx": ActionFunction,
-    "MutationCtx": MutationFunction,
-    "SyncMutationCtx": MutationFunction,
-}
 
 
 class OutboxOptions(TypedDict, total=False):
@@ -59,11 +54,7 @@ class OutboxOptions(TypedDict, total=False):
 
 
 class Outboxes(OutboxAdmin):
-    """The outboxes of an app.
-
-    Args:
-        guests: Its work in transactions of the user's own.
-    """
+    """The outboxes of an app."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -240,7 +231,7 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     parameters = list(inspect.signature(handler).parameters.values())
     takes_two = len(parameters) == 2  # noqa: PLR2004 - a ctx and a message
     word = word_of(annotation_of(handler, parameters[0])) if takes_two else ""
-    if word not in _KINDS:
+    if word not in KINDS:
         raise DeclarationError(
             f"Outbox {name!r}: {named(handler)} does not say what kind of function it is.",
             fix="Write (ctx: ActionCtx, row: Booking) if it calls the outside world, (ctx: MutationCtx, row: Booking) "
@@ -252,4 +243,4 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
             f"Outbox {name!r}: {named(handler)} takes a {word}.",
             fix="async def takes ActionCtx or MutationCtx of penstock, and def those of penstock.sync.",
         )
-    return _KINDS[word]
+    return KINDS[word]

@@ -1,7 +1,4 @@
-"""What is seen of outboxes: how they stand, and their messages, gathered from where they are kept.
-
-Only reads. What it means is `api/outbox/views`'s.
-"""
+"""Reads how outboxes stand, and the messages that they cannot deliver; `api/outbox/views` makes values of it."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import OutboxNotFound
 from penstock.functions.function import find_named
-from penstock.outbox.older import BEFORE_ALL
+from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.changes import Lag, ReaderRow
@@ -37,11 +34,7 @@ _ASIDE: tuple[AsideState, ...] = ("waiting", "halted", "parked")
 
 
 async def outbox_of(store: Store, name: str) -> OutboxRow:
-    """An outbox by its name, or by the end of it, if no other ends so: handlers are called after their modules, too.
-
-    Raises:
-        OutboxNotFound: The database does not know it.
-    """
+    """An outbox by its name, with or without its module; `OutboxNotFound` if the database knows none."""
     found = find_named(await store.outboxes.list(), name, lambda row: row.plan.name)
     if found is None:
         raise OutboxNotFound(
@@ -58,15 +51,7 @@ async def look_at(
     is_declared: Callable[[str], bool],
     most: int = MOST_COUNTED,
 ) -> list[OutboxStatus]:
-    """How some outboxes stand.
-
-    Args:
-        store: Where they are.
-        rows: The outboxes.
-        now: The time.
-        is_declared: Whether this program declares one.
-        most: Up to how many messages of each are counted.
-    """
+    """How some outboxes stand, with up to `most` messages of each counted."""
     readers = {one.name: one for one in await store.changes.readers()}
     leases = await _leases(store)
     aside: dict[int, dict[AsideState, AsideCount]] = {}
@@ -94,25 +79,21 @@ async def look_at(
 async def look_at_one(
     store: Store, name: str, now: datetime, is_declared: Callable[[str], bool]
 ) -> tuple[OutboxStatus, list[OutboxMessage]]:
-    """How one outbox stands, and the message that keeps it from going on, or those of its key, if there is one.
-
-    Raises:
-        OutboxNotFound: The database does not know it.
-    """
+    """How one outbox stands, and the message that blocks it, or its key, if there is one."""
     row = await outbox_of(store, name)
     (status,) = await look_at(store, [row], now, is_declared)
     return status, (await messages_of(store, row, ("failing", "halted"), 1, None)).messages
 
 
 async def lag_of(store: Store, row: OutboxRow, reader: ReaderRow | None, most: int) -> Lag:
-    """What is unread of an outbox; nothing can be, if it has no reader."""
+    """The unread changes of an outbox; none if it has no reader."""
     return Lag(0, None) if reader is None else await store.changes.lag(reader.position, most, row.interests)
 
 
 async def messages_of(
     store: Store, row: OutboxRow, states: Sequence[MessageState], limit: int, after: int | None
 ) -> OutboxPage:
-    """Messages of an outbox that have failed, or wait for one that has; fewer than there may be, if they are large."""
+    """Messages of an outbox that have failed, or wait for one that has; fewer than `limit` if they are large."""
     found: list[OutboxMessage] = []
     trouble, size = row.trouble, 0
     if after is None and trouble is not None and trouble.seq and "failing" in states:
@@ -129,13 +110,13 @@ async def messages_of(
 
 
 def _size(one: Aside) -> int:
-    """About how many bytes there are to show of a message."""
+    """About how many bytes of a message are to be shown."""
     texts = (one.change.before, one.change.after, None if one.trouble is None else one.trouble.traceback)
     return sum(len(text) for text in texts if text is not None)
 
 
 async def _change(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:
-    """The message that is next, and has failed; None if it is not there any more."""
+    """The next message, which has failed; None if it is gone."""
     if (put := await _next_aside(store, row)) is not None:
         return put.change
     if trouble.seq < 0:
@@ -149,7 +130,7 @@ async def _change(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedCha
 
 
 async def _next_aside(store: Store, row: OutboxRow) -> Aside | None:
-    """The message that is next, and has failed, if it was put aside before."""
+    """The next message, which has failed, if it was set aside before."""
     if row.trouble is None or not row.trouble.seq:
         return None
     put = await store.outboxes.aside(row.id, _ASIDE, 1, row.trouble.seq - 1)
@@ -157,12 +138,12 @@ async def _next_aside(store: Store, row: OutboxRow) -> Aside | None:
 
 
 def _is_next(one: Aside, trouble: Trouble | None) -> bool:
-    """Whether a message aside is the next one, which has failed; it stays there until it is done with."""
+    """Whether a message that was set aside is the next one; it stays there until it is delivered."""
     return trouble is not None and one.state != "parked" and trouble.is_of(one.change)
 
 
 async def _older(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:
-    """A row that was there before its outbox, as it is now."""
+    """A row that is older than its outbox, as it is now."""
     source = await store.interests.source(row.interests[-1])
     if source is None or trouble.key is None:
         return None

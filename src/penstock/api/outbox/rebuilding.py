@@ -27,8 +27,8 @@ from penstock.errors import ContextError, OutboxNotFound, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
-from penstock.outbox.meaning import Meaning
-from penstock.outbox.older import first
+from penstock.outbox.backfill import new_backfill
+from penstock.outbox.criteria import MessageCriteria
 from penstock.outbox.outbox import reader_name
 from penstock.reactive.expression import Condition
 from penstock.reactive.filtertext import TextFilter
@@ -66,16 +66,13 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
     Meanwhile the outbox is held under a lease: a relay would write to the same rows as the reset. If this process dies,
     relays have it again when the lease expires.
-
-    Raises:
-        OutboxNotFound: It was dropped meanwhile.
     """
     store = engine.store
     lease = Lease(engine, f"rebuild {name}", _lost, fenced=True)
     await lease.keep()
     log_event("outbox.rebuilding", outbox=name, lease=lease.number)
     row: OutboxRow | None = None
-    left = first()
+    left = new_backfill()
 
     async def hold() -> dict[str, Any]:
         """Before each attempt: a relay may hold it, and another release may have declared it."""
@@ -132,9 +129,9 @@ async def _lost(_lease: int, _reason: str) -> None:
 async def _all_rows(engine: Engine, row: OutboxRow | None) -> str:
     """The backfill of all rows, in the order whose changes are captured."""
     if row is None:
-        return first()
+        return new_backfill()
     found = (one.interest.order for one in await engine.store.interests.list() if one.id == row.interests[-1])
-    return first(tuple(next(found, ())), row.epoch)
+    return new_backfill(tuple(next(found, ())), row.epoch)
 
 
 # ----- resend
@@ -149,12 +146,7 @@ class Chosen:
 
 
 def chosen_rows(declared: DeclaredOutbox | None, name: str, where: str | RowFilter[Any]) -> Chosen:
-    """The rows of an outbox that are to be sent again.
-
-    Raises:
-        ContextError: This program does not declare it, or it does not send the rows that are inserted into a table.
-        DeclarationError: The condition cannot be translated; if it is a text, `ValueInvalid`.
-    """
+    """The rows of an outbox that are to be sent again."""
     if declared is None:
         raise ContextError(
             f"Outbox {name} has no declaration in this program, so its table is unknown here.",
@@ -177,7 +169,9 @@ async def resend(engine: Engine, row: OutboxRow, chosen: Chosen) -> int:
     source = await store.interests.source(number, only)
     if source is None:
         raise ContextError(f"The table of outbox {row.plan.name} is not there, or not captured.")
-    judged = ChangeRules(store.dialect, Meaning(condition=None if only.exact else chosen.condition, kinds=("enter",)))
+    judged = ChangeRules(
+        store.dialect, MessageCriteria(condition=None if only.exact else chosen.condition, kinds=("enter",))
+    )
     count, place, more = 0, None, True
 
     def is_meant(key: str, columns: str) -> bool:

@@ -1,4 +1,4 @@
-"""What programs see of outboxes and of their messages, as values."""
+"""Outboxes and their messages as programs see them: values."""
 
 from __future__ import annotations
 
@@ -131,35 +131,20 @@ class OutboxPage:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of an outbox, gathered from where it is kept.
-
-    Attributes:
-        row: How it is kept.
-        position: Where its reader is; None if there is none.
-        lag: What is unread.
-        aside: What is put aside, by state.
-        next_is: The next message, which has failed, if it is one of these.
-        retry_at: When the next of those is tried again that keep others of their key waiting.
-        read_by: Which process reads it.
-        declared: Whether this program declares it.
-    """
+    """What the store has of an outbox: its row, its reader, its unread and its set-aside messages."""
 
     row: OutboxRow
     position: str | None
     lag: Lag
     aside: Mapping[AsideState, AsideCount]
-    next_is: Aside | None
+    next_is: Aside | None  # the next message, if it was set aside
     retry_at: datetime | None
     read_by: str | None
     declared: bool
 
 
 def read_place(text: str) -> str | datetime:
-    """Where an outbox is to go on, as `app.outboxes.move` takes it, from a text.
-
-    Raises:
-        ValueInvalid: It is neither ``beginning``, nor ``end``, nor a time with its offset, and begins as no position.
-    """
+    """A place as `app.outboxes.move` takes it, from a text."""
     if text in {"beginning", "end"} or text.startswith("{"):
         return text
     with suppress(ValueError):
@@ -173,12 +158,7 @@ def read_place(text: str) -> str | datetime:
 
 
 def status_of(found: Found, now: datetime) -> OutboxStatus:
-    """How an outbox stands.
-
-    Args:
-        found: What is known of it.
-        now: The time.
-    """
+    """How an outbox stands."""
     row, plan, trouble = found.row, found.row.plan, found.row.trouble
     numbers = {state: one.number for state, one in found.aside.items()}
     waiting = numbers.get("waiting", 0) - (found.next_is is not None and found.next_is.state == "waiting")
@@ -201,7 +181,7 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
         messages=max(0, found.lag.rows - sum(number != 0 for number, _ in row.passed))
         + sum(one.number for one in pending),
         seconds=max(0.0, (now - min(oldest)).total_seconds()) if oldest else 0.0,
-        waiting=max(0, waiting),  # what is next may have been put aside since they were counted
+        waiting=max(0, waiting),  # the next message may have been set aside since they were counted
         waits_for=numbers.get("halted", 0),
         parked=numbers.get("parked", 0),
         older_rows=None if row.backfill is None else json.loads(row.backfill)["count"],
@@ -218,12 +198,12 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
 
 
 def failing_message(outbox: str, trouble: Trouble, change: CapturedChange | None) -> OutboxMessage:
-    """The next message, which has failed, as far as it is found."""
+    """The next message, which has failed, as far as it can be found."""
     return _message(outbox, trouble.seq, "failing", trouble.key, change, trouble)
 
 
 def aside_message(outbox: str, one: Aside) -> OutboxMessage:
-    """A message that is put aside."""
+    """A message that was set aside."""
     return _message(outbox, one.change.seq, one.state, one.change.key, one.change, one.trouble)
 
 
@@ -242,7 +222,9 @@ def _message(
         kind=None if change is None else KIND_OF.get(change.kind, change.kind),
         key=_plain(key) if change is None or change.kind != TOPIC else key,
         content=None if change is None else _content(change),
-        written_at=None if change is None or number < 0 else change.changed_at,  # of older rows nobody knows it
+        written_at=None
+        if change is None or number < 0
+        else change.changed_at,  # nobody knows when an older row was written
         attempts=0 if trouble is None else trouble.attempts,
         failed_at=None if trouble is None or not trouble.attempts else trouble.since,
         retry_at=None if trouble is None or state == "parked" else trouble.retry_at,
@@ -263,6 +245,6 @@ def _content(change: CapturedChange) -> Any:
     try:
         content = json.loads(text) if change.kind == TOPIC else read_values(text)
         check_nesting(content, "A message")
-    except (ValueError, RecursionError, LimitExceeded):  # from plain SQL, which keeps to no rules
+    except (ValueError, RecursionError, LimitExceeded):  # plain SQL keeps to no rules
         return text
     return content

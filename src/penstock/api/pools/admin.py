@@ -199,12 +199,7 @@ class PoolAdmin:
 async def change_pool(
     engine: Engine, name: str, *, max_parallelism: int | None = None, paused: bool | None = None
 ) -> None:
-    """Change the limit of a pool, or pause it, on all machines at once; nothing starts beyond it once this returns.
-
-    Raises:
-        DeclarationError: The limit is no whole number from 0 to a million.
-        DataError: The database knows no such pool.
-    """
+    """Change the limit of a pool, or pause it, on all machines at once; nothing starts beyond it once this returns."""
     if max_parallelism is not None:
         check_max_parallelism(name, max_parallelism)
     if not await engine.store.pools.change(name, max_parallelism=max_parallelism, paused=paused):

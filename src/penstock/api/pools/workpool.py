@@ -1,6 +1,6 @@
-"""A pool as programs use it: enqueue work of which no more than so much runs at once, on all machines together.
+"""A pool as programs use it: enqueue work with a limit over all machines, and see its outcome.
 
-Owns the words and their checks. `calls/enqueue` enqueues the jobs; workers hold the limits (`services/worker/slots`).
+`pools/admin` changes work and limits. `calls/enqueue` stores the jobs; workers hold the limits.
 """
 
 from __future__ import annotations
@@ -38,9 +38,6 @@ class Workpool(PoolAdmin):
     Made with `App.workpool`. Each piece of work is a job that runs a mutation, an action or a query. A mutation takes
     effect exactly once; an action runs at most once, or, if it is retried, until it succeeds or its attempts are used
     up. The semantics are those of Convex's Workpool.
-
-    Attributes:
-        definition: What was declared.
     """
 
     def __init__(self, definition: PoolDefinition, guests: Guests, options: WorkOptions | None = None) -> None:
@@ -239,13 +236,13 @@ class Workpool(PoolAdmin):
         return self._maker(calls, function)(arguments)
 
     def _maker(self, calls: JobCalls, function: Any) -> Callable[[Mapping[str, Any]], NewJob]:
-        """What makes a job of the arguments of a call."""
+        """Makes jobs of the arguments of calls."""
         asked = self._options
         calls.check_function(function)
         if asked.on_complete is not None:
             calls.check_function(asked.on_complete)
         options = self._asked.get(function) or self._ask(calls, function)
-        if asked.context is None:  # which may say something else next time
+        if asked.context is None:  # a context may have changed by the next call
             self._asked[function] = options
         run_at = calls.now()
         if asked.run_after is not None:
@@ -265,7 +262,7 @@ class Workpool(PoolAdmin):
         )
 
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
-        """What its jobs that run a function are asked for."""
+        """The options of jobs that run a function."""
         asked, ttl = self._options, self.definition.status_ttl
         return Options(
             retry=asked.retry_of(function, self.definition),

@@ -226,13 +226,7 @@ class TaskAdmin:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What became of a task that runs again.
-
-    Attributes:
-        task: Its whole name.
-        runs: How many runs that were put off are due now.
-        more: Whether there may be more that were put off.
-    """
+    """What became of a task that runs again."""
 
     task: str
     runs: int
@@ -242,13 +236,7 @@ class Resumed:
 async def change_rows(
     calls: JobCalls, own: Sequence[ReactiveTask], verb: Verb, where: _Where, part: Part = WHOLE
 ) -> Changed:
-    """Change the rows that a filter picks among the tasks of the database: all of them, or a part.
-
-    Raises:
-        TaskNotFound: The database knows no task of this name.
-        CursorInvalid: The part begins at no place in such a list.
-        ValueInvalid: The verb can change nothing about the rows of the filter.
-    """
+    """Change the rows that a filter picks among the tasks of the database: all of them, or a part."""
     where = _changeable(verb, where)
     done = await (await _select(calls, own, where)).act(_act(calls, verb, where), part)
     task, rows = ",".join(where.tasks or ()), done.changed

@@ -1,7 +1,7 @@
-"""Why a reactive task has run for a row, or has not: what decides it, looked up and told in sentences.
+"""Why a reactive task has run for a row, or has not: look up what decides it, and tell it in sentences.
 
-Owns the order of what is told: first what keeps a run from starting, then what became of the last one. Leaves what a
-filter finds in a row to `reactive/explain`.
+The state of the run comes first, then what keeps it from starting, then whether changes are heard of.
+`reactive/describe` tells what a filter finds in a row.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.changes.change import read_values
 from penstock.errors import RowInvalid
 from penstock.jobs.job import JobStatus, job_id
 from penstock.jobs.states import JobState
+from penstock.reactive.describe import Finding, shown
+from penstock.reactive.describe import explain as findings_of
 from penstock.reactive.evaluate import Values, holds, row_values
-from penstock.reactive.explain import Finding, shown
-from penstock.reactive.explain import explain as findings_of
 from penstock.reactive.expression import TERMS, Expression
 from penstock.reactive.task import ReactiveTask, interest_name, kinds_of
 from penstock.schema.table import Table
@@ -40,18 +40,7 @@ _STANDS = {"first": "comes first", "again": "comes first, and waits for its next
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the database has of a row.
-
-    Attributes:
-        row: The row; None if there is none, it cannot be read, or its table is not known here.
-        unread: Why it cannot be read.
-        kept: Its record with how its job stands; None if there is none.
-        record: The same with what was captured.
-        job: The job with its runs.
-        pool: The pool of its jobs, if that has a limit.
-        ahead: The job that comes first, as it has the same `key`.
-        asked: Whether somebody has asked for the job to be canceled.
-    """
+    """What the database has of a row, at one moment."""
 
     row: Table | None
     unread: RowInvalid | None
@@ -59,35 +48,23 @@ class _Found:
     record: RecordRow | None
     job: JobStatus | None
     pool: PoolRow | None
-    ahead: Ahead | None
-    asked: bool
+    ahead: Ahead | None  # the first job with the same `key`
+    asked: bool  # whether somebody asked to cancel the job
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """All that decides.
-
-    Attributes:
-        now: The time.
-        task: The task as it is kept.
-        known: The same as this program declares it; None if it does not.
-        found: What there is of the row.
-        matches: Whether it matches the filter.
-        lag: How far planners are behind; None if none ever ran.
-        amiss: What is amiss with capturing changes.
-        changed: What is watched and is not as it was when the last run was planned.
-        names: What tasks are called, by their numbers.
-    """
+    """All that decides: the task as stored and as declared here, the row, and how far the planners are."""
 
     now: datetime
     task: TaskRow
     known: ReactiveTask | None
     found: _Found
     matches: bool | None
-    lag: Lag | None
-    amiss: tuple[str, ...]
-    changed: tuple[str, ...]
-    names: dict[int, str]
+    lag: Lag | None  # None if no planner ever ran
+    amiss: tuple[str, ...]  # faults of the capture
+    changed: tuple[str, ...]  # watched values that differ from those of the last run
+    names: dict[int, str]  # of tasks, by number
 
 
 async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: Any) -> TaskExplanation:
@@ -120,8 +97,7 @@ async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: 
 
 
 async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
-    """What the database has of a row, at one moment."""
-    store, keys = calls.store, await _spellings(calls, task, known, key)
+    store, keys = calls.store, await spellings(calls, task, None if known is None else known.definition, key)
 
     async def look(session: Session) -> _Found:
         found = await store.records.among(session, _ANY, [task.id], keys)
@@ -153,10 +129,6 @@ async def _row(
         return (read_row(statements, rows[0]) if rows else None), None
     except RowInvalid as error:
         return None, error
-
-
-async def _spellings(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> list[str]:
-    return await spellings(calls, task, None if known is None else known.definition, key)
 
 
 def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:

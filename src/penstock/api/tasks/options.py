@@ -1,4 +1,4 @@
-"""What a reactive task may be asked for beside its filter and its watch, and what its jobs are asked for then."""
+"""The options of a reactive task beside its filter and its watch, and the options of its jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_TASK = (
 
 
 class TaskOptions(TypedDict, total=False):
-    """What a reactive task may be asked for; see `ReactiveTasks.reactive_task`."""
+    """The options of a reactive task; see `ReactiveTasks.reactive_task`."""
 
     on: Sequence[Cause]
     name: str | None
@@ -48,15 +48,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 def given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
-    """What was asked for, as `ReactiveTask` takes it.
-
-    Args:
-        options: The options.
-        handler: The name of the handler, which is that of the task if no other was asked for.
-
-    Raises:
-        DeclarationError: There is no such option, or one cannot have this value.
-    """
+    """The options as `ReactiveTask` takes them; the name of the handler is that of the task by default."""
     unknown = sorted(options.keys() - TaskOptions.__annotations__.keys())
     if unknown:
         raise DeclarationError(f"@app.reactive_task: there is no option {unknown[0]}.")
@@ -77,7 +69,7 @@ def given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
 
 
 def job_options(options: TaskOptions) -> Options:
-    """What the jobs of a task are asked for, by options that `given_of` has taken."""
+    """The options of the jobs of a task, from options that `given_of` has checked."""
     timeout = options.get("timeout")
     return Options(
         retry=options.get("retry", RETRY),

@@ -60,12 +60,7 @@ class Changed:
 
 
 class Selection:
-    """The records that a filter picks, among the tasks that the database knows and the tables of this program.
-
-    Raises:
-        TaskNotFound: A task is not known.
-        DeclarationError: A function of rows cannot be translated.
-    """
+    """The records that a filter picks: `tasks` are those of the database, `definitions` the tables of this program."""
 
     def __init__(
         self,
@@ -98,11 +93,11 @@ class Selection:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the filter is one of records alone, which one query answers."""
+        """Whether one query on records answers the filter."""
         return self._where.key is None and self._condition is None
 
     async def each(self) -> AsyncIterator[list[RecordState]]:
-        """All of them, in pieces."""
+        """All of them, piece by piece."""
         after: Any = None
         while True:
             found, after = await self._piece(self._at_once, after)
@@ -198,7 +193,7 @@ class Selection:
         return TaskPage([self.named(one) for one in found], following)
 
     async def _keys(self) -> list[str]:
-        """The key of the filter as the change feed may spell it, for whichever of the tasks it fits."""
+        """The key of the filter as the change feed may spell it, for each task that it fits."""
         found: dict[str, None] = {}
         tasks = {task.plan.spec.table: task for task in self.tasks}
         for table, task in tasks.items():
@@ -239,7 +234,7 @@ async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition 
 
 
 def _escaped(first: re.Match[str]) -> str:
-    """The first character of what looks like bytes, or like an infinity, as SQLite spells those."""
+    """The first character of a text that looks like bytes or an infinity, as SQLite spells it."""
     return f'"\\u{ord(first[1][0]):04x}'
 
 

@@ -1,7 +1,7 @@
 """Reactive tasks as programs declare them: a table, which of its rows and changes, and a handler.
 
-Owns the words and their checks, and the function that a task's jobs run. What a change calls for is decided by
-`reactive/planning`, and planned by `services/planner/planner`.
+Owns the options and their checks, and the function that a task's jobs run. `reactive/planning` decides what a change
+calls for, and `services/planner/planner` writes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
-from penstock.api.decorators import TaskDecorator
+from penstock.api.declaring import TaskDecorator
 from penstock.api.pools.workpool import Workpool
 from penstock.api.tasks.admin import TaskAdmin
 from penstock.api.tasks.options import TaskOptions, given_of, job_options
@@ -44,26 +44,11 @@ T = TypeVar("T", bound=Table)
 
 _ROW = "{row}"
 READER = "tasks"
-_KINDS: dict[str, type[AnyFunction]] = {
-    "TaskCtx": ActionFunction,
-    "SyncTaskCtx": ActionFunction,
-    "MutationTaskCtx": MutationFunction,
-    "SyncMutationTaskCtx": MutationFunction,
-    "TaskBatchCtx": ActionFunction,
-    "SyncTaskBatchCtx": ActionFunction,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTask:
-    """A task with what its jobs run.
-
-    Attributes:
-        task: The task.
-        function: The function of its jobs.
-        options: What they are asked for.
-        breaker: When it is held because its runs fail; None for never.
-    """
+    """A task with the function that its jobs run, and the options of these jobs."""
 
     task: ReactiveTask
     function: AnyFunction
@@ -118,7 +103,7 @@ class DeclaredTask:
 
 
 class ReactiveTasks(TaskAdmin):
-    """The reactive tasks of an app; and how those are looked after that its database knows."""
+    """The reactive tasks of an app, and the administration of those that its database knows."""
 
     def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
         self._registry = registry
@@ -237,7 +222,8 @@ class ReactiveTasks(TaskAdmin):
             batch = Batch(run, size, TaskCall, options.get("linger", timedelta(0)), with_attempts=True)
         elif "linger" in options:
             raise DeclarationError(f"Reactive task {task.name!r}: linger needs batch=.")
-        function = _KINDS[word](run, public=False, name=name, batch=batch)
+        kind: type[AnyFunction] = MutationFunction if "Mutation" in word else ActionFunction
+        function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
         self._declared[task.name] = DeclaredTask(task, function, job_options(options), options.get("breaker"))
@@ -323,16 +309,7 @@ def _definition(table: Any, handler: Any) -> TableDefinition:
 
 
 async def check_tasks(engine: Engine, tasks: ReactiveTasks, besides: Collection[str] = ()) -> None:
-    """Refuse tasks whose changes cannot be captured, before anything of a program is written.
-
-    Args:
-        engine: The engine.
-        tasks: The tasks of the program.
-        besides: Tables that are left out.
-
-    Raises:
-        DeclarationError: A task cannot be as it is declared.
-    """
+    """Refuse tasks whose changes cannot be captured, before anything is written; tables in `besides` are left out."""
     if len(tasks):
         known = {row.plan.name: row for row in await engine.store.tasks.list()}
         ours = [one for one in tasks if _may_declare(one, known.get(one.task.name))]
@@ -341,10 +318,10 @@ async def check_tasks(engine: Engine, tasks: ReactiveTasks, besides: Collection[
 
 
 async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
-    """Make the tasks of a program known: the reader of planners first, then what is captured, then the tasks.
+    """Make the tasks of a program known: the reader of planners first, then their capture, then the tasks.
 
-    What was declared of them before is captured until they are known as they are declared here. If two releases start
-    at once, what is captured in the end is what that one declares which was the last to make them known.
+    The former capture stays until the tasks are stored as declared here. If two releases start at once, the capture of
+    the one that stored its tasks last stays.
     """
     store, now = engine.store, engine.clock.now()
     if not len(tasks):
@@ -352,7 +329,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     declared: list[DeclaredTask] = list(tasks)
     is_new = await store.changes.register(READER, now)
     known = {row.plan.name: row for row in await store.tasks.list()}
-    if is_new and known:  # somebody had dropped it: what has changed since is told no more
+    if is_new and known:  # somebody dropped the reader, and the changes since then are lost
         await look_at_all_rows(store, now)
     ours = [one for one in declared if _may_declare(one, known.get(one.task.name))]
     interests = [one.interest(store.dialect) for one in ours]
@@ -368,7 +345,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
 
 
 async def look_at_all_rows(store: Store, now: datetime) -> None:
-    """Have all rows of all tasks looked at, those that are declared anew meanwhile too."""
+    """Have all rows of all tasks looked at, also of tasks that are declared meanwhile."""
     while await store.tasks.plan([], None, now, from_the_beginning(await store.tasks.list())) is None:
         pass
 

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.changes.change import read_values
 from penstock.jobs.job import JobId, JobStatus, job_id
 from penstock.jobs.states import JobState
-from penstock.reactive.explain import Finding
+from penstock.reactive.describe import Finding
 from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change
 from penstock.store.contract.records import RecordState

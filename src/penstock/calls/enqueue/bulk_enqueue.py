@@ -1,7 +1,7 @@
-"""Jobs that are alike: any number of them, made one by one while they are stored.
+"""Bulk enqueue: any number of jobs of one function, made one by one while they are stored.
 
-Owns what is kept of them until that is committed: their ids, which their caller is given, and their arguments packed
-small where the transaction may have to store them again; and that a transaction that goes on has all of them or none.
+Until the commit it keeps their ids for the caller, and their arguments compressed if the transaction may run again. A
+transaction that goes on after an error has all of the jobs or none.
 """
 
 from __future__ import annotations
@@ -16,26 +16,18 @@ from penstock.jobs.job import JobId, NewJob, job_ids, job_uuid
 from penstock.transaction.transaction import Transaction
 
 _PIECE, _QUICKLY = 1_000, 1
-_FEW = 99  # jobs; to make them before the first is stored is quicker than a savepoint
+_FEW = 99  # jobs; making them all before storing the first is quicker than a savepoint
 
 
 class NotMade(Exception):
-    """What makes jobs has raised.
+    """The caller's iterable has raised.
 
-    What it raised would mislead on its way to its caller: as if the database were lost, or all should be tried again.
+    Its own error would mislead on its way: as if the database were lost, or the transaction should be tried again.
     """
 
 
-class JobsAlike:
-    """Jobs that are alike: each time they are gone through they are the same, though each is made but once.
-
-    Args:
-        jobs: What makes them.
-        again: Whether they may be gone through more than once, which is when their transaction is tried again.
-
-    Attributes:
-        first: The first of them; None as long as there is none.
-    """
+class BulkEnqueue:
+    """Jobs of one function: each iteration gives the same ones (with `again`), and each is made only once."""
 
     __slots__ = ("_again", "_failed", "_ids", "_last", "_left", "_packed", "first")
 
@@ -55,15 +47,7 @@ class JobsAlike:
         yield from self._made()
 
     async def store(self, transaction: Transaction, *, goes_on: bool) -> None:
-        """Store all in a transaction.
-
-        Args:
-            transaction: The transaction.
-            goes_on: Whether it may be committed though this has raised: then it has none of them.
-
-        Raises:
-            NotMade: Some could not be made; `ids` raises what kept them from it.
-        """
+        """Store all in a transaction; if that `goes_on` after an error, it has none of them then."""
         if not goes_on or self._are_few():
             await transaction.enqueue(self)
             return
@@ -71,17 +55,17 @@ class JobsAlike:
             await transaction.enqueue(self)
 
     def ids(self) -> list[JobId]:
-        """The ids of all, in order; raises what making them has raised."""
+        """The ids of all, in order; raises what the iterable has raised."""
         if self._failed is not None:
             raise self._failed
         return self._ids + job_ids(job.id for job in self._last)
 
     def _are_few(self) -> bool:
-        """Whether the first few are all; then nothing will be stored that has to be undone."""
+        """Whether the first few are all, so that they can be made before any is stored."""
         return sum(1 for _ in islice(self._made(), _FEW + 1)) <= _FEW
 
     def _made(self) -> Iterator[NewJob]:
-        """Those that were not made yet."""
+        """The jobs that were not made yet."""
         for job in iter(self._next, None):
             if self.first is None:
                 self.first = job
@@ -91,11 +75,11 @@ class JobsAlike:
             yield job
 
     def _next(self) -> NewJob | None:
-        """The next one that is made; once that has failed, it fails each time, as generators that raise then end."""
+        """The next job; once the iterable has failed, fail each time, as a generator ends after it raised."""
         if self._failed is None:
             try:
                 return next(self._left, None)
-            except Exception as error:  # noqa: BLE001 - it is told to the caller as it is
+            except Exception as error:  # noqa: BLE001 - `ids` raises it as it is
                 self._failed = error
         raise NotMade from self._failed
 
@@ -115,7 +99,9 @@ class JobsAlike:
 
 
 def gone_through(given: Iterable[Any]) -> Iterable[Any]:
-    """What is given for many calls, all asked for here: in the thread of their caller, where it may wait."""
+    """Exhaust an iterable here, in the thread of its caller, where it may wait."""
     if isinstance(given, list | tuple) or not isinstance(given, Iterable):
         return given
-    return [dict(one) if isinstance(one, Mapping) else one for one in given]  # as some give the same one again
+    return [
+        dict(one) if isinstance(one, Mapping) else one for one in given
+    ]  # copies, as some generators give the same mapping again

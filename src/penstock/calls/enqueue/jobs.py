@@ -1,6 +1,6 @@
-"""Jobs as functions and programs enqueue, cancel and look at them: in their transaction, or in one of penstock's own.
+"""Enqueue, cancel, retry and find jobs: in the transaction of a function, or in one of penstock's own.
 
-Owns the checks at the door. `ctx.scheduler` and pools speak to users in their own words, and both come here.
+`ctx.scheduler`, pools, tasks and outboxes all come here, with the checks of arguments that they share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from penstock.calls.enqueue import tokens
-from penstock.calls.enqueue.bulk_enqueue import JobsAlike, NotMade
+from penstock.calls.enqueue.bulk_enqueue import BulkEnqueue, NotMade
 from penstock.calls.journal import tell_of_retries
 from penstock.calls.run.engine import Engine
 from penstock.calls.runs import Runs
@@ -46,13 +46,9 @@ _MATCHED_AT_ONCE, _RETRIED_AT_ONCE = 5_000, 1_000
 
 
 class JobCalls:
-    """Enqueues, cancels, retries and finds jobs for one ctx, or for a program outside of functions.
+    """Enqueues, cancels, retries and finds jobs for one ctx, or, without a scope, for a program outside of functions.
 
-    Args:
-        runner: Runs functions.
-        scope: The run of a function in a transaction; None where there is none.
-        answer: Gives a call to its caller: as it is, to be awaited; or its result, where the caller waits in a thread.
-        in_thread: Whether the caller does so, while the call runs on the event loop.
+    `answer` gives a call to its caller: to be awaited, or its result where the caller waits in a thread (`in_thread`).
     """
 
     __slots__ = ("_runner", "_scope", "answer", "in_thread")
@@ -66,7 +62,7 @@ class JobCalls:
         self.answer: Answer = answer or (scope.track if scope is not None else _as_it_is)
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """A call as `answer` gives it to who awaits it."""
+        """A call as `answer` gives it to a caller who awaits it."""
         return cast("Coroutine[Any, Any, T]", self.answer(call))
 
     def waiting(self, wait: Answer) -> JobCalls:
@@ -90,7 +86,7 @@ class JobCalls:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether all that is seen here is of one moment."""
+        """Whether the caller is in a transaction, and so sees one moment."""
         return self._scope is not None
 
     def now(self) -> datetime:
@@ -98,11 +94,7 @@ class JobCalls:
         return self._runner.now() if self._scope is None else self._scope.transaction.now
 
     def after(self, delay: object, word: str) -> datetime:
-        """The time after a delay.
-
-        Raises:
-            ValueInvalid: It is no delay, or negative, or over five years.
-        """
+        """The time after a delay."""
         if not isinstance(delay, timedelta):
             raise ValueInvalid(f"{word} takes a timedelta, not {delay!r}.", fix="Write timedelta(seconds=…).")
         if not timedelta(0) <= delay <= FARTHEST:
@@ -110,11 +102,7 @@ class JobCalls:
         return self.now() + delay
 
     def at(self, time: object, word: str) -> datetime:
-        """A point in time, or now if it is past.
-
-        Raises:
-            ValueInvalid: It is no aware time, or over five years ahead.
-        """
+        """A point in time, or now if it is past."""
         if not isinstance(time, datetime) or time.tzinfo is None:
             raise ValueInvalid(f"{word} takes an aware datetime, not {time!r}.", fix="Attach a time zone.")
         now = self.now()
@@ -123,11 +111,7 @@ class JobCalls:
         return max(time.astimezone(UTC), now)
 
     def check_function(self, function: Any) -> None:
-        """Refuse what no worker of this app could find.
-
-        Raises:
-            ContextError: It is no function of this app.
-        """
+        """Refuse a function that no worker of this app could find."""
         if not isinstance(function, Function):
             raise ContextError(
                 f"{function!r} is not a function of an app, so no worker could find it.",
@@ -137,7 +121,7 @@ class JobCalls:
             raise ContextError(f"{function.name} is not a function of this app.")
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
-        """A job that runs a function with these arguments; for the others, and what it raises, see `maker`."""
+        """A job that runs a function with these arguments; see `maker`."""
         return self.maker(function, run_at, **asked)(arguments)
 
     def maker(
@@ -152,21 +136,9 @@ class JobCalls:
         ageing: timedelta | None = None,
         gated: bool = False,
     ) -> Callable[[Mapping[str, Any]], NewJob]:
-        """What makes jobs that run a function, of its arguments by name.
+        """Makes jobs that run a function, from its arguments by name.
 
-        Args:
-            function: The function.
-            run_at: When they may start.
-            pool: The pool they belong to.
-            priority: Their priority.
-            options: What they are asked for beside.
-            on_complete: Name of the mutation that is run when one has ended.
-            ageing: How their pool's jobs gain priority.
-            gated: Whether they pass a gate though they have no concurrency key: their pool has a rate limit.
-
-        Raises:
-            ArgumentsInvalid: When one is made: the function does not take these arguments.
-            LimitExceeded: When one is made: they are too large.
+        The jobs pass a gate if they have a key, or if they are `gated` because their pool has a rate limit.
         """
         check, what, clock = function.signature.check, f"The arguments of {function.name}", self._runner.engine.clock
         name, place = function.name, rank(run_at, priority, ageing)
@@ -182,12 +154,7 @@ class JobCalls:
         return make
 
     def json(self, value: Any, what: str) -> str:
-        """A value as it is kept with a job.
-
-        Raises:
-            ValueInvalid: JSON cannot say it.
-            LimitExceeded: It is too large.
-        """
+        """A value as JSON to store with a job; `LimitExceeded` if it is too large."""
         text, limit = encode_json(value, what), self._runner.engine.config.max_job_argument_bytes
         size = text_bytes(text)
         if size > limit:
@@ -225,24 +192,20 @@ class JobCalls:
             await session.rollback()
 
     async def enqueue_all(self, jobs: Iterable[NewJob]) -> list[JobId]:
-        """Enqueue any number of jobs that are alike, all or none: with the transaction, or at once; their ids."""
-        batch = JobsAlike(jobs, again=not self.in_transaction)
+        """Enqueue any number of jobs of one function, all or none: with the transaction, or at once; their ids."""
+        batch = BulkEnqueue(jobs, again=not self.in_transaction)
 
         async def send(transaction: Transaction) -> None:
             await batch.store(transaction, goes_on=self._scope is not None)
             if batch.first is not None:
                 self._runner.engine.journal.sending(transaction, batch.first, batch.ids)
 
-        with suppress(NotMade):  # it is raised below, as it was
+        with suppress(NotMade):  # `ids` raises its cause
             await self.write(send)
         return batch.ids()
 
     async def enqueue_with_key(self, job: NewJob, duplicate: Duplicate) -> UUID:
-        """Enqueue a job that has a key, unless there is one with that key: then do as was asked; the id of the job.
-
-        Raises:
-            DuplicateJob: There is one, and it cannot give way.
-        """
+        """Enqueue a job with a key; if a job has that key, do what `duplicate` says. The id of the job."""
 
         async def send(transaction: Transaction) -> UUID:
             found = await enqueue_with_key(transaction, job, duplicate)
@@ -263,24 +226,12 @@ class JobCalls:
         await self.write(ask)
 
     async def cancel_all(self, where: JobFilter) -> int:
-        """Ask for all jobs to be canceled that meet a filter and are enqueued by now; how many have not ended.
-
-        Raises:
-            ValueInvalid: The filter is one of jobs that have ended.
-        """
+        """Ask for all jobs to be canceled that match a filter and are enqueued by now; how many have not ended."""
         where = cancelable(where)
         return await self.write(lambda transaction: transaction.cancel_all(where))
 
     async def retry(self, uuids: Sequence[UUID], *, on_complete: bool = False) -> list[UUID]:
-        """Make jobs pending again that have failed or were canceled; those that were so.
-
-        Args:
-            uuids: Which jobs.
-            on_complete: Instead have the on_complete of jobs called again that has failed for good.
-
-        Raises:
-            ContextError: The caller is in a transaction.
-        """
+        """Run failed and canceled jobs again, or with `on_complete` only their on_complete that failed; which."""
         self.check_outside("Jobs are retried")
         verb, retried = self.store.jobs.recall if on_complete else self.store.jobs.retry, list[UUID]()
         for start in range(0, len(uuids), _RETRIED_AT_ONCE):
@@ -290,17 +241,13 @@ class JobCalls:
         return retried
 
     async def retry_all(self, where: JobFilter, *, on_complete: bool = False) -> int:
-        """The same for all jobs that meet a filter; how many.
-
-        Raises:
-            ValueInvalid: The filter is one of jobs that cannot be retried.
-        """
+        """The same for all jobs that match a filter; how many."""
         self.check_outside("Jobs are retried")
         found = await self.matching(recallable(where) if on_complete else retriable(where))
         return len(await self.retry(found, on_complete=on_complete))
 
     async def matching(self, where: JobFilter) -> list[UUID]:
-        """Ids of all jobs that meet a filter, oldest first; read in pieces."""
+        """Ids of all jobs that match a filter, oldest first; read in pieces."""
         store, found = self._runner.engine.store, list[UUID]()
         while True:
             session = await store.begin_read()
@@ -314,11 +261,7 @@ class JobCalls:
                 return found[::-1]
 
     def check_outside(self, what: str) -> None:
-        """Refuse what would change jobs at rest in a transaction of a function, which only adds to them.
-
-        Raises:
-            ContextError: The caller is in a transaction.
-        """
+        """Refuse a change of rows at rest in a transaction of a function, which only inserts."""
         if self._scope is not None:
             raise ContextError(
                 f"{what} outside of queries and mutations: their transaction would block workers.",
@@ -347,7 +290,7 @@ class JobCalls:
         return [known.get(uuid) or found.get(uuid) for uuid in uuids]
 
     def sending(self, pool: str, function: object, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """A call that enqueues, in a span of its own if anybody wants to see it."""
+        """A call that enqueues, in a span of its own if tracing is on."""
         tracing = self._runner.engine.journal.tracing
         if tracing is None or not isinstance(function, Function):
             return call
@@ -374,16 +317,7 @@ def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
 
 
 def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCalls] | None = None) -> JobCalls:
-    """What a ctx or a backend may do with jobs and rate limits.
-
-    Args:
-        ctx: The one or the other.
-        writes: Whether something is to be written.
-        otherwise: What gives that for what is neither.
-
-    Raises:
-        ContextError: It is neither, or one of a query, and something is to be written.
-    """
+    """The jobs of a ctx or a backend, or those that `otherwise` gives; `ContextError` if there are none."""
     calls = getattr(ctx, "job_calls", None)
     if not isinstance(calls, JobCalls) and otherwise is not None:
         calls = otherwise(ctx)

@@ -1,6 +1,6 @@
-"""`ctx.outbox`: messages to a topic, each sent when the call is awaited, in the transaction it is awaited in.
+"""`ctx.outbox`: messages to a topic, each sent in the transaction in which the call is awaited.
 
-Owns the words and the checks at the door. What hands the messages over is `services/relay/relay`.
+`services/relay` delivers them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`ctx.scheduler`: functions to run later, as jobs without a pool.
 
-Owns the words. In a mutation a job is part of the transaction; elsewhere it is stored at once.
+In a mutation a job is part of the transaction; elsewhere it is stored at once.
 """
 
 from __future__ import annotations

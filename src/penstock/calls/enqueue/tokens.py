@@ -1,6 +1,6 @@
-"""The end of a job that an outside system tells of: whoever brings its token settles it, from any process.
+"""Jobs that outside systems complete: whoever brings the token of a job settles it, from any process.
 
-Owns what the two stories, success and failure, mean for the job. That each token counts once is the store's.
+The store sees to it that each token counts once.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock.calls.journal import tell_of_broken
 from penstock.calls.runs import Runs
 from penstock.errors import LimitExceeded, TokenExpired, ValueInvalid
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import settle_anyhow
 from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Told, not_known, token_of
 from penstock.observe.logs import event as log_event
@@ -25,14 +23,7 @@ _NOBODY_TOLD = "CallTimeout: no completion came within the time that complete_la
 
 
 async def complete(runner: Runs, token: object, result: Any) -> Completion:
-    """End the job of a token with success.
-
-    Raises:
-        TokenInvalid: There is no such token.
-        TokenExpired: Its time or its attempt is over.
-        ResultInvalid: JSON cannot say the result.
-        LimitExceeded: The result is too large.
-    """
+    """End the job of a token with success."""
     limit = runner.engine.config.max_result_bytes
 
     def outcome() -> Outcome:
@@ -49,13 +40,7 @@ async def complete(runner: Runs, token: object, result: Any) -> Completion:
 
 
 async def fail(runner: Runs, token: object, error: object, *, retryable: object) -> Completion:
-    """End the attempt of a token with failure; its retry policy says whether there is another one.
-
-    Raises:
-        TokenInvalid: There is no such token.
-        TokenExpired: Its time or its attempt is over.
-        ValueInvalid: The error is no text, or an empty one.
-    """
+    """End the attempt of a token with failure; its retry policy says whether there is another one."""
     if not isinstance(error, str) or not error:
         raise ValueInvalid(f"An error is a text that says what went wrong, not {error!r}.")
     if not isinstance(retryable, bool):
@@ -66,19 +51,19 @@ async def fail(runner: Runs, token: object, error: object, *, retryable: object)
 
 
 def settle_expired(runner: Runs) -> Callable[[list[Job]], list[Settlement]]:
-    """What is to be written about jobs of which nobody has told in time."""
+    """The settlements of jobs that nobody completed in time."""
     return lambda jobs: _told(runner, jobs, "expired", Outcome(JobEvent.RAISED, error=_NOBODY_TOLD))
 
 
 def settle_canceled(runner: Runs) -> Callable[[list[Job]], list[Settlement]]:
-    """What is to be written about jobs held outside that somebody canceled."""
+    """The settlements of jobs held outside that somebody canceled."""
     return lambda jobs: _told(runner, jobs, "canceled", Outcome(JobEvent.CANCELED))
 
 
 async def _redeem(
     runner: Runs, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
 ) -> Completion:
-    """Settle the job of a token; the outcome is only made, and checked, once the token is known to count."""
+    """Settle the job of a token; the outcome is only made and checked once the token is known to count."""
     token, store = token_of(text), runner.engine.store
 
     async def once() -> Redeemed | None:
@@ -102,5 +87,4 @@ def _told(runner: Runs, jobs: list[Job], told: Told, outcome: Outcome) -> list[S
 
 
 def _settled(runner: Runs, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
-    now, clock, keep = runner.now(), runner.engine.clock, runner.engine.keep
-    return [settle_anyhow(job, outcome, now, clock.random(), keep, tell_of_broken) for job in jobs]
+    return runner.engine.decide((job, outcome) for job in jobs)

@@ -20,7 +20,7 @@ from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.signature import Signature
-from penstock.outbox.meaning import Meaning
+from penstock.outbox.criteria import MessageCriteria
 from penstock.outbox.message import KIND_OF, TOPIC, Message, MessageKind, message_id
 from penstock.outbox.outbox import Outbox
 from penstock.reactive.evaluate import holds
@@ -65,7 +65,7 @@ class Messages:
         meanings: The declarations under which changes were captured before, by the numbers of their interests.
     """
 
-    def __init__(self, outbox: Outbox, dialect: Dialect, takes: HandlerInput, meaning: Meaning) -> None:
+    def __init__(self, outbox: Outbox, dialect: Dialect, takes: HandlerInput, meaning: MessageCriteria) -> None:
         self._outbox = outbox
         self._dialect = dialect
         self._takes = takes
@@ -93,7 +93,7 @@ class Messages:
         if text is None:
             return self._now
         if text not in self._earlier:
-            self._earlier[text] = ChangeRules(self._dialect, Meaning.parse(text))
+            self._earlier[text] = ChangeRules(self._dialect, MessageCriteria.parse(text))
         return self._earlier[text]
 
     def key(self, change: CapturedChange) -> str | None:
@@ -173,9 +173,9 @@ class Messages:
 
 
 class ChangeRules:
-    """Which changes are messages by a declaration, and of which kind."""
+    """Decides which changes are messages by a declaration, and of which kind."""
 
-    def __init__(self, dialect: Dialect, meaning: Meaning) -> None:
+    def __init__(self, dialect: Dialect, meaning: MessageCriteria) -> None:
         self._dialect = dialect
         self._condition = meaning.condition
         self._kinds = {} if meaning.condition is None else kinds_of((meaning.condition,))
@@ -238,7 +238,7 @@ def _plain(key: str | None) -> str | None:
 
 
 class HandlerInput:
-    """What a handler takes, by the annotation of its second parameter; DeclarationError if it takes anything else.
+    """The input of a handler, by the annotation of its second parameter; DeclarationError if that does not fit.
 
     Attributes:
         message: Whether it takes whole messages; otherwise the row, or the payload.

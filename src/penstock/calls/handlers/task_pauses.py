@@ -1,4 +1,4 @@
-"""Which reactive tasks start no runs now: paused, throttled, or stopped by their circuit breaker.
+"""The reactive tasks that start no runs now: paused, throttled, or stopped by their circuit breaker.
 
 Owns what this process knows. Pauses for all processes are stored with the tasks; workers write and read them.
 """

@@ -17,7 +17,7 @@ from penstock.calls.run.context import ActionCtx
 from penstock.calls.run.handler import run_handler
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Cancellation, Running
-from penstock.calls.run.threads import going_on
+from penstock.calls.run.threads import lingering
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction
@@ -85,11 +85,11 @@ class Batches:
         finally:
             if self._gathering.get(key) is gathering:
                 del self._gathering[key]
-        with going_on() as threads:
+        with lingering() as threads:
             outcomes = await self._outcomes(gathering)
         outcomes.sort(key=lambda one: one[0].doubtful)  # the others need not wait for these
         for running, outcome in outcomes:
-            running.going_on = threads
+            running.lingering = threads
             try:
                 ended = await end_of_marked(self._runner, running, outcome)
             except LeaseLost:
@@ -154,9 +154,9 @@ class Batches:
         if isinstance(result, Outcome):  # of a reactive task
             return result
         if isinstance(result, Exception):
-            return raised(self._runner, running.job, result, running.cancelled)
+            return raised(self._runner, running, result)
         try:
             text = result_text(self._runner, function, function.signature.check_result(result))
         except Exception as error:  # noqa: BLE001 - it is the job's outcome
-            return raised(self._runner, running.job, error, running.cancelled)
+            return raised(self._runner, running, error)
         return Outcome(JobEvent.RETURNED, result=text)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
-from penstock.calls.handlers.taskrows import known_generations, known_ids
+from penstock.calls.handlers.taskrows import Calls, known_generations, known_ids
 from penstock.calls.jobs.job import raised, returned
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
-from penstock.jobs.states import FINISHED, JobState
+from penstock.jobs.states import FINISHED
 from penstock.schema.table import definition_of
 from penstock.store.contract.session import Session
 from penstock.transaction.commit import commit_shared
@@ -32,7 +31,7 @@ _MOST = 200
 _MOST_SAVEPOINTS = 48  # PostgreSQL keeps 64 of a transaction in its cache
 _LONGEST = 0.01  # seconds after which a transaction takes on no more jobs
 _SLOW = 0.1  # seconds that a job may delay the others; then it runs alone
-_APART = 60.0  # seconds for which the jobs of its function run alone, too
+_ALONE_FOR = 60.0  # seconds for which the jobs of its function run alone, too
 _LANE_JOBS = 16
 _MOST_LANES = 4
 _LARGEST_STEP, _LEAST_STEP = 0.1, 0.002
@@ -41,8 +40,17 @@ _LARGEST_ARGUMENTS = 64 * 1024
 
 Ended = Callable[[Running, Outcome | None], Awaitable[None]]
 Alone = Callable[[Running], None]
-_End = tuple[Running, Outcome | None]
-_Done = tuple[Transaction, Settlement]
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A job in a shared transaction, with its checked arguments; once it has run, its outcome or what it commits."""
+
+    running: Running
+    function: AnyFunction
+    arguments: dict[str, Any]
+    outcome: Outcome | None = None
+    done: tuple[Transaction, Settlement] | None = None
 
 
 class Groups:
@@ -108,7 +116,7 @@ class Groups:
 
     async def _group(self, *, again: bool) -> bool:
         """Run some waiting jobs; False if nothing was committed."""
-        group: list[Running] = []
+        group: list[_Call] = []
 
         async def once(queue: int | None) -> None:
             await self._share(group, queue)
@@ -119,19 +127,20 @@ class Groups:
             self._part(group, error)
             return False
         except asyncio.CancelledError:  # the worker stops these, or a job cancelled its own task
-            for running in group:
-                if not running.stopped:
-                    self._alone(running)
+            for call in group:
+                if not call.running.stopped:
+                    self._alone(call.running)
             raise
         self._size = min(_MOST, self._size * _MORE)
         self._beside = min(_MOST_LANES, self._beside + self._step)
         self._step = min(_LARGEST_STEP, self._step * _MORE)
         return True
 
-    def _part(self, group: list[Running], error: Exception) -> None:
+    def _part(self, group: list[_Call], error: Exception) -> None:
         """Run the jobs of a failed transaction again: together, in smaller groups, or alone."""
+        again = [call.running for call in group]
         if isinstance(error, _Gone):
-            self._waiting.extendleft(reversed(group))
+            self._waiting.extendleft(reversed(again))
             return
         if isinstance(error, Conflict) and len(group) > 1:
             if int(self._beside) > 1:  # perhaps lanes conflict with each other, so grow slower
@@ -139,37 +148,39 @@ class Groups:
             else:
                 self._size = max(1.0, len(group) / 2)
             self._beside = 1.0
-            self._waiting.extendleft(reversed(group))
+            self._waiting.extendleft(reversed(again))
             return
-        if not group:  # no transaction could be begun
-            group = list(self._waiting)
+        if not again:  # no transaction could be begun
+            again = list(self._waiting)
             self._waiting.clear()
-        for running in group:
+        for running in again:
             self._alone(running)
 
-    async def _share(self, group: list[Running], queue: int | None) -> None:
+    async def _share(self, group: list[_Call], queue: int | None) -> None:
         """Run jobs in one transaction; `group` holds those that have not ended."""
-        calls = self._take(group)
-        generations = await known_generations(self._runner.engine, [(call.function, call.arguments) for call in calls])
+        self._take(group)
+        asked = [(call.function, call.arguments) for call in group]
+        generations = await known_generations(self._runner.engine, asked)
         session = await self._runner.attempts.begin_write(queue, for_ever=True)
-        ended: list[_End] = []
         shared: Shared | None = None
         try:
             shared = Shared(session, await self._ordered(session))
             shared.generations = generations
-            await self._know(shared, calls)
-            done = await self._run(shared, calls, group, ended)
+            await self._know(shared, asked)
+            await self._run(shared, group)
+            done = [call.done for call in group if call.done is not None]
             if done:
                 transactions, settlements = zip(*done, strict=True)
-                await commit_shared(shared, transactions, group[0].lease, settlements)
-                self._tell(ended, {settlement.id: settlement.state for settlement in settlements})
+                await commit_shared(shared, transactions, group[0].running.lease, settlements)
+                self._log_ends(group)
         finally:
             await session.rollback()
             if shared is not None and shared.found:
                 self._runner.engine.statements.ordered |= shared.found
+        ended = list(group)
         group.clear()
-        for running, outcome in ended:
-            await self._ended(running, outcome)
+        for call in ended:
+            await self._ended(call.running, call.outcome)
 
     async def _ordered(self, session: Session) -> frozenset[str]:
         """The tables each of whose changes counts. Where updates are never merged, the database is asked each time."""
@@ -178,17 +189,17 @@ class Groups:
             await engine.learn_order(session)
         return engine.statements.ordered
 
-    def _tell(self, ended: Sequence[_End], states: Mapping[UUID, JobState]) -> None:
-        """Log the jobs that ended with the transaction."""
+    def _log_ends(self, group: Sequence[_Call]) -> None:
         journal, now = self._runner.engine.journal, self._runner.now()
-        for running, outcome in ended:
-            state = states.get(running.job.id)
-            if outcome is None and running.job.on_complete is None and state in FINISHED:
-                journal.ended(running.job, state, now)
+        for call in group:
+            if call.done is None or call.running.job.on_complete is not None:
+                continue
+            if (state := call.done[1].state) in FINISHED:  # and was not put off
+                journal.ended(call.running.job, state, now)
 
-    def _take(self, group: list[Running]) -> list[_Call]:
-        """The next waiting jobs with their arguments; they end in this lane now."""
-        calls, lane = list[_Call](), asyncio.current_task()
+    def _take(self, group: list[_Call]) -> None:
+        """Take the next waiting jobs; they end in this lane now."""
+        lane = asyncio.current_task()
         assert lane is not None  # noqa: S101 - it runs in one
         while self._waiting and len(group) < self._size:
             running = self._waiting.popleft()
@@ -202,57 +213,53 @@ class Groups:
                 self._alone(running)  # so that its own error is told
                 continue
             running.task = lane
-            group.append(running)
-            calls.append(_Call(running, function, arguments))
-        return calls
+            group.append(_Call(running, function, arguments))
 
-    async def _know(self, shared: Shared, calls: Sequence[_Call]) -> None:
+    async def _know(self, shared: Shared, asked: Calls) -> None:
         """Read in one statement the rows whose ids are arguments or keys of task runs. SQLite reads them one by one."""
         engine = self._runner.engine
         if not engine.store.dialect.any_of:
             return
-        keys = known_ids(engine, [(call.function, call.arguments) for call in calls])
-        for call in calls:
-            for name, table in call.function.signature.ids.items():
-                if name in call.arguments:
-                    keys.setdefault(table, {})[str(call.arguments[name])] = None
+        keys = known_ids(engine, asked)
+        for function, arguments in asked:
+            for name, table in function.signature.ids.items():
+                if name in arguments:
+                    keys.setdefault(table, {})[str(arguments[name])] = None
         for table, found in keys.items():
             statements = engine.statements.of(table, definition_of(table))
             if len(found) > 1 and statements.piece_rows(len(found)) == len(found):
                 await shared.know(statements, list(found))
 
-    async def _run(self, shared: Shared, calls: list[_Call], group: list[Running], ended: list[_End]) -> list[_Done]:
-        """Run jobs one after another while they are quick; what they commit. Raises _Gone if a job has to run alone."""
+    async def _run(self, shared: Shared, group: list[_Call]) -> None:
+        """Run jobs one after another while they are quick; the rest waits again. Raises _Gone if one must run alone."""
         machine, now = self._runner.engine.machine, self._runner.now()
         until = machine.monotonic() + _LONGEST
-        done: list[_Done] = []
         timer = asyncio.timeout(_LONGEST + _SLOW)
         call = None
         try:
             async with timer:
-                for place, call in enumerate(calls):
+                for place, call in enumerate(group):
                     if place and (machine.monotonic() > until or shared.savepoints >= _MOST_SAVEPOINTS):
-                        self._waiting.extendleft(reversed(group[place:]))
+                        self._waiting.extendleft(one.running for one in reversed(group[place:]))
                         del group[place:]
-                        self._size = max(
-                            place, self._size / 2
-                        )  # as rows that were read for waiting jobs are read again
+                        self._size = max(place, self._size / 2)  # the rows of waiting jobs are read again
                         break
-                    await self._run_one(shared, call, now, done, ended)
+                    await self._run_one(shared, call, now)
         except BaseException as error:
             task = asyncio.current_task()
             if not timer.expired() and (isinstance(error, Exception) or task is None or task.cancelling()):
                 raise
         else:
             if not timer.expired():
-                return done
+                return
         if call is not None:
-            self._slow[call.function.name] = machine.monotonic() + _APART
-            group.remove(call.running)
+            self._slow[call.function.name] = machine.monotonic() + _ALONE_FOR
+            group.remove(call)
             self._alone(call.running)
         raise _Gone
 
-    async def _run_one(self, shared: Shared, call: _Call, now: datetime, done: list[_Done], ended: list[_End]) -> None:
+    async def _run_one(self, shared: Shared, call: _Call, now: datetime) -> None:
+        """Run one job in its part."""
         runner, running, function = self._runner, call.running, call.function
         if running.moment is None:
             running.moment = now, runner.engine.clock.seed()
@@ -267,11 +274,10 @@ class Groups:
             raise
         except Exception as error:  # noqa: BLE001 - it is the job's outcome
             await part.undo()
-            ended.append((running, raised(runner, running.job, error, running.cancelled)))
+            call.outcome = raised(runner, running, error)
         else:
             part.keep(transaction.rows)
-            done.append((transaction, settlement))
-            ended.append((running, None))
+            call.done = transaction, settlement
         if shared.failure is not None:
             raise shared.failure
         runner.engine.journal.ran(running.job, runner.engine.machine.monotonic() - begun)
@@ -283,12 +289,3 @@ class Groups:
 
 class _Gone(Exception):
     """A job has left its shared transaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A job with its function and checked arguments."""
-
-    running: Running
-    function: AnyFunction
-    arguments: dict[str, Any]

@@ -22,8 +22,8 @@ from penstock.calls.jobs.permit import Withdrawn
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Cancellation, Running
-from penstock.calls.run.threads import apart
+from penstock.calls.run.running import Running
+from penstock.calls.run.threads import offload
 from penstock.errors import (
     CallTimeout,
     ContextError,
@@ -37,7 +37,7 @@ from penstock.errors import (
 )
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Ending, Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import completed, of_no_use, settle, settle_anyhow
+from penstock.jobs.settle import completed, of_no_use, settle
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
@@ -105,7 +105,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
         void = runner.engine.store.tokens.void
         if running.issued and not await runner.patiently(lambda: void(job.id, job.attempt), for_ever=True):
             return None  # an external system has completed it already
-        return raised(runner, job, error, running.cancelled)
+        return raised(runner, running, error)
 
 
 async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
@@ -114,7 +114,7 @@ async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outc
     if function.kind is FunctionKind.MUTATION:
         await _run_mutation(runner, function, running)
         return None
-    arguments = await apart(len(job.args), lambda: function.signature.check_json(job.args))
+    arguments = await offload(len(job.args), lambda: function.signature.check_json(job.args))
     if function.kind is FunctionKind.QUERY:
         result = await runner.query(function, arguments, work=running.work)
     else:
@@ -126,7 +126,7 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     """Run a job's on_complete if its attempt was the last; the outcome that is still to be settled."""
     engine, job, settled = runner.engine, running.job, None
     if outcome is not None:
-        settled = settle_anyhow(job, outcome, runner.now(), engine.clock.random(), engine.keep, tell_of_broken)
+        (settled,) = engine.decide([(job, outcome)])
         if settled.ending is None:
             return outcome
         job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
@@ -184,13 +184,14 @@ async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
         ) from error
 
 
-def raised(runner: Runner, job: Job, error: Exception, cancelled: Cancellation) -> Outcome:
+def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
     """The outcome of an attempt that raised."""
+    job = running.job
     if isinstance(error, Withdrawn):
         return Outcome(JobEvent.HANDED_BACK)
     if isinstance(error, Overloaded) and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0):
         return replace(_parked(job, f"Overloaded: {error}"), keeps_turn=True)  # so another worker need not take it
-    if cancelled.is_set():
+    if running.cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
     if isinstance(error, TaskConditionFailed) and job.options.task is not None:
         return Outcome(JobEvent.SKIPPED, error=failure(error).error)
@@ -264,7 +265,7 @@ async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, exec
     """Run a mutation that settles its job in its own commit."""
 
     async def check() -> dict[str, Any]:
-        return await apart(len(args), lambda: function.signature.check_json(args))
+        return await offload(len(args), lambda: function.signature.check_json(args))
 
     await runner.mutation(function, check, execution=execution)
 

@@ -1,6 +1,6 @@
-"""``with_lock``: what is done while a lock is held, in a task or in a thread.
+"""``with_lock``: code that runs while a lock is held, in a task or in a thread.
 
-Owns the words, their checks at the door, and what becomes of the block when its lock is lost.
+Owns the checks of its arguments, and the end of the block when its lock is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.locks.held import Ask, Holding
+from penstock.calls.locks.locks import Ask, Holding
 from penstock.calls.run.bridge import Wait
 from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LockLost, ValueInvalid
@@ -153,13 +153,13 @@ class LockBlock:
     # ----- steps
 
     def _interrupt(self) -> None:
-        """The lock is lost: what is done under it ends."""
+        """Cancel the block: its lock is lost."""
         if self._task is not None:
             self._interrupted = True
             self._task.cancel()
 
     async def _is_cancelled_yet(self) -> bool:
-        """Wait for a cancellation that was asked for and has not come, so that it does not come behind the block."""
+        """Wait for a cancellation that was asked for and has not come, so that it does not come after the block."""
         try:
             await self._machine.sleep(0)
         except asyncio.CancelledError:
@@ -215,11 +215,7 @@ async def check_fence(calls: JobCalls, key: object, fence: object) -> None:
 
 
 def refuse_in_transaction() -> NoReturn:
-    """What ``ctx.with_lock`` does in queries and mutations.
-
-    Raises:
-        ContextError: Always.
-    """
+    """Raise the `ContextError` of ``ctx.with_lock`` in queries and mutations."""
     raise ContextError(
         "A transaction takes no locks: it is isolated already, and waiting in it would block others.",
         fix="Take the lock in the action or the program that calls it, and use ctx.check_fence here.",
@@ -227,11 +223,7 @@ def refuse_in_transaction() -> NoReturn:
 
 
 def checked_key(key: object) -> str:
-    """A key.
-
-    Raises:
-        ValueInvalid: It cannot be one.
-    """
+    """A valid key, or `ValueInvalid`."""
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY or not key.isprintable():
         raise ValueInvalid(
             f"The key of a lock is a text of 1 to {_LONGEST_KEY} printable characters, not {key!r:.300}.",

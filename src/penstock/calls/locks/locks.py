@@ -1,6 +1,6 @@
-"""Locks of a running app: taken in the database, renewed while they are held, lost if that fails, and given back.
+"""Locks of a running app: taken in the database, renewed while they are held, and released.
 
-Owns the waiting and the renewing. `blocks` runs what is done under a lock; the store says who has it.
+Owns waiting and renewing. `blocks` runs the code under a lock; the store decides who holds it.
 """
 
 from __future__ import annotations
@@ -9,37 +9,121 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from penstock.calls.locks.held import Ask, Holding
 from penstock.calls.run.engine import Engine
-from penstock.errors import ContextError, DatabaseUnavailable, LockTaken, PenstockError, TryAgain
+from penstock.clock import Clock
+from penstock.errors import ContextError, DatabaseUnavailable, LockLost, LockTaken, PenstockError, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.store.contract.locks import LockRow
 
 T = TypeVar("T")
 
-# Parts of a lease, counted from when it was taken or renewed last: when it is renewed, how soon that is tried again,
-# and when a holder who could not renew it gives up, so that what it does under the lock has time to end.
+# Parts of a lease since it was taken or renewed: when to renew it, how soon to try that again, and when a holder who
+# could not renew it gives up, so that its code under the lock has time to end.
 _RENEW_PART = 1 / 3
 _AGAIN_PART = 0.05
 _TRUST_PART = 0.8
 
-_FIRST_LOOK, _LAST_LOOK, _LESS_OFTEN = 0.05, 1.0, 1.6  # seconds between looks of who hears nothing
-_FIRST_REST, _LAST_REST = 0.005, 0.1  # seconds that who hears much rests at least, as most of it is not about locks
-_TURN, _COURTESY = 0.1, 0.05  # seconds for which a process keeps what others want, and then leaves it to them
+_FIRST_LOOK, _LAST_LOOK, _LESS_OFTEN = 0.05, 1.0, 1.6  # seconds between looks of a waiter who hears nothing
+_FIRST_REST, _LAST_REST = (
+    0.005,
+    0.1,
+)  # seconds of rest at least for a waiter who hears much: most signals are not about locks
+_TURN, _COURTESY = 0.1, 0.05  # seconds for which a process keeps a lock that others want, and then leaves it to them
 _MOST_TURNS = 1_000
 _RELEASE_AGAIN = 0.1
+_LATE = "it could not be renewed in time"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for a lock.
+
+    Attributes:
+        wait: How many seconds to wait for it.
+        attempt: Its own number: whether it has the lock is known by that.
+        holder: The name of the holder, for people.
+        owner: The task or the thread that asks.
+    """
+
+    key: str
+    wait: float
+    lease: timedelta
+    attempt: UUID
+    holder: str
+    owner: object
+
+
+class Holding:
+    """A lock that was taken.
+
+    Attributes:
+        ask: The request.
+        fence: The fencing token of this holder.
+        trusted_until: Until when nobody else can have it, by the monotonic clock.
+        over: Set when it is lost, or about to be released.
+        told: Called when it is lost.
+        keeper: The task that renews it.
+    """
+
+    def __init__(self, ask: Ask, fence: int, trusted_until: float, clock: Clock) -> None:
+        self.ask = ask
+        self.fence = fence
+        self.trusted_until = trusted_until
+        self.over = asyncio.Event()
+        self.told: Callable[[], None] | None = None
+        self.keeper: asyncio.Task[None] | None = None
+        self._clock = clock
+        self._reason = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it may have another holder by now. What is lost stays lost."""
+        return bool(self._reason) or (not self.over.is_set() and self._clock.monotonic() >= self.trusted_until)
+
+    @property
+    def loss(self) -> LockLost:
+        """The error to raise when it is lost."""
+        return LockLost(
+            f"The lock {self.ask.key!r} was lost: {self._reason or _LATE}.",
+            fix="Start again under a new lock. Refuse late writes with ctx.check_fence.",
+            key=self.ask.key,
+            fence=self.fence,
+        )
+
+    async def wait_lost(self, seconds: float | None) -> bool:
+        """Wait until it is lost or about to be released, at most this many seconds; whether it is lost."""
+        if seconds is None:
+            await self.over.wait()
+        else:
+            await self._clock.wait(self.over, seconds)
+        return self.lost
+
+    def lose(self, reason: str = _LATE) -> None:
+        """Note that it is lost."""
+        if self._reason:
+            return
+        self._reason = reason
+        self.over.set()
+        log_event("lock.lost", logging.WARNING, key=self.ask.key, fence=self.fence, reason=reason)
+        if self.told is not None:
+            self.told()
+
+    def end(self) -> None:
+        """Stop renewing it: it is about to be released."""
+        self.told = None
+        if self.lost:
+            self.lose()
+        self.over.set()
 
 
 class Locks:
-    """The locks that a running app holds, and waits for.
-
-    Args:
-        engine: Store and clock.
-    """
+    """The locks that a running app holds and waits for."""
 
     def __init__(self, engine: Engine) -> None:
         self._store = engine.store
@@ -47,20 +131,15 @@ class Locks:
         self._machine = engine.machine
         self._held: set[Holding] = set()
         self._lines: dict[str, deque[asyncio.Event]] = {}
-        self._turns: dict[str, float] = {}  # since when this process takes a lock again and again that others want
-        self._taking: dict[UUID, asyncio.Task[LockRow]] = {}  # what of each attempt is on its way
+        self._turns: dict[str, float] = {}  # since when this process retakes a lock that others want
+        self._taking: dict[UUID, asyncio.Task[LockRow]] = {}  # the statement in flight of each attempt
         self._beside: set[asyncio.Task[Any]] = set()
         self._idle = asyncio.Event()
 
     # ----- taking
 
     async def acquire(self, ask: Ask) -> Holding:
-        """Take a lock, waiting for it as long as is asked.
-
-        Raises:
-            LockTaken: It had another holder all the time.
-            ContextError: Who asks holds it already.
-        """
+        """Take a lock, waiting for it as long as asked; `LockTaken` if another held it all the time."""
         for held in self._held:
             if held.ask.key == ask.key and held.ask.owner == ask.owner and not held.lost:
                 raise ContextError(
@@ -71,7 +150,7 @@ class Locks:
             holding = await self._wait_for(ask)
         except LockTaken:
             raise
-        except BaseException:  # perhaps it was taken, and nobody heard the answer
+        except BaseException:  # perhaps it was taken, and the answer got lost
             self._do_beside(self._withdraw(ask))
             raise
         self._held.add(holding)
@@ -97,7 +176,7 @@ class Locks:
                 del self._lines[ask.key]
 
     async def _look_until(self, ask: Ask, until: float) -> Holding:
-        """Take a lock as soon as that can be."""
+        """Take a lock as soon as it is free."""
         heard, pause, rest = asyncio.Event(), _FIRST_LOOK, _FIRST_REST
         await self._leave_to_others(ask.key)
         self._store.signals.subscribe(heard)
@@ -123,7 +202,7 @@ class Locks:
             self._store.signals.unsubscribe(heard)
 
     def _look_after(self, row: LockRow | None, pause: float) -> float:
-        """Seconds until the next look; with chance, so that those who wait do not all look at once."""
+        """Seconds until the next look; with jitter, so that waiters do not all look at once."""
         pause *= 0.75 + 0.5 * self._clock.random()
         if row is None:
             return pause
@@ -131,14 +210,10 @@ class Locks:
         return min(pause, max(runs_out, 0.0) + _FIRST_REST * (1 + self._clock.random()))
 
     async def _try_once(self, ask: Ask) -> Holding:
-        """Take a lock if it is free.
-
-        Raises:
-            LockTaken: It is not.
-        """
+        """Take a lock if it is free, or raise `LockTaken`."""
         try:
             found = await self._try(ask)
-        except DatabaseUnavailable:  # such as over a connection that was cut while nobody used it
+        except DatabaseUnavailable:  # such as an idle connection that was cut
             found = await self._try(ask)
         if isinstance(found, Holding):
             return found
@@ -153,13 +228,13 @@ class Locks:
         )
 
     async def _try(self, ask: Ask) -> Holding | LockRow:
-        """Take a lock if it is free: the lock, or how it stands."""
+        """Take a lock if it is free: the lock, or the row of its holder."""
         before = self._clock.monotonic()
-        await self._store.synchronize()  # whether it has run out, all machines must see alike
+        await self._store.synchronize()  # all machines must agree whether it has expired
         now = self._clock.now()
         take = self._store.locks.take(ask.key, ask.attempt, ask.holder, ask.lease, now)
         taking = self._taking[ask.attempt] = self._do_beside(take)
-        row = await asyncio.shield(taking)  # a statement that is given up could still take it, after it was withdrawn
+        row = await asyncio.shield(taking)  # a cancelled statement could still take it, after it was withdrawn
         del self._taking[ask.attempt]
         if row.attempt != ask.attempt:
             return row
@@ -169,7 +244,7 @@ class Locks:
         return Holding(ask, row.fence, before + (row.expires_at - now).total_seconds() * _TRUST_PART, self._clock)
 
     async def _leave_to_others(self, key: str) -> None:
-        """Pause if this process has had a lock for its turn, so that others who wait for it hear that it is free."""
+        """Pause if this process has had a lock for its turn, so that waiters elsewhere hear that it is free."""
         since = self._turns.get(key)
         if since is not None and self._machine.monotonic() - since > _TURN:
             await self._machine.sleep(_COURTESY)
@@ -178,7 +253,7 @@ class Locks:
     # ----- keeping
 
     async def _keep(self, holding: Holding) -> None:
-        """Renew a lock until it is given back or lost."""
+        """Renew a lock until it is released or lost."""
         lease = holding.ask.lease.total_seconds()
         due = holding.trusted_until - lease * (_TRUST_PART - _RENEW_PART)
         while not await self._clock.wait(holding.over, max(0.0, due - self._clock.monotonic())):
@@ -188,7 +263,7 @@ class Locks:
                 holding.lose()
 
     async def _renew(self, holding: Holding) -> bool:
-        """Renew a lock; whether that is done."""
+        """Renew a lock; whether that succeeded."""
         before, ask = self._clock.monotonic(), holding.ask
         left = holding.trusted_until - before
         if left <= 0:
@@ -206,7 +281,7 @@ class Locks:
         else:
             reason = "it has another holder, or was taken away"
         if holding.over.is_set():
-            return True  # it is being given back, which may be why it was not found
+            return True  # it is being released, which may be why it was not found
         if not held:
             holding.lose(reason)
         elif not holding.lost:  # the answer has come in time
@@ -216,9 +291,9 @@ class Locks:
     # ----- giving back
 
     async def release(self, holding: Holding) -> None:
-        """Give a lock back, also if the caller is cancelled meanwhile; it may turn out to be lost.
+        """Release a lock, also if the caller is cancelled meanwhile; it may turn out to be lost.
 
-        Nobody waits for the end of one that is known to be lost: perhaps the database is away.
+        Nobody waits for the release of a lost one: perhaps the database is away.
         """
         holding.end()
         releasing = self._do_beside(self._release(holding))
@@ -229,7 +304,7 @@ class Locks:
         key, fence = holding.ask.key, holding.fence
         attempts, row = 0, None
         try:
-            async with asyncio.timeout(holding.ask.lease.total_seconds()):  # then it has run out by itself
+            async with asyncio.timeout(holding.ask.lease.total_seconds()):  # then it has expired by itself
                 while True:
                     attempts += 1
                     try:
@@ -237,7 +312,7 @@ class Locks:
                         break
                     except TryAgain:
                         await self._machine.sleep(_RELEASE_AGAIN)
-            if row is None and attempts == 1:  # a later attempt may find what an earlier one has done
+            if row is None and attempts == 1:  # a later attempt may find that an earlier one has released it
                 holding.lose("it had another holder, or was taken away")
         except (PenstockError, TimeoutError) as error:
             log_event("lock.not_released", logging.WARNING, key=key, fence=fence, error=error)
@@ -246,7 +321,7 @@ class Locks:
             self._free(key, row)
 
     async def _withdraw(self, ask: Ask) -> None:
-        """Give a lock back if it was taken, and its taker has gone."""
+        """Release a lock if it was taken after its taker has gone."""
         taking = self._taking.pop(ask.attempt, None)
         if taking is not None:
             await asyncio.gather(taking, return_exceptions=True)
@@ -256,7 +331,7 @@ class Locks:
             log_event("lock.not_released", logging.WARNING, key=ask.key, fence=None, error=error)
 
     def _free(self, key: str, row: LockRow | None) -> None:
-        """Tell those who wait, here or elsewhere."""
+        """Tell the waiters, here or elsewhere."""
         if row is not None and row.wanted:
             self._store.signals.notify()
         else:
@@ -265,7 +340,7 @@ class Locks:
             self._idle.set()
 
     def _do_beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something to its end, whoever goes away meanwhile."""
+        """Do something to its end, even if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
@@ -274,7 +349,7 @@ class Locks:
     # ----- the end
 
     async def close(self, grace_left: Callable[[], float]) -> None:
-        """Let what is done under locks end, within the grace time, and give the locks back."""
+        """Let code under locks end within the grace time, and release the locks."""
         for holding in list(self._held):
             holding.lose("the backend is being closed")
         self._idle.clear()

@@ -11,7 +11,7 @@ from typing import TypeVar
 from penstock.calls.run.admission import Admission
 from penstock.calls.run.engine import Engine
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
-from penstock.jobs.waits import Exponential, backoff
+from penstock.jobs.retry import Exponential, backoff
 from penstock.store.contract.session import Session
 
 R = TypeVar("R")

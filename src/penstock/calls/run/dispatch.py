@@ -13,7 +13,7 @@ from typing import Any
 from penstock.calls.run.containment import contained
 from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Encode, QueryRun, Runner
-from penstock.calls.run.threads import apart
+from penstock.calls.run.threads import offload
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
 
@@ -88,7 +88,7 @@ class Dispatch:
             DatabaseUnavailable: The database was lost.
         """
         size = sum(len(args) for _, args, _ in calls)
-        found: list[Any] = await apart(size, lambda: [self._prepared(*call) for call in calls])
+        found: list[Any] = await offload(size, lambda: [self._prepared(*call) for call in calls])
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
         async with self._admitted("A batch of queries"):
             results = await self._runner.queries(list(runs.values()))
@@ -153,7 +153,7 @@ class Dispatch:
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
     with _at_the_door():
-        return await apart(len(args), lambda: function.signature.check_json(args))
+        return await offload(len(args), lambda: function.signature.check_json(args))
 
 
 @contextmanager

@@ -13,13 +13,15 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 
 from penstock.calls.handlers.task_pauses import TaskPauses
-from penstock.calls.journal import Journal
+from penstock.calls.journal import Journal, tell_of_broken
 from penstock.calls.run.processes import Processes
 from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
+from penstock.jobs.job import Job, Outcome, Settlement
+from penstock.jobs.settle import settle_anyhow
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
 from penstock.pools.rates import RateLimit
@@ -82,7 +84,7 @@ class Engine:
     def thread(self, function: AnyFunction | None, depth: int, *, nested: bool = False) -> Turn:
         """A place in a thread for a function written with def, to be held with ``async with``; None for any other.
 
-        What takes a lock of the database takes its place first, so that nobody who holds a lock waits for a thread.
+        A function takes its place before it locks anything, so that no holder of a lock waits for a thread.
         Each kind of function, and each depth of nested calls, has threads of its own, so that slow queries do not hold
         up mutations, and a function that waits for another one never holds the thread which that one needs.
 
@@ -105,6 +107,11 @@ class Engine:
     async def learn_order(self, session: OpenTransaction | None = None) -> None:
         """Learn of which tables each change counts, so that changes are written in their order."""
         self.statements.ordered = await self.store.interests.each_of(self.statements.tables, session)
+
+    def decide(self, outcomes: Iterable[tuple[Job, Outcome]]) -> list[Settlement]:
+        """The settlements of jobs with these outcomes; a job that cannot be read is logged and ends as failed."""
+        now, chance, keep = self.clock.now(), self.clock.random, self.keep
+        return [settle_anyhow(job, outcome, now, chance(), keep, tell_of_broken) for job, outcome in outcomes]
 
     @property
     def keep(self) -> timedelta:

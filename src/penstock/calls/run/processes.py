@@ -1,39 +1,46 @@
-"""Processes for CPU-bound actions. Only names and JSON cross between processes, for results and errors alike.
+"""Processes for CPU-bound actions. Only names and JSON cross between processes, so that what arrives runs no code.
 
 Each process runs one action at a time, and is killed once nobody waits for that action. The process imports the
-action's module and calls its handler with a ctx that knows time and chance but no database.
+action's module and calls its handler with a ctx that knows time and chance but no database. penstock's errors keep
+their facts, an ApplicationError its data, Python's own errors their text. Any other becomes a RuntimeError with its
+name. The traceback arrives as a note.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import builtins
 import importlib
 import json
 import multiprocessing
 import signal
 import sys
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from penstock.calls.run.remote import failure_of, failure_text
+from pydantic_core import to_jsonable_python
+
+from penstock import errors
 from penstock.calls.run.running import no_work
 from penstock.calls.run.threads import Threads
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
-from penstock.errors import WorkerLost
+from penstock.errors import ApplicationError, PenstockError, Snooze, WorkerLost
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import JobId
 from penstock.jobs.work import Work
+from penstock.observe.errortext import message_of, trace_text
 from penstock.transaction.words import NotInThisCtx
 
 _RETURNED = b"+"
 _RAISED = b"-"
 _ENDS_WITHIN = 1.0
+_LONGEST = 10_000
 
 
 class ProcessCtx:
@@ -90,7 +97,7 @@ class Processes:
         """Run an action's handler on JSON arguments; its result as JSON. Cancelling this kills the process.
 
         Raises:
-            WorkerLost: The process died. Errors of the action are raised as `remote` makes them.
+            WorkerLost: The process died. Errors of the action are raised as they are, as far as JSON can say them.
         """
         module, file = _home(function)
         request = json.dumps([module, file, function.handler.__name__, _work_json(work)]).encode()
@@ -110,7 +117,7 @@ class Processes:
                 else:
                     self._remove(process)
         if answer.startswith(_RAISED):
-            raise failure_of(answer[1:])
+            raise _failure_of(answer[1:])
         return answer[1:]
 
     async def close(self, seconds: float) -> list[str]:
@@ -228,7 +235,7 @@ def _answer(where: bytes, args: bytes) -> bytes:
         result = function.handler(ProcessCtx(_work(work)), **function.signature.check_json(args))
         return _RETURNED + function.signature.result_json(function.signature.check_result(result))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
-        return _RAISED + failure_text(error)
+        return _RAISED + _failure_text(error)
 
 
 def _import(module: str, file: str) -> Any:
@@ -239,3 +246,62 @@ def _import(module: str, file: str) -> Any:
             raise
         sys.path.insert(0, str(Path(file).parent))
         return importlib.import_module(module)
+
+
+# ----- errors from one process to the other
+
+
+def _failure_text(error: BaseException) -> bytes:
+    """An error as JSON."""
+    return json.dumps({**_told(error), "traceback": trace_text(error)[-_LONGEST:]}).encode()
+
+
+def _failure_of(text: bytes) -> Exception:
+    """The error of such a JSON."""
+    told: dict[str, Any] = json.loads(text)
+    error = _made(told)
+    error.add_note(f"In the other process:\n{told['traceback']}")
+    return error
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, ApplicationError):
+        try:
+            return {"kind": "ApplicationError", "data": to_jsonable_python(error.data)}
+        except ValueError as refused:
+            what = f"The data of an ApplicationError cannot be said in JSON: {refused}."
+            return {"kind": "ResultInvalid", "what": what, "fix": "", "facts": {}}
+    if isinstance(error, PenstockError):
+        # Of a class that a program has derived, the nearest of penstock's own.
+        kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        facts = to_jsonable_python(error.facts, fallback=repr)
+        return {"kind": kind, "what": error.what, "fix": error.fix, "facts": facts}
+    return {
+        "builtin": type(error).__module__ == "builtins",
+        "name": type(error).__name__,
+        "message": message_of(error)[:_LONGEST],
+    }
+
+
+def _made(told: dict[str, Any]) -> Exception:
+    if "message" in told:
+        return _foreign(told["name"], told["message"], builtin=told["builtin"])
+    if told["kind"] == "ApplicationError":
+        return ApplicationError(told["data"])
+    facts = told["facts"]
+    if told["kind"] == "Snooze":
+        delay = None if facts["delay"] is None else timedelta(seconds=facts["delay"])
+        until = None if facts["until"] is None else datetime.fromisoformat(facts["until"])
+        return Snooze(delay, until=until, reason=told["what"])
+    kind: type[PenstockError] = getattr(errors, told["kind"])
+    return kind(told["what"], fix=told["fix"], **facts)
+
+
+def _foreign(name: str, message: str, *, builtin: bool) -> Exception:
+    kind = getattr(builtins, name, None) if builtin else None
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with suppress(TypeError):  # not all are made of a text
+            error = kind(message)
+            if str(error) == message:
+                return error
+    return RuntimeError(f"{name}: {message}")

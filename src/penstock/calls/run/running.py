@@ -21,7 +21,7 @@ Moment = tuple[datetime, int]  # the time and the seed of an execution, which it
 
 
 class Cancellation:
-    """Whether someone asked for something to stop. Of the many that nobody waits for, none makes an event."""
+    """A request to stop. It makes an event only once somebody waits for it, since most jobs never do."""
 
     __slots__ = ("_event", "_is_set")
 
@@ -69,7 +69,7 @@ class Running:
         issued: Whether a token was asked for.
         held: Whether there is one, so that an outside system may complete the job.
         doubtful: Whether its handler may have marked it as done, in a transaction of which nobody tells the end.
-        going_on: What goes on of it in threads when it has ended, as nothing ends these from outside.
+        lingering: The threads in which it goes on after it has ended, as nothing ends these from outside.
         task: In which it runs, from when it is started.
     """
 
@@ -88,12 +88,12 @@ class Running:
     issued: bool = False
     held: bool = False
     doubtful: bool = False
-    going_on: Sequence[Future[Any]] = ()
+    lingering: Sequence[Future[Any]] = ()
     task: asyncio.Task[None] = field(init=False)
 
     @property
     def work(self) -> Work:
-        """What functions see of the attempt."""
+        """The attempt as functions see it."""
         return Work(job_id(self.job.id), self.job.attempt, self.deadline, self.begin)
 
     async def begin(self, session: Session | None = None) -> None:
@@ -109,7 +109,7 @@ class Running:
 
 
 def no_work() -> ContextError:
-    """What ``ctx.work`` raises where no job runs."""
+    """The error of ``ctx.work`` where no job runs."""
     return ContextError(
         "ctx.work was used in a call that is not a job.", fix="Look at ctx.is_job first, or enqueue the function."
     )

@@ -24,19 +24,19 @@ R = TypeVar("R")
 _LARGE = 16 * 1024
 _MOMENT = 1.0  # seconds in which an abandoned function mostly ends: its statement is cut off, its next call refused
 
-_APART = ThreadPoolExecutor(1, "penstock-apart")  # only one, since reading JSON holds the interpreter
-_GOING_ON: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar("going_on", default=None)
+_OFFLOAD = ThreadPoolExecutor(1, "penstock-offload")  # only one, since reading JSON holds the interpreter
+_LINGERING: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar("lingering", default=None)
 
 
 @contextmanager
-def going_on() -> Iterator[list[Future[Any]]]:
+def lingering() -> Iterator[list[Future[Any]]]:
     """The functions that go on in threads after their callers in this block have given up."""
     noted: list[Future[Any]] = []
-    token = _GOING_ON.set(noted)
+    token = _LINGERING.set(noted)
     try:
         yield noted
     finally:
-        _GOING_ON.reset(token)
+        _LINGERING.reset(token)
 
 
 class Threads:
@@ -55,7 +55,7 @@ class Threads:
         self._started = 0
         self._waiting: deque[tuple[Place, asyncio.Future[None]]] = deque()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._given_up: list[str] = []
+        self._abandoned: list[str] = []
         self._stuck = False
         self._soon_stuck: asyncio.TimerHandle | None = None
         self._taken: list[str] = []
@@ -100,16 +100,16 @@ class Threads:
             threading.Thread(target=_work, args=(self._work,), name=name, daemon=True).start()
         self._work.put(work)
 
-    def give_up(self, place: Place) -> None:
+    def abandon(self, place: Place) -> None:
         """Note that the caller has gone, but the work goes on."""
-        self._given_up.append(place.what)
-        if len(self._given_up) == self._count and not self._patient:
+        self._abandoned.append(place.what)
+        if len(self._abandoned) == self._count and not self._patient:
             self._soon_stuck = asyncio.get_running_loop().call_later(_MOMENT, self._refuse_all)
 
-    def release(self, place: Place, *, given_up: bool = False) -> None:
+    def release(self, place: Place, *, abandoned: bool = False) -> None:
         self._taken.remove(place.what)
-        if given_up:
-            self._given_up.remove(place.what)
+        if abandoned:
+            self._abandoned.remove(place.what)
         self._stuck = False
         if self._soon_stuck is not None:
             self._soon_stuck.cancel()
@@ -149,7 +149,7 @@ class Threads:
         self._free += 1
 
     def _refusal(self, place: Place) -> Overloaded:
-        functions = ", ".join(sorted(set(self._given_up)))
+        functions = ", ".join(sorted(set(self._abandoned)))
         return Overloaded(
             f"{place.what} found no thread: all {self._count} are busy with timed-out calls of {functions} that "
             "have not ended.",
@@ -182,10 +182,10 @@ class Place:
 
         def ended(_: Future[Any]) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(lambda: self._threads.release(self, given_up=True))
+                loop.call_soon_threadsafe(lambda: self._threads.release(self, abandoned=True))
 
-        self._threads.give_up(self)
-        if (noted := _GOING_ON.get()) is not None:
+        self._threads.abandon(self)
+        if (noted := _LINGERING.get()) is not None:
             noted.append(future)
         future.add_done_callback(ended)
 
@@ -198,11 +198,13 @@ class Place:
         return await asyncio.wrap_future(future)
 
 
-async def apart(size: int, work: Callable[[], R]) -> R:
+async def offload(size: int, work: Callable[[], R]) -> R:
     """Do work on so many bytes, such as checking them; in a thread if there are many."""
     if size <= _LARGE:  # sooner done than a thread could begin
         return work()
-    return await asyncio.get_running_loop().run_in_executor(_APART, contextvars.copy_context().run, _do_and_yield, work)
+    return await asyncio.get_running_loop().run_in_executor(
+        _OFFLOAD, contextvars.copy_context().run, _do_and_yield, work
+    )
 
 
 def _do_and_yield(work: Callable[[], R]) -> R:

@@ -13,7 +13,7 @@ from penstock.calls.handlers.deliveries import Messages
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
-from penstock.outbox.older import Older
+from penstock.outbox.backfill import BackfillProgress
 from penstock.services.relay.cursor import Item, Standing, unkeyed
 from penstock.store.contract.changes import Batch, Source
 from penstock.store.contract.outboxes import Aside, Identity, OutboxRow
@@ -51,7 +51,7 @@ class Page:
 
     outbox: str
     items: list[Item]
-    left: Older
+    left: BackfillProgress
     ended: bool
     aside: Captured
 
@@ -101,7 +101,7 @@ class OlderRows:
             if source is None or not batch.complete:
                 return None
             captured = await self._captured(session, row, batch, source)
-            left = Older.parse(row.backfill or "")
+            left = BackfillProgress.parse(row.backfill or "")
             if left.after is None:
                 rows = await session.fetch(source.first, [limit])
             else:
@@ -116,8 +116,8 @@ class OlderRows:
     # ----- steps
 
     def _items(
-        self, row: OutboxRow, batch: Batch, rows: Sequence[Row], known: set[str], left: Older
-    ) -> tuple[list[Item], Older]:
+        self, row: OutboxRow, batch: Batch, rows: Sequence[Row], known: set[str], left: BackfillProgress
+    ) -> tuple[list[Item], BackfillProgress]:
         """Rows that are no messages by themselves, as they were inserted or changed since, are passed over.
 
         With the others the reader moves past what was captured until they were read, which is put aside by then. The
@@ -138,7 +138,9 @@ class OlderRows:
             items.append(Item(change, key_of(self._messages, change), batch, number, backfill=left.text()))
         return items, left if failed is None else left.reached(failed[0])
 
-    async def _known(self, session: OpenTransaction, row: OutboxRow, left: Older, keys: Sequence[str]) -> set[str]:
+    async def _known(
+        self, session: OpenTransaction, row: OutboxRow, left: BackfillProgress, keys: Sequence[str]
+    ) -> set[str]:
         """Of some rows those of which something was put aside that comes instead of them."""
         return await self._store.outboxes.put_keys(session, row.id, keys, _covering(left)) if keys else set()
 
@@ -150,7 +152,7 @@ class OlderRows:
         In an order of their own, rows may move past the place that was reached. So each that is changed comes by its
         change: as one that is inserted, if it was not handed over before; if it was, it is only known by that.
         """
-        left = Older.parse(row.backfill or "")
+        left = BackfillProgress.parse(row.backfill or "")
         handed: set[str] | None = None
         if left.order and self._messages.tells("enter") and source is not None:
             handed = await self._handed(session, row, batch, source, left)
@@ -168,7 +170,7 @@ class OlderRows:
         return Captured(put, batch.position, batch.complete)
 
     async def _handed(
-        self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source, left: Older
+        self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source, left: BackfillProgress
     ) -> set[str]:
         """The keys of changed rows that were handed over before, or of which something is put aside."""
         first: dict[str, CapturedChange] = {}  # by the later ones a row may have moved on
@@ -191,6 +193,6 @@ def key_of(messages: Messages, change: CapturedChange) -> str:
     return unkeyed(change) if key is None else key
 
 
-def _covering(left: Older) -> tuple[str, ...]:
+def _covering(left: BackfillProgress) -> tuple[str, ...]:
     """Which kinds of changes come instead of an older row."""
     return ("enter", "change") if left.order else ("enter",)

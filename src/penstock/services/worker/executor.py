@@ -20,7 +20,7 @@ from penstock.calls.jobs.job import failure, interrupted, run_job
 from penstock.calls.jobs.permit import Permit
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
-from penstock.calls.run.threads import going_on
+from penstock.calls.run.threads import lingering
 from penstock.functions.function import FunctionKind
 from penstock.jobs.job import Job, Outcome
 from penstock.jobs.progress import Progress
@@ -47,12 +47,14 @@ class Executor:
         running: The jobs that run, or will in a moment.
         busy: How many jobs hold a slot, by pool; a job that has ended counts while it goes on in a thread.
         outcomes: The jobs that have ended and are not settled yet.
+        held: The jobs that an external system will complete, until the worker lets go of them.
     """
 
     def __init__(self, runner: Runner, places: int, progress: ProgressBuffer, wake: Callable[[], None]) -> None:
         self.running: dict[UUID, Running] = {}
         self.busy: Counter[str] = Counter()
         self.outcomes: list[tuple[Job, Outcome]] = []
+        self.held: list[Job] = []
         self._runner = runner
         self._places = places
         self._progress = progress
@@ -237,7 +239,7 @@ class Executor:
         begun = clock.monotonic()
         outcome: Outcome | None
         try:
-            with going_on() as running.going_on:
+            with lingering() as running.lingering:
                 outcome = await run_job(self._runner, running)
         except BaseException as error:
             if running.stopped and isinstance(error, asyncio.CancelledError):
@@ -258,26 +260,31 @@ class Executor:
         if running.stopped:
             running.outcome = outcome
             return
-        is_ours = self.running.get(job.id) is running
-        held = is_ours and outcome is not None and outcome.event is JobEvent.HELD
-        if is_ours:
-            del self.running[job.id]
-            if outcome is not None:
-                self.outcomes.append((job, outcome))
-        else:
+        if self.running.get(job.id) is not running:
             self._overtaken = [one for one in self._overtaken if one is not running]
-        if is_ours and not held:
+        else:
+            del self.running[job.id]
+            self.record(job, outcome)
+            if outcome is not None and outcome.event is JobEvent.HELD:  # it stays busy until the worker lets go of it
+                self._wake()
+                return
             self._progress.forget(job.id)
-        if not held:  # a held job keeps its slot until the worker lets go of it
-            self._leave(running)
+        self._leave(running)
         self._wake()
+
+    def record(self, job: Job, outcome: Outcome | None) -> None:
+        """Keep an outcome until the worker settles it; a mutation that has settled itself has none."""
+        if outcome is not None and outcome.event is JobEvent.HELD:
+            self.held.append(job)
+        elif outcome is not None:
+            self.outcomes.append((job, outcome))
 
     def _leave(self, running: Running) -> None:
         """Free the place and the slot of a job that has ended, once no thread runs for it."""
         self._lingering.discard(running)
         if running.stopped:
             return
-        thread = next((thread for thread in running.going_on if not thread.done()), None)
+        thread = next((thread for thread in running.lingering if not thread.done()), None)
         if thread is None:
             self.busy[running.job.pool] -= running.needs_slot
             self._wake()

@@ -17,13 +17,11 @@ from typing import cast
 from uuid import UUID
 
 from penstock.calls.jobs.permit import Permit
-from penstock.calls.journal import tell_of_broken
 from penstock.calls.lease import TICK_PART, Lease
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
-from penstock.jobs.settle import settle_anyhow
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
@@ -88,7 +86,7 @@ class Worker(Service):
     @property
     def unsettled(self) -> int:
         """How many jobs have ended and are not settled yet."""
-        return len(self._executor.outcomes)
+        return len(self._executor.outcomes) + len(self._executor.held)
 
     @property
     def running(self) -> Mapping[UUID, Running]:
@@ -127,7 +125,8 @@ class Worker(Service):
         ended, lease = Counter[JobEvent](), self.lease
         try:
             stopped = await self._known(stopped)
-            self._executor.outcomes += [(one.job, one.outcome) for one in stopped if one.outcome is not None]
+            for one in stopped:
+                self._executor.record(one.job, one.outcome)
             won = await self._settle_outcomes()
             ended.update(one.outcome.event for one in stopped if one.outcome is not None and one.job.id in won)
             await self._lease.give_back()
@@ -182,6 +181,7 @@ class Worker(Service):
     async def _stop_jobs(self) -> None:
         """Stop jobs that this worker no longer settles."""
         self._executor.outcomes.clear()
+        self._executor.held.clear()
         await self._executor.stop(self._bound * _STOP_PART)
 
     async def _known(self, stopped: list[Running]) -> list[Running]:
@@ -201,30 +201,30 @@ class Worker(Service):
 
     async def _settle_outcomes(self) -> set[UUID]:
         """Let go of held jobs and settle the ended ones; those that ended and were still this worker's."""
-        await self._hold_outcomes()
+        await self._release_held()
         return await self._settle_ended()
 
-    async def _hold_outcomes(self) -> None:
+    async def _release_held(self) -> None:
         """Let jobs that an external system will complete go from this worker, and their slots with them."""
-        held = {job.id: job for job, outcome in self._executor.outcomes if outcome.event is JobEvent.HELD}
+        held = list(self._executor.held)
         if not held or self.lease is None:
             return
         await self._progress.write(self.lease, at_once=True)
-        await external.hold(self._runner, self.lease, list(held.values()))
-        self._executor.outcomes = [pair for pair in self._executor.outcomes if pair[0] is not held.get(pair[0].id)]
-        self._executor.busy.subtract(job.pool for job in held.values())
+        await external.hold(self._runner, self.lease, held)
+        del self._executor.held[: len(held)]
+        self._executor.busy.subtract(job.pool for job in held)
         self._slots.recount()
 
     async def _settle_ended(self) -> set[UUID]:
-        outcomes = [pair for pair in self._executor.outcomes if pair[1].event is not JobEvent.HELD]
-        if not outcomes or self.lease is None:
-            self._executor.outcomes = [pair for pair in self._executor.outcomes if pair[1].event is JobEvent.HELD]
+        outcomes = list(self._executor.outcomes)
+        if self.lease is None:
+            self._executor.outcomes.clear()
             return set()
-        now, chance, kept = self.clock.now(), self.clock.random, self._engine.keep
-        settlements = [settle_anyhow(job, outcome, now, chance(), kept, tell_of_broken) for job, outcome in outcomes]
+        if not outcomes:
+            return set()
+        settlements = self._engine.decide(outcomes)
         won = await self._store.jobs.settle(self.lease, settlements)
-        done = set(map(id, outcomes))
-        self._executor.outcomes = [pair for pair in self._executor.outcomes if id(pair) not in done]
+        del self._executor.outcomes[: len(outcomes)]
         lost = len(won) < len(settlements)  # rare, so the ids are looked up only then
         self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won if lost else None)
         for (job, _), settlement in zip(outcomes, settlements, strict=True):
@@ -241,10 +241,10 @@ class Worker(Service):
 
     async def _settle_and_claim(self) -> float:
         """Settle the ended jobs and claim more, at the same time if neither depends on the other."""
-        outcomes = self._executor.outcomes
-        if not outcomes:
+        outcomes, held = self._executor.outcomes, self._executor.held
+        if not outcomes and not held:
             return await self._claim()
-        if self._claim_unknown or not all(_has_plainly_ended(job, outcome) for job, outcome in outcomes):
+        if self._claim_unknown or held or not all(_has_plainly_ended(job, outcome) for job, outcome in outcomes):
             await self._settle_outcomes()
             return await self._claim()
         of_tasks = any(job.options.task is not None for job, _ in outcomes)
@@ -324,7 +324,8 @@ class Worker(Service):
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs of a claim whose answer was lost."""
-        known = {*self.running, *(job.id for job, _ in self._executor.outcomes)}
+        ended = [job for job, _ in self._executor.outcomes]
+        known = {*self.running, *(job.id for job in (*ended, *self._executor.held))}
         for job in await self._store.leases.jobs(lease):
             if job.id not in known:
                 log_event("job.adopted", logging.WARNING, job=job_id(job.id), function=job.function, lease=lease)

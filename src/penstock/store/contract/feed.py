@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from penstock.changes.behind import Standing
+from penstock.changes.lag import ReaderLag
 from penstock.store.contract.changes import Changes, ReaderRow
 
 BY_ITSELF = 0.1  # seconds after which a reader looks that nobody tells of what is written
@@ -23,7 +23,7 @@ class FeedSeen:
         oldest_transaction: For how long the oldest transaction has been open; None if nobody can say.
     """
 
-    readers: Sequence[tuple[ReaderRow, Standing]]
+    readers: Sequence[tuple[ReaderRow, ReaderLag]]
     size: int
     oldest_transaction: timedelta | None
 
@@ -34,6 +34,6 @@ async def see_feed(changes: Changes, most: int) -> FeedSeen:
     return FeedSeen(readers, await changes.size(), await changes.oldest_transaction())
 
 
-async def _standing(changes: Changes, row: ReaderRow, most: int) -> Standing:
+async def _standing(changes: Changes, row: ReaderRow, most: int) -> ReaderLag:
     lag = await changes.lag(row.position, most)
-    return Standing(row.name, row.moved_at, lag.rows, lag.oldest_at)
+    return ReaderLag(row.name, row.moved_at, lag.rows, lag.oldest_at)

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
-from penstock.outbox.older import BEFORE_ALL
+from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.contract.tasks import Move

@@ -197,13 +197,7 @@ class AsyncpgDriver:
 
 
 class SqlalchemyDriver:
-    """A Connection or a Session of SQLAlchemy, sync or async.
-
-    Args:
-        given: What the user passed.
-        is_session: Whether it is a Session, which gives the connection of its transaction.
-        is_async: Whether it is one of SQLAlchemy's async forms.
-    """
+    """A Connection or a Session of SQLAlchemy, sync or async."""
 
     def __init__(self, given: Any, *, is_session: bool, is_async: bool) -> None:
         self._given = given

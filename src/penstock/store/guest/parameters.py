@@ -1,6 +1,6 @@
-"""Statements and values on their way through a driver of the user's: its style of parameters, and the form of rows.
+"""Statements, values and rows on their way through the user's driver: translates penstock's placeholders.
 
-Owns the translation of penstock's placeholders. It is exact: what stands in texts, names and comments stays.
+The translation is exact: texts, quoted names and comments stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 from penstock.store.contract.session import Row
 from penstock.values import check_text
 
-# What holds no parameters, or the number of one. An E before a text gives backslashes their meaning.
+# A piece without parameters, or a parameter with its number. An E before a text gives backslashes their meaning.
 _PLAIN = r"""
       '(?: [^'] | '' )*'
     | "(?: [^"] | "" )*"
@@ -39,12 +39,7 @@ _TRANSLATIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a driver takes parameters.
-
-    Attributes:
-        sql: Makes the text of a statement from penstock's.
-        values: Makes the parameters of the driver from the values that the statement takes, in order.
-    """
+    """How a driver takes statements: its text from penstock's, and its parameters from values in order."""
 
     sql: Callable[[str], str]
     values: Callable[[Sequence[Any]], Any]
@@ -56,7 +51,7 @@ def _same(sql: str) -> str:
 
 @lru_cache(maxsize=_TRANSLATIONS)
 def named_sql(sql: str) -> str:
-    """A statement of PostgreSQL with parameters named ``%(p1)s``; a % of its own is doubled.
+    """A statement of PostgreSQL with parameters named ``%(p1)s``; its own % are doubled.
 
     The parentheses keep a minus sign with its number when a driver writes values into the text: ``(-1)::smallint``.
     """
@@ -69,10 +64,7 @@ def named_sql(sql: str) -> str:
 
 @lru_cache(maxsize=_TRANSLATIONS)
 def nameless_sql(sql: str) -> str:
-    """A statement of SQLite with parameters ``%s``; a % of its own is doubled.
-
-    The parentheses keep a % that stands before one apart.
-    """
+    """A statement of SQLite with parameters ``%s``; its own % are doubled, and parentheses keep them apart."""
 
     def piece(match: re.Match[str]) -> str:
         return "(%s)" if match["nameless"] else match[0]
@@ -94,18 +86,14 @@ def _uuid_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-AS_IT_IS = Style(_same, tuple)  # for drivers that penstock has as well
+AS_IT_IS = Style(_same, tuple)  # for drivers that penstock uses itself
 NAMELESS = Style(nameless_sql, tuple)
 NAMED = Style(named_sql, _named_values)
-NAMED_WITHOUT_UUID = Style(named_sql, _named_texts)  # for drivers that take UUIDs only if they have been taught to
+NAMED_WITHOUT_UUID = Style(named_sql, _named_texts)  # for drivers that take UUIDs only if taught to
 
 
 def check_values(values: Sequence[Any]) -> None:
-    """Refuse texts that SQL cannot hold, before a driver or a database does so in its own way, or does not.
-
-    Raises:
-        ValueInvalid: A text holds a NUL character or a lone surrogate.
-    """
+    """Refuse texts with a NUL character or a lone surrogate: drivers differ in how they fail."""
     for value in values:
         if isinstance(value, str):
             check_text(value, "A value")

@@ -1,6 +1,6 @@
-"""What stands against working in a transaction of the user's own, as errors of penstock's tree.
+"""Errors of work in the user's own transaction: refused connections, and what the errors of PostgreSQL drivers mean.
 
-Owns what is said at the door, and what the errors of any PostgreSQL driver mean there; `guest.lite` does so for SQLite.
+`guest.lite` translates those of SQLite.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _NO_TABLES = "penstock's tables are not in the database of this connection: {tex
 _MAKE_TABLES = "Connect to the database of the app, and create its tables with penstock migrate."
 _AGAIN = "Roll back, and run your transaction again."
 _DRIVERS = {"psycopg", "psycopg2", "psycopg_pool", "asyncpg", "sqlalchemy", "django", "sqlite3", "aiosqlite"}
-_PLAIN = (OSError, EOFError, UnicodeEncodeError, OverflowError)  # what drivers let through of Python's own errors
-# By SQLSTATE, or what it begins with: where the next step is one in the user's own transaction.
+_PLAIN = (OSError, EOFError, UnicodeEncodeError, OverflowError)  # Python's own errors that drivers let through
+# By SQLSTATE, or its beginning: where the next step is one in the user's own transaction.
 _MEANINGS: Meanings = {
     **MEANINGS,
     "40": (Conflict, "Another transaction was first: {text}.", _AGAIN),
@@ -59,17 +59,17 @@ _MEANINGS: Meanings = {
 
 
 def unknown(connection: object) -> ContextError:
-    """Nothing that penstock knows as a connection was passed."""
+    """It is no connection that penstock knows."""
     return ContextError(f"{_class_name(type(connection))} is no connection that penstock can work in.", fix=_TAKEN)
 
 
 def unknown_driver(driver: str) -> ContextError:
-    """A connection of a library that penstock knows, on a database or a driver that it does not know."""
+    """A known library on an unknown database or driver."""
     return ContextError(f"penstock cannot work in a connection of {driver}.", fix=_TAKEN)
 
 
 def not_open(driver: str) -> ContextError:
-    """The connection is closed, has been given back, or has never been opened."""
+    """The connection is closed, was given back to its pool, or was never opened."""
     return ContextError(f"The {driver} connection is not open.", fix="Pass an open connection inside a transaction.")
 
 
@@ -82,7 +82,7 @@ def lost(driver: str) -> DatabaseUnavailable:
 
 
 def aborted(driver: str) -> ContextError:
-    """A statement has failed before, so the database takes no other until the transaction is rolled back."""
+    """A statement failed before, so the transaction can only be rolled back."""
     return ContextError(
         f"The transaction of the {driver} connection has failed before, and can only be rolled back.", fix=_AGAIN
     )
@@ -103,7 +103,7 @@ def refused(driver: str, error: BaseException) -> ContextError:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those which a library above the driver has wrapped in it, outermost first."""
+    """An error and those that a library has wrapped in it, outermost first."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen
@@ -144,7 +144,7 @@ def _by_state(driver: str, state: str, error: BaseException) -> PenstockError:
 
 
 def _without_state(driver: str, error: BaseException) -> PenstockError:
-    """What the driver says of its own accord is told apart by the name of the class: PEP 249 gives drivers the same."""
+    """The meaning of a driver's own error, by the name of its class: PEP 249 gives all drivers the same names."""
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & {"DataError", "UnicodeEncodeError", "OverflowError"}:
         return ValueInvalid(f"{driver} cannot take a value: {error}.")

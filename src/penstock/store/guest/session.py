@@ -59,10 +59,6 @@ def guest_session(connection: Any) -> GuestSession:
     Where no transaction is open, the driver does what it does for any statement: psycopg, psycopg2, SQLAlchemy and
     sqlite3 begin one, which the user commits; in autocommit (asyncpg outside of a transaction, Django outside of
     ``atomic()``, psycopg with ``autocommit``, sqlite3 with ``isolation_level=None``) each statement commits by itself.
-
-    Raises:
-        ContextError: It is none of these, or closed, or its transaction has failed, or it is one of another thread.
-        DatabaseUnavailable: It broke.
     """
     name = _name_of(connection)
     if name is None:
@@ -87,12 +83,7 @@ def _name_of(connection: object) -> str | None:
 
 
 class GuestSession:
-    """The transaction that is open on a connection of the user's, as the verbs of a store take one.
-
-    Attributes:
-        dialect: ``sqlite`` or ``postgres``.
-        is_async: Whether the connection is async. On a sync one no method here ever waits, see `finish`.
-    """
+    """The transaction that is open on a connection of the user's, as the verbs of a store take one."""
 
     def __init__(self, driver: Driver) -> None:
         self.dialect = driver.dialect

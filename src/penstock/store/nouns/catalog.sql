@@ -1,4 +1,4 @@
--- tables: what the database knows of each named table or view, as JSON: columns, indexes, and CHECKs or its text.
+-- tables: each named table or view as JSON: columns, indexes, and CHECKs or its text.
 -- SQLite: CHECKs are only in the text; names are compared without regard to capitals.
 select asked.value as asked, s.name, '' as schema, s.type as kind,
     (select json_group_array(json_object(

@@ -2,10 +2,10 @@
 insert into penstock.change_reader (name, position, registered_at, moved_at) values (:name, :position, :now, :now)
 on conflict (name) do nothing returning name;
 
--- place: put a reader elsewhere, and take it from who reads it.
+-- place: move a reader to a position, and end its lease.
 update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :name returning name;
 
--- moment: what the feed holds now: a snapshot, and the greatest number that was given.
+-- moment: the end of the feed: a snapshot, and the greatest number given.
 -- SQLite: there are no snapshots, and numbers say it all.
 select null, coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
 -- PostgreSQL: the snapshot of this statement.
@@ -15,8 +15,8 @@ select pg_current_snapshot()::text, (select last_value from penstock.change_seq)
 -- PostgreSQL: on SQLite there is one writer.
 select slot from penstock.change_slot for share;
 
--- take: read under a lease, if no lease that is not gone has the reader. The fence rises with each lease that takes it; it is
--- a time where it can be, so that it also rises in a database that was restored.
+-- take: read under a lease, if no living lease has the reader. Each lease that takes it raises the fence, which is a time
+-- if it can be: so it also rises in a database that was restored.
 -- SQLite: its functions of time.
 update penstock.change_reader set lease = :lease, fence = case when lease = :lease then fence
     else max(fence + 1, cast((julianday('now') - 2440587.5) * 86400000 as integer)) end
@@ -32,7 +32,7 @@ returning position;
 -- leave: read no more under a lease.
 update penstock.change_reader set lease = null where name = :name and lease = :lease;
 
--- begin: what is unread, in the order of commits.
+-- begin: unread changes, in the order of commits.
 -- SQLite: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
 -- Unicode, which other programs can store.
 select seq, interests, kinds, cast(key as blob), cast(before as blob), cast(after as blob), changed_at
@@ -58,8 +58,8 @@ from moment m left join lateral (
 ) c on true
 order by c.seq;
 
--- begin_far: the same for a reader that is so far behind that `begin` takes too long: it reads along the order of numbers,
--- passing by what is seen, of which little is kept for the slowest reader.
+-- begin_far: the same for a reader so far behind that `begin` takes too long. It reads in the order of numbers,
+-- passing over seen changes, of which the slowest reader keeps few.
 -- PostgreSQL: on SQLite the order of commits is that of numbers.
 with moment as materialized (select pg_current_snapshot()::text as snapshot)
 select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
@@ -130,15 +130,14 @@ limit :limit;
 -- SQLite: the number before the lowest, or the greatest given.
 select null, coalesce((select min(seq) - 1 from penstock.change where changed_at >= :moment),
     (select seq from sqlite_sequence where name = 'penstock.change'), 0);
--- PostgreSQL: the lowest transaction that wrote then.
+-- PostgreSQL: the lowest transaction that has written then.
 select coalesce((select min(xid) from penstock.change where changed_at >= :moment),
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint), (select last_value from penstock.change_seq);
 
 -- forget: drop a reader.
 delete from penstock.change_reader where name = :name returning name;
 
--- clear: delete the oldest changes up to a number, a piece at a time, but for those that outboxes keep, by the clock that
--- changes are of.
+-- clear: delete the oldest changes up to a number, a piece at a time, except those that outboxes keep.
 -- SQLite: on PostgreSQL slots are truncated.
 delete from penstock.change where seq in (select seq from penstock.change where seq <= :high order by seq limit :limit)
     and (:kept is null or changed_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', :kept));
@@ -160,7 +159,7 @@ select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n):
 from penstock.change_slot s;
 
 -- size: about how many bytes the feed takes.
--- SQLite: as many rows as there are numbers, each as long as the last ones.
+-- SQLite: the count of numbers times the length of the last rows.
 select coalesce((1 + (select max(seq) from penstock.change) - (select min(seq) from penstock.change)) * coalesce((
     select avg(50 + coalesce(length(key), 0) + coalesce(length(before), 0) + coalesce(length(after), 0))
     from (select key, before, after from penstock.change order by seq desc limit 100)
@@ -168,7 +167,7 @@ select coalesce((1 + (select max(seq) from penstock.change) - (select min(seq) f
 -- PostgreSQL: the sizes of its tables, with their indexes.
 select sum(pg_total_relation_size(('penstock.change_' || n)::regclass))::bigint from generate_series(0, 3) n;
 
--- lock_room: hold where changes are written against whoever registers a reader.
+-- lock_room: keep readers from being registered until the transaction ends.
 -- PostgreSQL: on SQLite there is one writer.
 select slot from penstock.change_slot for update;
 
@@ -196,14 +195,14 @@ update penstock.change_slot set origin = penstock.origin();
 -- PostgreSQL: SQLite's numbers move with the file.
 select name, position from penstock.change_reader order by name for update;
 
--- settle_changes: give changes numbers of transactions that fit another server: what no reader can have been handed is
--- as if it was written now, all else is moved below what that server has.
+-- settle_changes: give changes numbers of transactions that fit another server. Changes that no reader can have been
+-- handed count as written now. All others move below that server's numbers.
 -- Unbounded: it writes them all.
 -- PostgreSQL: SQLite's numbers move with the file.
 update penstock.change
 set xid = case when seq > :high then pg_current_xact_id()::text::bigint else xid - :era::bigint end;
 
--- settle_reader: move a reader along with its changes, and take it from who reads it.
+-- settle_reader: move a reader along with its changes, and end its lease.
 -- PostgreSQL: SQLite's numbers move with the file.
 update penstock.change_reader set position = :position, lease = null where name = :name;
 

@@ -3,11 +3,11 @@ insert into penstock.interest (name, digest, source, spec, declared_at)
 values (:name, :digest, :source, :spec, :now)
 on conflict (name, digest) do nothing returning id;
 
--- captured: say which triggers capture an interest, and how they and the table are now.
+-- captured: note which triggers capture an interest, with their table as it is now.
 -- SQLite: PostgreSQL does so where it makes triggers.
 update penstock.interest set capture = :capture, installed = :installed where id = :id;
 
--- uncaptured: no triggers capture those any more that these have captured.
+-- uncaptured: note that these triggers capture no interest any more.
 -- SQLite: PostgreSQL does so where it makes triggers.
 update penstock.interest set capture = null where capture = :capture;
 
@@ -20,7 +20,7 @@ on conflict (name, digest) do nothing returning id;
 -- remove: forget an interest.
 delete from penstock.interest where id = :id;
 
--- list: all interests, with what is there of each, as JSON: its table, triggers and columns.
+-- list: all interests, each with its table as JSON: columns, triggers and partitions.
 -- Unbounded: it reads them all.
 -- SQLite: it has no partitions, and its triggers cannot be switched off.
 select i.id, i.spec, i.declared_at, i.capture, i.installed,
@@ -40,7 +40,7 @@ from penstock.interest i order by i.id;
 select i.id, i.spec, i.declared_at, i.capture, i.installed, f.found
 from penstock.interest i join penstock.interest_found f on f.id = i.id order by i.id;
 
--- declared: what tasks are declared with now: the names and the digests of their interests.
+-- declared: the names and digests of the interests with which tasks are declared now.
 -- Unbounded: it reads all tasks.
 select 'task:' || t.name, t.spec::jsonb ->> 'interest' from penstock.task t
 where 'task:' || t.name = any(:names::text[]);

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from penstock.changes.position import Position, Snapshot
 from penstock.errors import Conflict, CursorInvalid
-from penstock.outbox.older import BEFORE_ALL
+from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step

@@ -1,19 +1,17 @@
-"""The triggers that capture a table for all interests in it, as SQL: one for each event, and their functions.
+"""The triggers and functions that capture a table for all interests in it, and how its rows are read.
 
-Owns their text. One row of the feed tells all interests of a write. A condition of a trigger is read anew from its text
-for each statement that writes, which takes longer the longer it is: so it says only which rows any interest may be
-about, and the function says the rest. What is read of a row is read there behind a guard: if a column is gone or has
-another name, each interest is told by itself, or that a change was lost, and the write goes on. Row triggers fire after
-the row is locked, so the numbers of changes follow the locks.
+One row of the feed tells all interests of a write. PostgreSQL parses a trigger's condition for each statement that
+writes, so the condition is short: it is true for every row that an interest may be about. The function is exact.
+The function reads the row behind a guard. If a column is gone, each interest is told by itself, or that a change was
+lost, and the write goes on. Row triggers fire after the row is locked, so the numbers of changes follow the locks.
 
-A trigger of the user's that writes its row again must come after these. PostgreSQL fires triggers in the order of their
-names, so these begin with `_`.
+PostgreSQL fires triggers in the order of their names. These begin with `_`, so that they come before a trigger of the
+user's that writes its row again.
 
-Where all inserted rows are wanted, one call for the whole statement captures them. It comes after the row triggers, and
-that is in order: no statement changes a row that it inserts. A row trigger of the user's may, so its table has no such
-call. Only a row trigger fires for what a subscription applies,
-and for rows that come to a partition through the whole table. So the first has one that fires only there, and a
-partitioned table and its partitions have nothing else.
+Where all inserted rows are wanted, one call for each statement captures them, after the row triggers:
+- A user's row trigger may change the row before, so such a table is captured row by row.
+- Rows applied by a subscription fire row triggers only, so there is one more that fires only for these.
+- Rows reach a partition through the whole table, so partitions and partitioned tables are captured row by row.
 """
 
 from __future__ import annotations
@@ -21,11 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.changes.conditions import ALWAYS, NEVER, When, any_of
+from penstock.changes.conditions import ALWAYS, NEVER, When, all_of, any_of
 from penstock.changes.interest import Interest
+from penstock.store.contract.changes import Source
+from penstock.store.contract.session import Statement
+from penstock.store.postgres.conditions import literal
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.spelling import PostgresFeedSpelling
 from penstock.store.postgres.triggerbodies import FunctionBody, append_plain, conditions_of
 from penstock.store.rows.interests import FoundTable, Interests
+from penstock.store.sql.dialect import row_of
 from penstock.store.sql.feedrow import kind_variable
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
@@ -52,6 +55,7 @@ _SPELLED = {
 }
 EACH = "create or replace function penstock.{0}() returns void language sql as ''"  # it is there, and that says it all
 EVENTS = ("insert", "update", "delete", "truncate")
+_INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _ENABLED = {"A": "always", "R": "replica", "O": ""}
 
 
@@ -177,3 +181,49 @@ def _spelling(interests: Iterable[Interest], types: Mapping[str, str]) -> str:
     return "".join(
         f"set {setting} " for of, setting in _SPELLED.items() if any(type_name.startswith(of) for type_name in captured)
     )
+
+
+# ----- how the rows of an interest are read, spelled as its triggers spell them
+
+
+def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Source:
+    """How the rows of an interest are read; spelled alike whatever the settings of the session."""
+    match, spelling = conditions_of(interest).exact_match("r"), PostgresFeedSpelling(types)
+    table, spelled = POSTGRES.table(interest.table), spelling.array("r", interest.key)
+    key = row_of([f"r.{POSTGRES.quote(name)}" for name in interest.key])
+    columns = [f"r.{POSTGRES.quote(name)}" for name in interest.place]
+    place, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
+    after = [f"($1::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
+    each = [_given(number, types[name]) for number, name in enumerate(interest.key)]
+    values = ", ".join((spelled, *(spelling.json_object("r", side) for side in (interest.after, interest.before))))
+    rows = (
+        f"select {values}, {spelling.array('r', interest.place)} from {table} r where {all_of(match, When(known)).sql}"
+    )
+    order = f"order by {', '.join(columns)} limit"
+    among = f"{key} in (select {', '.join(each)} from json_array_elements($1::json) as k (value))"
+    return Source(
+        first=Statement(f"{rows} {order} $1{held}"),
+        following=Statement(f"{rows} and {place} > {row_of(after)} {order} $2{held}"),
+        among=Statement(f"select {values} from {table} r where {all_of(match, When(among)).sql}"),
+        keys=Statement(f"select {spelled} from {table} r where {among}"),
+        passed=Statement(_passed(interest, types)),
+    )
+
+
+def _passed(interest: Interest, types: Mapping[str, str]) -> str:
+    """Which captured rows are not behind a place, by the types and collations of the columns."""
+    named = [f"c{number}" for number in range(len(interest.place))]
+    columns = ", ".join(f"r.{POSTGRES.quote(name)}" for name in interest.place)
+    given = ", ".join(f"(g.value ->> {literal(name)})::{types[name]}" for name in interest.place)
+    place = [f"($2::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
+    return (
+        f"select o.number - 1 from (select null::bigint, {columns} from {POSTGRES.table(interest.table)} r where false "
+        f"union all select g.number, {given} from json_array_elements($1::json) with ordinality as g (value, number)) "
+        f"as o (number, {', '.join(named)}) where {row_of([f'o.{name}' for name in named])} <= {row_of(place)}"
+    )
+
+
+def _given(place: int, kind: str) -> str:
+    """A value of a key; NULL if a record holds another type, as the table was declared with another key then."""
+    value = f"(k.value ->> {place})::{kind}"
+    return f"case when json_typeof(k.value -> {place}) = 'number' then {value} end" if kind in _INTEGERS else value

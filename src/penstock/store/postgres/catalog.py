@@ -14,7 +14,7 @@ import contextlib
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -98,7 +98,7 @@ class PostgresCatalog(_Description):
 
     async def count(self, sql: str) -> int:
         async with self._connection() as connection:
-            return await _count(connection, sql)
+            return int(await _value(connection, sql))
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[PostgresSchemaLock]:
@@ -184,7 +184,7 @@ class PostgresSchemaLock(_Description):
         self._queries = queries
 
     async def count(self, sql: str) -> int:
-        return await _count(self._connection, sql)
+        return int(await _value(self._connection, sql))
 
     async def migrate(self, name: str, sql: str) -> None:
         record = self._queries["record_migration"]
@@ -240,43 +240,39 @@ class PostgresSchemaLock(_Description):
             log_event("schema.leftover", logging.WARNING, table=change.table, undo=change.undo, error=error)
 
     async def _fetch(self, query: Query, values: dict[str, Any]) -> Sequence[Row]:
-        try:
+        with _translated():
             rows: Sequence[Row] = await self._connection.fetch(query.statement.sql, *query.args(values))
-        except Exception as error:
-            raise translate(error) from error
         return rows
 
 
 # ----- statements
 
 
-async def _run(connection: Connection, sql: str) -> None:
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
     try:
-        await connection.execute(sql, timeout=_UNHURRIED)
+        yield
     except Exception as error:
         raise translate(error) from error
+
+
+async def _run(connection: Connection, sql: str) -> None:
+    with _translated():
+        await connection.execute(sql, timeout=_UNHURRIED)
 
 
 async def _hold(connection: Connection) -> bool:
     """Begin a transaction that holds the lock; whether it could be had."""
-    try:
+    with _translated():
         held: str = await connection.execute(_HOLD)
         if held != "SELECT 1":
             await connection.execute("rollback")
-    except Exception as error:
-        raise translate(error) from error
     return held == "SELECT 1"
 
 
 async def _value(connection: Connection, sql: str, *args: Any) -> Any:
-    try:
+    with _translated():
         return await connection.fetchval(sql, *args, timeout=_UNHURRIED)
-    except Exception as error:
-        raise translate(error) from error
-
-
-async def _count(connection: Connection, sql: str) -> int:
-    return int(await _value(connection, sql))
 
 
 # ----- what is stored

@@ -95,7 +95,7 @@ class PostgresChanges(StoredReaders):
     # ----- steps
 
     async def _begin(self, session: OpenTransaction | None, values: dict[str, Any]) -> Sequence[Row]:
-        """The first of a new batch, however large it is."""
+        """The first changes of a new batch, however large it is."""
         try:
             return await self._in(session, "begin", values)
         except DatabaseBusy as error:
@@ -116,7 +116,7 @@ class PostgresChanges(StoredReaders):
         return True
 
     async def _empty(self, slot: int) -> bool:
-        """Truncate a slot, if nobody has it in use and every reader has passed what is in it; whether it was.
+        """Truncate a slot, if nobody uses it and every reader has passed its changes; whether it was.
 
         Once its lock is held, no open transaction has written there, and none can until it is truncated.
         """
@@ -129,7 +129,7 @@ class PostgresChanges(StoredReaders):
                 return False
             await session.execute(Statement(_TRUNCATE.format(slot=slot)))
             await session.commit()
-        except (DatabaseBusy, Conflict):  # somebody uses it, or holds what this one waits for and waits in turn
+        except (DatabaseBusy, Conflict):  # somebody uses it, or waits for this transaction while this one waits
             return False
         finally:
             await session.rollback()
@@ -144,12 +144,12 @@ class PostgresChanges(StoredReaders):
             await session.rollback()
 
     async def _is_young(self, session: Session, slot: int) -> bool:
-        """Whether a slot holds what outboxes keep, so that it can be sent again, by the clock that changes are of."""
+        """Whether a slot holds changes that outboxes keep to send them again, by the clock of the database."""
         rows = await session.fetch(Statement(_YOUNG.format(slot=slot)))
         return bool(rows and rows[0][0])
 
     async def _is_wanted(self, session: Session, slot: int) -> bool:
-        """Whether a reader has still to read something of a slot."""
+        """Whether a reader has still to read a change in a slot."""
         unread = Statement(_UNREAD.format(slot=slot))
         for row in await self._fetch(session, "readers"):
             bounds = Position.parse(row[1]).bounds()
@@ -158,11 +158,10 @@ class PostgresChanges(StoredReaders):
         return False
 
     async def _settle_in(self) -> None:
-        """Make the feed and its readers fit the server on which the database is now, to which it was brought.
+        """Make the feed and its readers fit the server to which the database was moved.
 
-        There transactions are counted anew. All changes that some reader may have been handed are moved below those of
-        this server, along with the positions of readers, so that they go on meaning the same. What no reader can have
-        been handed is as if it was written now.
+        That server counts transactions anew. Changes that a reader may have been handed are moved below its numbers,
+        along with the positions of readers. All other changes count as written now.
         """
         async with self._writing() as session:
             await session.execute(_IMPATIENT)
@@ -175,7 +174,7 @@ class PostgresChanges(StoredReaders):
             await self._settle(session, readers, high)
 
     async def _is_settled(self, session: Session, readers: list[tuple[str, Position]]) -> bool:
-        """Whether another has done it meanwhile."""
+        """Whether another process has done it meanwhile."""
         ((origin, here),) = await self._fetch(session, "origin")
         now = Snapshot.parse((await self._fetch(session, "moment"))[0][0])
         return bool(origin == here) and all(position.seen.end <= now.end for _name, position in readers)

@@ -1,8 +1,7 @@
 """Filters in PostgreSQL's SQL: constants, terms, and the conditions that are not made of others.
 
-Owns their text. Nothing in it can fail on any row: what a cast, a sum or a JSON operator would raise an error for is
-turned away before it. Columns of user-owned tables may have other types than penstock chooses, so they are brought
-into a known one first.
+Owns their text. It cannot fail on any row: a guard comes before each cast, sum or JSON operator that could raise an
+error. Columns of user-owned tables may have other types than penstock chooses, so they are converted first.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from penstock.reactive.expression import (
     compared_as,
     fields,
 )
-from penstock.reactive.pattern import postgres_pattern
+from penstock.reactive.pattern import common_pattern
 from penstock.schema.fields import Kind
 from penstock.store.sql.dialect import Part, Spelling
 from penstock.values import decode_json
 
-_EPOCH = "'1970-01-01 00:00:00+00'"  # without a type, as those below: it takes that of the column beside it
+_EPOCH = "'1970-01-01 00:00:00+00'"  # untyped, as those below: it takes the type of the column beside it
 _FIRST, _LAST = "'-719162 days'::interval", "'2932896 days 23:59:59.999999'::interval"
 _ENDS: dict[Kind, tuple[Any, Any]] = {
     Kind.DATETIME: (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
     Kind.DATE: (date.min, date.max),
 }
 _SPECIAL = re.compile(r"[\\$%{\x01-\x1f]")
-# What json may hold and jsonb not: NUL, halves of characters, numbers with too many digits.
+# Values that json may hold and jsonb may not: NUL, half surrogates, numbers with too many digits.
 _ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|([0-9]{250}){4}"
 
 
@@ -56,23 +55,21 @@ class PostgresSpelling(Spelling):
     true = "true"
 
     def leaf(self, leaf: Leaf) -> Part:
-        """A leaf; false or NULL of what is not there."""
         return Part(self._leaf(leaf), self._guards(leaf))
 
     def watched(self, term: Term) -> Part:
-        """A term's value; where JSON cannot be looked into, its columns as they are."""
+        """A term's value; its columns as they are, where jsonb cannot hold the JSON."""
         sql, guards = self._comparable(term), self._guards(term)
         if not guards:
             return Part(sql)
         return Part(f"to_jsonb({sql})", guards, wide=f"jsonb_build_array({self.raw(tuple(fields(term)))}, 'raw')")
 
     def raw(self, columns: Sequence[str]) -> str:
-        """The columns as they are."""
         told = ", ".join(f"{self.column(name)}::text" for name in columns)
         return f"array[{told}]::text" if len(columns) > 1 else told
 
     def _guards(self, expression: Leaf | Term) -> tuple[str, ...]:
-        """What has to be true of a user-owned row before its JSON is looked into."""
+        """Conditions under which jsonb can hold the JSON of a user-owned row."""
         if self.definition.managed:
             return ()
         json = [name for name, kind in fields(expression).items() if kind is Kind.JSON]
@@ -98,7 +95,7 @@ class PostgresSpelling(Spelling):
         if isinstance(leaf, TextIs):
             return self._text_is(self._text(leaf.term), leaf)
         if isinstance(leaf, Matches):
-            return f"{self._text(leaf.term)} ~ {literal(postgres_pattern(leaf.pattern))}"
+            return f"{self._text(leaf.term)} ~ {literal(common_pattern(leaf.pattern))}"
         found = self.value(leaf.term, leaf.term.kind)
         if isinstance(leaf, Has):
             wanted = literal(f"[{leaf.constant.value}]")
@@ -133,14 +130,13 @@ class PostgresSpelling(Spelling):
     # ----- terms
 
     def _comparable(self, term: Term, kind: Kind | None = None) -> str:
-        """A term that is NULL if it is not there: JSON's null is not, either."""
+        """A term that is NULL if its value is missing, as JSON's null is too."""
         if kind is Kind.JSON and term.kind is not Kind.JSON:
             return f"to_jsonb({self.value(term, term.kind)})"
         found = self.value(term, kind or term.kind)
         return f"nullif({found}, 'null'::jsonb)" if term.kind is Kind.JSON else found
 
     def value(self, term: Term, kind: Kind) -> str:
-        """A term as a value of a kind."""
         if isinstance(term, Constant):
             return self._constant(term, kind)
         if isinstance(term, Arithmetic):
@@ -175,7 +171,6 @@ class PostgresSpelling(Spelling):
         return found
 
     def _text(self, term: Term) -> str:
-        """A term as a text; NULL if it is none."""
         found = self.value(term, term.kind)
         if term.kind is Kind.TEXT:
             return found
@@ -199,7 +194,7 @@ class PostgresSpelling(Spelling):
         return f"({left} {term.operator} {right})"
 
     def _operand(self, term: Term, kind: Kind) -> str:
-        """A number to compute with, as a type that no result leaves."""
+        """A number to compute with, as a type that holds every result."""
         found = self.value(term, term.kind)
         if kind is Kind.REAL:
             if term.kind is Kind.REAL and isinstance(term, Field):
@@ -212,7 +207,7 @@ class PostgresSpelling(Spelling):
         return f"({found})::numeric"
 
     def _since(self, term: Term) -> str:
-        """A point in time as an interval since 1970, a length of time as itself: neither knows of time zones."""
+        """A point in time as an interval since 1970, a length of time as itself: neither has a time zone."""
         if isinstance(term, Arithmetic):
             return f"({self._since(term.left)} {term.operator} {self._since(term.right)})"
         if isinstance(term, Constant) and term.kind is Kind.DATETIME:
@@ -236,7 +231,7 @@ class PostgresSpelling(Spelling):
 
 
 def literal(text: str) -> str:
-    """A text as SQL, whatever the server's settings and whatever it is put into: no $, no % and no { stands in it."""
+    """A text as SQL, whatever the server's settings. No $, % or { stands in it, so that it fits into any template."""
     escaped = _SPECIAL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("'", "''"))
     return f"E'{escaped}'" if "\\" in escaped else f"'{escaped}'"
 
@@ -265,7 +260,7 @@ def _within_time(name: str, kind: Kind) -> str:
 
 
 def _of_time(name: str, kind: Kind, value: str, first: str, last: str) -> str:
-    """What is made of a day or a point in time; what Python's years do not reach is not there."""
+    """A value computed from a day or a point in time; NULL beyond the years of Python."""
     least, most = (_CONSTANTS[kind](end) for end in _ENDS[kind])
     there = f"when {name} between {least} and {most} then {value}"
     infinite = f"when {name} < {least} then {first} else {last}"
@@ -276,7 +271,7 @@ def _datetime_text(value: datetime) -> str:
     return value.astimezone(UTC).isoformat(" ", "microseconds")
 
 
-# Texts without a type take that of the column that they are compared with, whichever it is.
+# Untyped texts take the type of the column that they are compared with.
 _CONSTANTS: dict[Kind, Callable[[Any], str]] = {
     Kind.TEXT: literal,
     Kind.BOOLEAN: lambda value: "true" if value else "false",

@@ -9,7 +9,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 
 from penstock.jobs.job import Job
-from penstock.pools.turns import Gate, Turn, passage, passed
+from penstock.pools.gate import Gate, WaitingKey, passage, passed
 from penstock.store.contract.jobs import Room
 from penstock.store.contract.keys import Rates
 from penstock.store.contract.session import Session
@@ -60,6 +60,6 @@ class PostgresGates(Noun):
             await self._rates.keep(session, rates_of(room.pool, gate, found))
         return jobs, found.again
 
-    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[Turn]]:
+    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[WaitingKey]]:
         keys = max(room.room, KEYS_COMPARED)
         return turns_of(await self._fetch(session, "turns", pool=room.pool, room=room.room, keys=keys, now=now))

@@ -16,12 +16,11 @@ from penstock.store.contract.changes import Source, State
 from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.postgres.access import run
-from penstock.store.postgres.capture import EVENTS, function_name, install, triggers
+from penstock.store.postgres.capture import EVENTS, function_name, install, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.rowsource import source
-from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.session import PostgresSession, internal_transaction
 from penstock.store.postgres.triggerbodies import append_plain
 from penstock.store.rows.interests import (
     FoundTable,
@@ -43,7 +42,7 @@ from penstock.store.sql.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 # These are no queries of a .sql file: they go along with what makes triggers.
-_ALONE = "lock table penstock.interest in share row exclusive mode"
+_LOCK_INTERESTS = "lock table penstock.interest in share row exclusive mode"
 _FORGOTTEN = "delete from penstock.interest where id = {}"
 _CAPTURED = """
 update penstock.interest set capture = case when id = any('{ids}') then {number} end
@@ -74,21 +73,19 @@ class PostgresInterests(StoredInterests[SchemaLock]):
         return numbers
 
     async def mend(self, id_: int) -> bool:
-        session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            await session.execute(_IMPATIENT)
-            await session.execute(Statement(_ALONE))
-            stored = await self._stored_in(session)
-            one = next((one for one in stored.values() if one.id == id_), None)
-            if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
-                return False
-            for statement in await self._statements(Rebuild(stored, [one]), session):
-                await session.execute(Statement(statement))
-            await session.commit()
+            async with internal_transaction(self._connections) as session:
+                await session.execute(_IMPATIENT)
+                await session.execute(Statement(_LOCK_INTERESTS))
+                stored = await self._stored_in(session)
+                one = next((one for one in stored.values() if one.id == id_), None)
+                if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
+                    return False
+                for statement in await self._statements(Rebuild(stored, [one]), session):
+                    await session.execute(Statement(statement))
+                await session.commit()
         except DataError as error:
             raise DeclarationError(f"PostgreSQL refuses the triggers of interest {id_}: {error.what}") from error
-        finally:
-            await session.rollback()
         return True
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
@@ -135,7 +132,7 @@ class PostgresInterests(StoredInterests[SchemaLock]):
     async def _statements(self, rebuild: Rebuild, session: PostgresSession | None = None) -> tuple[str, ...]:
         """The statements that make triggers anew."""
         ((path,),) = await self._look("path", session)
-        made = [_ALONE]
+        made = [_LOCK_INTERESTS]
         for capture in rebuild.captures(_captured):
             number, members = capture.number, capture.members
             for one in capture.asked:
@@ -158,21 +155,19 @@ class PostgresInterests(StoredInterests[SchemaLock]):
     async def _try_out_group(self, now: datetime, group: Sequence[Interest]) -> None:
         """Make triggers, and undo that."""
         add = self._queries["add_for_trial"]
-        session = await begin(self._connections, BEGIN_INTERNAL)
         try:
-            await session.execute(_IMPATIENT)
-            for place, one in enumerate(group):
-                await session.fetch(add.statement, add.args(_added(one, now) | {"id": _LAST_ID - place}))
-            stored = await self._stored_in(session)
-            rebuild = Rebuild(stored, [stored[identity_of(one)] for one in group])
-            for statement in await self._statements(rebuild, session):
-                await session.execute(Statement(statement))
+            async with internal_transaction(self._connections) as session:
+                await session.execute(_IMPATIENT)
+                for place, one in enumerate(group):
+                    await session.fetch(add.statement, add.args(_added(one, now) | {"id": _LAST_ID - place}))
+                stored = await self._stored_in(session)
+                rebuild = Rebuild(stored, [stored[identity_of(one)] for one in group])
+                for statement in await self._statements(rebuild, session):
+                    await session.execute(Statement(statement))
         except DataError as error:
             raise _refused(group[0], error) from error
         except (DatabaseBusy, Conflict):  # whoever declares it waits for these locks
             return
-        finally:
-            await session.rollback()
 
     async def _stored(self, right: SchemaLock | None = None) -> Stored:  # noqa: ARG002 - a lock is no transaction
         return await self._stored_in(None)

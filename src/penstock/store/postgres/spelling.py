@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.store.postgres.conditions import literal
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.feedrow import Conditional, FeedSpelling
 
@@ -34,7 +35,6 @@ class PostgresFeedSpelling(FeedSpelling):
         return _joined(values, "pg_catalog.chr(30), ''")
 
     def array(self, row: str, columns: Sequence[str]) -> str:
-        """Columns as a JSON array."""
         values = ", ".join(self._value(row, column) for column in columns)
         return f"pg_catalog.json_build_array({values})::pg_catalog.text"
 
@@ -82,12 +82,6 @@ def unlike(columns: Sequence[str], types: Mapping[str, str]) -> str:
         )
     old, new = (", ".join(f"{row}.{POSTGRES.quote(column)}" for column in columns) for row in ("old", "new"))
     return f"{UNLIKE}(row({old}), row({new}))"
-
-
-def literal(text: str) -> str:
-    """Text as an SQL literal, whether or not the session that reads it escapes with backslashes."""
-    quoted = text.replace("'", "''").replace("\\", "\\\\")
-    return f"E'{quoted}'" if "\\" in text else f"'{quoted}'"
 
 
 def key_text(row: str, types: Mapping[str, str]) -> str:

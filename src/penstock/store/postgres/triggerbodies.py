@@ -83,11 +83,9 @@ class FunctionBody:
         return self._guarded(label, _SOME.format(values=values, label=label), append, FunctionBody.inserted_rows)
 
     def inserted(self, label: str = "told") -> str:
-        """Tell of a row that is inserted."""
         return self._one_row(label, "enter", "new", FunctionBody.inserted)
 
     def deleted(self, label: str = "told") -> str:
-        """Tell of a row that is deleted."""
         return self._one_row(label, "delete", "old", FunctionBody.deleted)
 
     def updated(self, label: str = "told") -> str:
@@ -133,7 +131,6 @@ class FunctionBody:
         return _GUARDED.format(label=label, read=read, otherwise=otherwise, append=append)
 
     def _moved(self, kind: str, side: str, before: str, after: str) -> str:
-        """Tell of the row that is gone, or of the one that came, where a key was changed."""
         row = self._row(kind, side)
         if not row.told:
             return ""
@@ -141,7 +138,6 @@ class FunctionBody:
         return f"if {row.guard.sql} then {append} end if;" if row.guard.is_asked else append
 
     def _row(self, kind: str, side: str, *, guarded: bool = True) -> FeedRow:
-        """The row that tells the interests in a kind of change."""
         told = {
             number: ALWAYS if self._trigger_asks else one.exact_match(side)
             for number, one in self._conditions.items()

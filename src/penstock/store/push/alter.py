@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from penstock.schema.fields import Column
-from penstock.schema.index import Index
-from penstock.schema.steps import (
+from penstock.schema.diff import (
     AddChoices,
     AddColumn,
     CreateIndex,
@@ -28,6 +26,8 @@ from penstock.schema.steps import (
     Step,
     ValidateChoices,
 )
+from penstock.schema.fields import Column
+from penstock.schema.index import Index
 from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, required_name
 from penstock.store.contract.schema import Change
 from penstock.store.sql.ddl import (

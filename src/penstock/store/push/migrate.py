@@ -14,9 +14,8 @@ from importlib.resources import files
 
 from penstock.errors import ConstraintViolation, DeclarationError, SchemaMismatch, UniqueViolation
 from penstock.observe.logs import event
-from penstock.schema.diff import check_names, diff
+from penstock.schema.diff import Difference, check_names, diff
 from penstock.schema.index import Index, redundant_indexes
-from penstock.schema.steps import Difference
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.schema import Change, Description, SchemaLock

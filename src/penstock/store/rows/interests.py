@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -45,8 +45,8 @@ class FoundTable:
     @classmethod
     def parse(cls, text: str) -> FoundTable:
         """A table from the JSON of its store's query, in which NULL stands for nothing of a kind."""
-        given = {name: value for name, value in json.loads(text).items() if value is not None}
-        triggers = [FoundTrigger(**one) for one in given.get("triggers", ())]
+        given = _known_fields(cls, json.loads(text))
+        triggers = [FoundTrigger(**_known_fields(FoundTrigger, one)) for one in given.get("triggers", ())]
         return cls(**given | {"triggers": triggers})
 
     @property
@@ -66,6 +66,11 @@ class StoredInterest:
     installed: FoundTable | None  # the table when its triggers were made, if they were
     found: FoundTable | None  # the table now, if there is one
     together: dict[int, Interest] = field(default_factory=dict)  # all interests that share its triggers
+
+
+def _known_fields(cls: type[FoundTable | FoundTrigger], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a class that are given. Another release may have written others."""
+    return {one.name: given[one.name] for one in fields(cls) if given.get(one.name) is not None}
 
 
 Stored = Mapping[Identity, StoredInterest]

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from penstock.pools.gate import Gate, Passage, WaitingKey
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket
 from penstock.pools.shares import Member, lent
-from penstock.pools.turns import Gate, Passage, Turn
 from penstock.store.contract.keys import RateRow
 from penstock.store.contract.pools import PoolRow, PoolView
 
@@ -114,11 +114,11 @@ def state_of(value: int | None, parts: int | None, moment: datetime | None) -> R
     return RateState(value, parts, moment)
 
 
-def turns_of(rows: Sequence[Sequence[Any]]) -> tuple[Gate, list[Turn]]:
+def turns_of(rows: Sequence[Sequence[Any]]) -> tuple[Gate, list[WaitingKey]]:
     """How a gate stands, and whose turn it is, from the rows of the query `turns`."""
     number, rate_limit, key_rate_limit, *rate = rows[0][:6]
     gate = Gate(number, rate_of(rate_limit), rate_of(key_rate_limit), state_of(*rate), rows[0][6])
-    return gate, [Turn(row[7], row[8], row[9], state_of(*row[10:13])) for row in rows if row[7] is not None]
+    return gate, [WaitingKey(row[7], row[8], row[9], state_of(*row[10:13])) for row in rows if row[7] is not None]
 
 
 def rates_of(pool: str, gate: Gate, passed: Passage) -> list[RateRow]:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.errors import DeclarationError
-from penstock.jobs.retry import Retry
-from penstock.jobs.waits import LONGEST, Exponential, Fixed, Linear, Series, Ticks
+from penstock.jobs.retry import LONGEST, Exponential, Fixed, Linear, Retry, Series, Ticks
 
 _WAITS = (1, 3)
 UNREADABLE = (DeclarationError, TypeError, ValueError)

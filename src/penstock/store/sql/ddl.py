@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from penstock.schema.diff import Guard
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
-from penstock.schema.steps import Guard
 from penstock.schema.stored import (
     StoredCheck,
     StoredColumn,
@@ -156,11 +156,11 @@ def literal(kind: Kind, value: Any, dialect: Dialect) -> str:
     """A value in the neutral form as SQL: DDL takes no parameters."""
     encoded = dialect.encode_value(kind, value)
     if dialect.name != SQLITE:
-        return f"{_quoted(_postgres_text(encoded))}::{dialect.types[kind].partition(' collate ')[0]}"
+        return f"{quoted(_postgres_text(encoded))}::{dialect.types[kind].partition(' collate ')[0]}"
     if isinstance(encoded, bytes):
         return f"x'{encoded.hex()}'"
     if isinstance(encoded, str):
-        return _quoted(encoded)
+        return quoted(encoded)
     return repr(encoded).replace("inf", "9e999")
 
 
@@ -174,9 +174,10 @@ def _postgres_text(value: Any) -> str:
     return str(value)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _listed(choices: Sequence[str | int]) -> str:
-    return ", ".join(_quoted(choice) if isinstance(choice, str) else str(int(choice)) for choice in choices)
+    return ", ".join(quoted(choice) if isinstance(choice, str) else str(int(choice)) for choice in choices)

@@ -110,7 +110,6 @@ class StoredInterests(ABC, Generic[Right]):
             await self._rebuild(right, Rebuild(await self._stored(right), dropped=[one]))
 
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
-        """Whether an interest is in order, and no other of its name is captured."""
         return self._state(stored.get(identity_of(interest))) == "ok" and not namesakes(interest, stored)
 
     # ----- what each store does

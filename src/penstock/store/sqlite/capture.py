@@ -16,6 +16,7 @@ from penstock.changes.interest import Interest
 from penstock.store.contract.changes import Source
 from penstock.store.contract.session import Statement
 from penstock.store.rows.interests import Interests
+from penstock.store.sql.ddl import quoted
 from penstock.store.sql.dialect import row_of
 from penstock.store.sql.feedrow import Conditional, FeedRow, FeedSpelling, kind_variable, wanted
 from penstock.store.sqlite.dialect import SQLITE
@@ -52,7 +53,7 @@ class _Spelling(FeedSpelling):
     def json_object(self, row: str, columns: Sequence[str]) -> str:
         if not columns:
             return "null"
-        pairs = [f"(json_quote({literal(column)}) || ':' || {_value(row, column)})" for column in columns]
+        pairs = [f"(json_quote({quoted(column)}) || ':' || {_value(row, column)})" for column in columns]
         return f"'{{' || {_joined(pairs)} || '}}'"
 
 
@@ -150,8 +151,7 @@ def source(interest: Interest, collations: Mapping[str, str]) -> Source:
 
 
 def _member(column: str) -> str:
-    """The path of a column in a captured row."""
-    return literal(f"$.{json.dumps(column, ensure_ascii=False)}")
+    return quoted(f"$.{json.dumps(column, ensure_ascii=False)}")
 
 
 def _readable(text: str) -> str:
@@ -214,11 +214,6 @@ def lost(numbers: Sequence[int]) -> str:
     """Tell the readers of interests that changes may have been missed."""
     kinds = ",".join(["lost"] * len(numbers))
     return f"{_APPEND} values ({_NOW}, '{json.dumps(numbers)}', '{kinds}', null, null, null)"
-
-
-def literal(text: str) -> str:
-    """Text as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def key_text(row: str, columns: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ class SqliteChanges(StoredReaders):
             ((seconds,),) = await self._fetch(session, "kept")
             kept = f"-{seconds} seconds" if seconds else None
             first = await self._fetch(session, "first", kept=kept)
-        if not first or first[0][0] > high:  # who has nothing to delete takes no lock
+        if not first or first[0][0] > high:  # nothing to delete: no lock is needed
             return Rotation(kept=int(unread))
         async with self._writing() as session:
             high, unread = await self._passed(session)  # a reader may have been put further back meanwhile
@@ -56,7 +56,7 @@ class SqliteChanges(StoredReaders):
     # ----- steps
 
     async def _passed(self, session: OpenTransaction) -> tuple[int, bool]:
-        """Up to which number all readers have passed, and whether there is more."""
+        """The number up to which all readers have passed, and whether there is more."""
         ((_, end),) = await self._fetch(session, "moment")
         readers = await self._fetch(session, "readers")
         high: int = min((Position.parse(row[1]).high for row in readers), default=end)

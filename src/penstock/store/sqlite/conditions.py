@@ -1,8 +1,8 @@
 """Filters in SQLite's SQL: terms, and the conditions that are not made of others.
 
-Owns their text, with functions that every SQLite has, as triggers fire on connections of other programs too. A column
-may hold anything, so what is compared passes a guard first: a value in the form in which penstock stores it is
-compared in SQL, anything else by Python. Patterns and decimals are Python's altogether.
+Owns their text, with functions that every SQLite has, as other programs fire the triggers too. A column may hold
+anything, so each value passes a guard first: SQL compares values in the form in which penstock stores them, and Python
+all others. Python alone compares patterns and decimals.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _SECONDS = "(cast(strftime('%s', substr({0}, 1, 19)) as integer) * 1000000 + cas
 
 
 class _Unsayable(Exception):
-    """SQLite cannot say it exactly."""
+    """SQLite cannot say this exactly."""
 
 
 class LiteSpelling(Spelling):
@@ -79,7 +79,6 @@ class LiteSpelling(Spelling):
     true = "1"
 
     def leaf(self, leaf: Leaf) -> Part:
-        """A leaf; false or NULL of what is not there."""
         guards: list[str] = []
         try:
             if isinstance(leaf, Compare):
@@ -91,7 +90,7 @@ class LiteSpelling(Spelling):
             return Part(None)
 
     def watched(self, term: Term) -> Part:
-        """A term's value; where it cannot be said, its columns as they are."""
+        """A term's value; its columns as they are, if SQLite cannot say it."""
         columns = tuple(fields(term))
         guards: list[str] = []
         try:
@@ -102,7 +101,6 @@ class LiteSpelling(Spelling):
         return Part(sql, tuple(guards), wide=f"cast({told} as {'text' if term.kind is Kind.BYTES else 'blob'})")
 
     def raw(self, columns: Sequence[str]) -> str:
-        """The columns as they are."""
         if len(columns) == 1:
             return self.bare(columns[0])
         return "(" + " || ',' || ".join(map(self._told, columns)) + ")"
@@ -114,15 +112,15 @@ class LiteSpelling(Spelling):
         return f"(case typeof({name}) when 'real' then {real} else typeof({name}) || hex({name}) end)"
 
     def _watched_json(self, term: Term, guards: list[str]) -> str:
-        """Texts tell of every change, and of some that are none, such as another order of keys."""
+        """JSON as text, which tells every change, and some that mean nothing, such as another order of keys."""
         if not isinstance(term, Path):
             raise _Unsayable
         kind, found = self._json(term, guards)
-        guards.append(f"typeof({found}) is not 'real'")  # it may not tell all digits apart
+        guards.append(f"typeof({found}) is not 'real'")  # JSON text may lack digits
         return f"(case {kind} when 'null' then null else {kind} || quote({found}) end)"
 
     def ask(self, leaf: Leaf) -> str:
-        """Python is asked by a function that penstock's own connections have."""
+        """A call of Python, by a function that only penstock's own connections have."""
         if not self.own:
             return ""
         columns = "".join(f", {self.column(name)}" for name in fields(leaf))
@@ -224,7 +222,7 @@ class LiteSpelling(Spelling):
         return Part(sql, (*guards, f"typeof({found}) is not 'real'"), wide, wide_not)
 
     def _json(self, term: Term, guards: list[str]) -> tuple[str, str]:
-        """What JSON calls the kind of a term, and the term."""
+        """JSON's word for the kind of a term, and the term."""
         guards.append(_guard(Kind.JSON, self.column(next(iter(fields(term))))))
         of = self._json_of(term)
         return f"json_type({of})", f"json_extract({of if isinstance(term, Path) else of + ', ' + repr('$')})"
@@ -236,7 +234,7 @@ class LiteSpelling(Spelling):
     # ----- decimals
 
     def _near_decimal(self, leaf: Compare) -> Part:
-        """SQLite reads a decimal about as it is; if it is written as one."""
+        """SQLite reads a decimal as a float nearby, if it is written as a decimal."""
         if not isinstance(leaf.left, Field) or not isinstance(leaf.right, Constant):
             raise _Unsayable
         name = self.bare(leaf.left.column)
@@ -246,7 +244,7 @@ class LiteSpelling(Spelling):
     # ----- terms
 
     def value(self, term: Term, kind: Kind, guards: list[str], *, linear: bool = False) -> str:
-        """A term as a value of a kind; points in time as microseconds if they are computed with."""
+        """A term as a value of a kind; `linear` points in time are microseconds, to compute with."""
         if kind is Kind.DECIMAL or kind is Kind.JSON:
             raise _Unsayable
         if isinstance(term, Constant):
@@ -279,11 +277,10 @@ class LiteSpelling(Spelling):
         return _SECONDS.format(name) if linear and field.kind is Kind.DATETIME else name
 
     def bare(self, column: str) -> str:
-        """A column that no longer has a collation of its own, nor a wish to make numbers of texts."""
+        """A column without its collation and its affinity, which makes numbers of texts."""
         return f"(+{self.column(column)} collate binary)"
 
     def _text(self, term: Term, guards: list[str]) -> str:
-        """A term as a text; NULL if it is none."""
         if term.kind is Kind.TEXT:
             return self.value(term, Kind.TEXT, guards)
         kind, found = self._json(term, guards)
@@ -321,7 +318,7 @@ def _guard(kind: Kind, name: str) -> str:
 
 
 def _whole(text: str) -> str:
-    """SQLite counts no further than to a NUL character, which only other programs store."""
+    """Whether a text holds no NUL, at which SQLite stops counting; only other programs store it."""
     return f"{text} is null or instr({text}, char(0)) = 0"
 
 

@@ -1,7 +1,6 @@
-"""Constants of filters in SQLite's SQL, each exactly the value that it stands for.
+"""Constants of filters in SQLite's SQL, exact to the last bit.
 
-Owns their text. SQLite's own reading of long fractions may be off by the last bit, and differs between machines, so a
-float is written as the whole numbers that it is made of.
+SQLite reads long fractions differently on different machines, so a float is written with integers alone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TINY = 1e-300
 
 
 def text_literal(text: str) -> str:
-    """A text. No word in braces stands in it, so that it can be put into a text with places to fill."""
+    """A text. No word in braces stands in it, so that it fits into a template."""
     pieces = ["'" + piece.replace("'", "''") + "'" for piece in re.split(r"(?<=\{)(?=\w)", text)]
     return pieces[0] if len(pieces) == 1 else f"({' || '.join(pieces)})"
 
@@ -60,9 +59,9 @@ def constant_literal(constant: Constant, kind: Kind, encode: Convert | None) -> 
 
 
 def near(found: str, operator: str, value: Decimal, *, positive: bool = True) -> str:
-    """What is never false where a number, of which SQLite has read about its value, compares so with another one.
+    """A condition that is never false where the comparison holds, or where it fails if not `positive`.
 
-    With `positive` false: where it does not compare so.
+    SQLite has read the number with a small error.
     """
     about = float(value) if abs(value) < Decimal("1e308") else math.copysign(math.inf, value)
     margin = abs(about) * _MARGIN + _TINY
@@ -78,7 +77,7 @@ def near(found: str, operator: str, value: Decimal, *, positive: bool = True) ->
 
 
 def compare_whole(found: str, operator: str, value: Decimal) -> str:
-    """How an integer of 64 bits compares with any number: with the whole numbers next to it."""
+    """An integer of 64 bits compared with any number, by the whole numbers next to it."""
     floor, ceiling = (int(value.to_integral_value(way)) for way in (ROUND_FLOOR, ROUND_CEILING))
     if operator == "==":
         return f"{found} = {integer_literal(floor)}" if floor == ceiling and _fits(floor) else "0"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime, timedelta
 
-from penstock.pools.turns import Gate, Turn, passage, passed
+from penstock.pools.gate import Gate, WaitingKey, passage, passed
 from penstock.store.contract.jobs import Room
 from penstock.store.contract.keys import Rates
 from penstock.store.contract.session import Row, Session
@@ -48,7 +48,7 @@ class SqliteGates(Noun):
             await self._rates.keep(session, rates_of(room.pool, gate, found))
         return rows, found.again
 
-    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[Turn]]:
+    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[WaitingKey]]:
         values = {"room": room.room, "keys": max(room.room, KEYS_COMPARED), "now": now}
         rows = await self._fetch(session, "turns", pool=room.pool, **values)
         return turns_of(

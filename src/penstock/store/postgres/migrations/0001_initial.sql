@@ -408,8 +408,9 @@ create table penstock.interest (
     unique (name, digest)
 );
 
--- What is there of each interest's table, as JSON: its triggers, columns and partitions. Of a table that is
--- `plain`, inserted rows come through no other one; where it is `ordered`, no trigger of others changes them before the
+-- The table of each interest as JSON: its columns, partitions, and the triggers of its capture with their functions.
+-- `each`: the function that marks a table of which each change counts. `heirs`: whether other tables inherit from it.
+-- `plain`: rows are inserted through no other table. `ordered`: no trigger of others changes inserted rows before the
 -- statement ends.
 -- A name with a schema is looked up in the catalog, as `to_regclass` raises where a role may not use the schema.
 create view penstock.interest_found as

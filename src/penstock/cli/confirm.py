@@ -17,17 +17,7 @@ from penstock.errors import ConfigError
 
 
 def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
-    """Say what follows, and ask, unless the answer is given already.
-
-    Args:
-        question: What is asked, to be answered with yes or no.
-        consequence: What follows if the answer is yes; told in any case.
-        sure: Whether ``--yes`` was said.
-
-    Raises:
-        ConfigError: There is no terminal to ask on.
-        Abort: The answer is no, or none.
-    """
+    """State the consequence, then ask, unless ``--yes`` was said. Without a terminal, raise ConfigError."""
     if consequence:
         say(consequence)
     if sure:
@@ -44,21 +34,13 @@ def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
 
 
 def confirm_many(count: int, verb: str, noun: str, *, sure: bool) -> None:
-    """Ask before several things are changed at once; one is changed without.
-
-    Raises:
-        ConfigError: There is no terminal to ask on.
-        Abort: The answer is no, or none.
-    """
+    """Ask before several things are changed at once; one is changed without asking."""
     confirm(f"{verb.capitalize()} {counted(count, noun)}?", sure=sure or count <= 1)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, as nothing was begun yet.
-
-    An event loop would only note it, for when the answer is there; and Python too, if it comes just before the reading.
-    """
+    """Let Ctrl-C end the process at once: an event loop, or Python before the read, would only note it."""
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield

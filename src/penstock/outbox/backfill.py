@@ -13,57 +13,42 @@ _OF_ONE_BEGINNING, _BEGINNINGS = 2**32, 2**20  # so that no number comes again s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Older:
-    """How far the rows that are older have been handed over.
+class BackfillProgress:
+    """How far the rows that are older than their outbox have been delivered."""
 
-    Attributes:
-        after: The place of the last one in their order, as JSON; None before the first.
-        count: How many numbers were given.
-        order: The columns by which they are ordered, before their key.
-        base: What is added to the numbers.
-        failed: The number and the key of the next one, if it has failed before the outbox was moved.
-    """
-
-    after: str | None = None
-    count: int = 0
-    order: tuple[str, ...] = ()
-    base: int = 0
+    after: str | None = None  # the place of the last one in their order, as JSON; None before the first
+    count: int = 0  # how many numbers were given
+    order: tuple[str, ...] = ()  # the columns by which they are ordered, before their key
+    base: int = 0  # what is added to the numbers
+    # the number and the key of the next one, if it has failed before the outbox was moved
     failed: tuple[int, str] | None = None
 
     @property
     def number(self) -> int:
-        """The number of the last one."""
         return BEFORE_ALL + self.base + self.count
 
     def text(self) -> str:
-        """The same as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def parse(cls, text: str) -> Older:
-        """What `text` has written."""
+    def parse(cls, text: str) -> BackfillProgress:
         said = json.loads(text)
         failed = said.pop("failed")
         return cls(**said | {"order": tuple(said["order"]), "failed": None if failed is None else tuple(failed)})
 
-    def reached(self, number: int) -> Older:
+    def reached(self, number: int) -> BackfillProgress:
         """With this number given, and all before it."""
         return replace(self, count=max(self.count, number - BEFORE_ALL - self.base), failed=None)
 
-    def at(self, place: str) -> Older:
+    def at(self, place: str) -> BackfillProgress:
         """After the row at a place, which got no number."""
         return replace(self, after=place)
 
-    def counted(self, place: str, number: int | None = None) -> Older:
+    def counted(self, place: str, number: int | None = None) -> BackfillProgress:
         """After the row at a place, which gets the next number, or this one."""
         return self.at(place).reached(self.number + 1 if number is None else number)
 
 
-def first(order: tuple[str, ...] = (), epoch: int = 0) -> str:
-    """What is left at first: all.
-
-    Args:
-        order: The columns by which the rows are ordered, before their key.
-        epoch: How often the outbox was changed, which tells the numbers of one beginning from those of others.
-    """
-    return Older(order=order, base=epoch % _BEGINNINGS * _OF_ONE_BEGINNING).text()
+def new_backfill(order: tuple[str, ...] = (), epoch: int = 0) -> str:
+    """The text of a backfill from the beginning. `epoch` counts changes of the outbox, and keeps numbers apart."""
+    return BackfillProgress(order=order, base=epoch % _BEGINNINGS * _OF_ONE_BEGINNING).text()

@@ -15,68 +15,39 @@ from penstock.pools.rates import RateLimit, RateState, peek, take
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How the gate of a pool stands.
-
-    Attributes:
-        key_parallelism: How many jobs of one concurrency key run at once; None for any number.
-        rate_limit: How many jobs of the pool start in a time; None for any number.
-        key_rate_limit: How many of one concurrency key do.
-        rate: What is left of the pool's rate limit.
-        opens_at: When the next key may start a job of those that wait for tokens only, and have no turn therefore.
-    """
-
-    key_parallelism: int | None = None
-    rate_limit: RateLimit | None = None
-    key_rate_limit: RateLimit | None = None
-    rate: RateState | None = None
+    key_parallelism: int | None = None  # how many jobs of one concurrency key run at once; None for any number
+    rate_limit: RateLimit | None = None  # how many jobs of the pool start in a time; None for any number
+    key_rate_limit: RateLimit | None = None  # how many of one concurrency key do
+    rate: RateState | None = None  # what is left of the pool's rate limit
+    # when the next key may start a job of those that wait for tokens only, and have no turn therefore
     opens_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A concurrency key whose jobs wait at a gate. Jobs without one have an empty one, which has no limit of its own.
-
-    Attributes:
-        key: The key.
-        waiting: How many of its jobs wait; counted no further than there is room.
-        running: How many run.
-        rate: What is left of its own rate limit.
-    """
+class WaitingKey:
+    """A concurrency key whose jobs wait at a gate. The empty key of jobs without one has no limit of its own."""
 
     key: str
-    waiting: int
-    running: int = 0
-    rate: RateState | None = None
+    waiting: int  # how many of its jobs wait; counted no further than there is room
+    running: int = 0  # how many run
+    rate: RateState | None = None  # what is left of its own rate limit
 
 
 @dataclass(slots=True)
 class Passage:
-    """What passes a gate.
+    """What passes a gate."""
 
-    Attributes:
-        counts: How many jobs of each key, in the order of their first turns.
-        last: The key that had the last turn; None if none had one.
-        rates: What is left of rate limits of which something was taken; that of the pool has an empty key.
-        again: After which time more may pass, if a rate limit is in the way.
-    """
-
-    counts: dict[str, int] = field(default_factory=dict)
-    last: str | None = None
+    counts: dict[str, int] = field(default_factory=dict)  # how many jobs of each key, in the order of their first turns
+    last: str | None = None  # the key that had the last turn; None if none had one
+    # what is left of rate limits of which something was taken; that of the pool has an empty key
     rates: dict[str, RateState] = field(default_factory=dict)
-    again: timedelta | None = None
+    again: timedelta | None = None  # after which time more may pass, if a rate limit is in the way
 
 
-def passage(gate: Gate, turns: Sequence[Turn], room: int, now: datetime) -> Passage:
-    """Which jobs pass a gate.
+def passage(gate: Gate, turns: Sequence[WaitingKey], room: int, now: datetime) -> Passage:
+    """Which jobs pass a gate, fairly over all keys. `turns` begin after the key that passed last.
 
-    Who runs the least comes first, of those who has got the fewest places now, and of those the next in line; so the
-    room is shared evenly by all keys that can use it, however many jobs each of them has waiting.
-
-    Args:
-        gate: How the gate stands.
-        turns: Keys, beginning after the one that had the last turn.
-        room: How many jobs may pass.
-        now: The present time, aware.
+    The key that runs the fewest jobs comes first; ties go to the key that got the fewest places now, then to the next.
     """
     found = Passage()
     allowed = {turn.key: _allowed(gate, turn, now) for turn in turns}
@@ -94,8 +65,10 @@ def passage(gate: Gate, turns: Sequence[Turn], room: int, now: datetime) -> Pass
     return found
 
 
-def passed(gate: Gate, turns: Sequence[Turn], found: Passage, started: Mapping[str, int], now: datetime) -> Passage:
-    """The same, if fewer jobs have started than were let through: of those that wait some may be held, or canceled."""
+def passed(
+    gate: Gate, turns: Sequence[WaitingKey], found: Passage, started: Mapping[str, int], now: datetime
+) -> Passage:
+    """The same if fewer jobs have started than could: some that wait may be held, or canceled."""
     if found.counts == started:
         return found
     less = Passage(dict(started), found.last)
@@ -103,8 +76,7 @@ def passed(gate: Gate, turns: Sequence[Turn], found: Passage, started: Mapping[s
     return less
 
 
-def _allowed(gate: Gate, turn: Turn, now: datetime) -> int:
-    """How many jobs of a key may pass at most."""
+def _allowed(gate: Gate, turn: WaitingKey, now: datetime) -> int:
     if not turn.key:
         return turn.waiting
     number = turn.waiting
@@ -115,7 +87,7 @@ def _allowed(gate: Gate, turn: Turn, now: datetime) -> int:
     return max(0, number)
 
 
-def _take(gate: Gate, turns: Sequence[Turn], found: Passage, now: datetime) -> None:
+def _take(gate: Gate, turns: Sequence[WaitingKey], found: Passage, now: datetime) -> None:
     """Take the tokens of what passes, and see when there will be more."""
     if gate.opens_at is not None:
         found.again = max(gate.opens_at - now, timedelta(0))

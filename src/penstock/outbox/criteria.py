@@ -14,27 +14,21 @@ from penstock.reactive.signature import read_signature, signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
-    """What is meant by one declaration.
+class MessageCriteria:
+    """Which captured changes are messages of one declaration."""
 
-    Attributes:
-        condition: Which rows; None if the triggers say that exactly.
-        kinds: Which kinds of changes are messages.
-        fields: Of which columns one differs in an update that is a message; empty if the triggers see to that.
-    """
-
-    condition: Condition | None = None
-    kinds: tuple[str, ...] = ()
+    condition: Condition | None = None  # which rows; None if the triggers say that exactly
+    kinds: tuple[str, ...] = ()  # which kinds of changes are messages
+    # of which columns one differs in an update that is a message; empty if the triggers see to that
     fields: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """The same as JSON, alike for what is alike."""
+        """Equal for equal criteria."""
         condition = None if self.condition is None else signature(self.condition)
         return json.dumps({"condition": condition, "kinds": sorted(self.kinds), "fields": list(self.fields)})
 
     @classmethod
-    def parse(cls, text: str) -> Meaning:
-        """What `text` has written."""
+    def parse(cls, text: str) -> MessageCriteria:
         said = json.loads(text)
         condition = None if said["condition"] is None else read_signature(said["condition"])
         return cls(condition=condition, kinds=tuple(said["kinds"]), fields=tuple(said["fields"]))

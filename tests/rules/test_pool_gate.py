@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.pools.gate import Gate, WaitingKey, passage, passed
 from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket, open_at, peek, take
-from penstock.pools.turns import Gate, Turn, passage, passed
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -22,10 +22,10 @@ POLICIES = st.one_of(
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> tuple[Gate, list[Turn]]:
+def lines(draw: st.DrawFn) -> tuple[Gate, list[WaitingKey]]:
     gate = Gate(draw(st.none() | st.integers(1, 6)), draw(POLICIES), draw(POLICIES))
     keys = draw(st.lists(st.sampled_from(["", *"abcdefgh"]), unique=True, max_size=6))
-    turns = [Turn(key, draw(FEW), draw(FEW), used(gate.key_rate_limit, draw(FEW))) for key in keys]
+    turns = [WaitingKey(key, draw(FEW), draw(FEW), used(gate.key_rate_limit, draw(FEW))) for key in keys]
     return replace(gate, rate=used(gate.rate_limit, draw(FEW))), turns
 
 
@@ -39,7 +39,9 @@ def used(policy: RateLimit | None, count: int) -> RateState | None:
 
 
 @given(lines(), st.integers(0, 20))
-def test_never_more_than_there_is_room_for_nor_than_limits_allow(line: tuple[Gate, list[Turn]], room: int) -> None:
+def test_never_more_than_there_is_room_for_nor_than_limits_allow(
+    line: tuple[Gate, list[WaitingKey]], room: int
+) -> None:
     gate, turns = line
     found = passage(gate, turns, room, NOW)
     assert sum(found.counts.values()) <= room
@@ -56,7 +58,7 @@ def test_never_more_than_there_is_room_for_nor_than_limits_allow(line: tuple[Gat
 
 
 @given(lines(), st.integers(0, 20))
-def test_nothing_is_held_back_that_may_start(line: tuple[Gate, list[Turn]], room: int) -> None:
+def test_nothing_is_held_back_that_may_start(line: tuple[Gate, list[WaitingKey]], room: int) -> None:
     gate, turns = line
     found = passage(gate, turns, room, NOW)
     left = room - sum(found.counts.values())
@@ -72,7 +74,7 @@ def test_nothing_is_held_back_that_may_start(line: tuple[Gate, list[Turn]], room
 
 
 @given(lines(), st.integers(0, 20))
-def test_what_passes_has_paid(line: tuple[Gate, list[Turn]], room: int) -> None:
+def test_what_passes_has_paid(line: tuple[Gate, list[WaitingKey]], room: int) -> None:
     gate, turns = line
     found = passage(gate, turns, room, NOW)
     total = sum(found.counts.values())
@@ -93,7 +95,7 @@ def test_what_passes_has_paid(line: tuple[Gate, list[Turn]], room: int) -> None:
 @given(st.lists(FEW, min_size=1, max_size=8), st.integers(0, 40))
 def test_keys_with_enough_jobs_run_alike(running: list[int], room: int) -> None:
     """Beside those that ran more before, the shares differ by at most one."""
-    turns = [Turn(f"k{number}", 1000, count) for number, count in enumerate(running)]
+    turns = [WaitingKey(f"k{number}", 1000, count) for number, count in enumerate(running)]
     found = passage(Gate(), turns, room, NOW)
     assert sum(found.counts.values()) == room
     now = {turn.key: turn.running + found.counts.get(turn.key, 0) for turn in turns}
@@ -105,7 +107,7 @@ def test_keys_rotate_when_there_is_room_for_one() -> None:
     keys, last, order = ["a", "b", "c", "d"], "", []
     for _ in range(8):
         line = [key for key in keys if key > last] + [key for key in keys if key <= last]
-        found = passage(Gate(), [Turn(key, 1000) for key in line], 1, NOW)
+        found = passage(Gate(), [WaitingKey(key, 1000) for key in line], 1, NOW)
         assert found.last is not None
         last = found.last
         order.append(last)
@@ -113,13 +115,13 @@ def test_keys_rotate_when_there_is_room_for_one() -> None:
 
 
 def test_who_runs_the_least_comes_first() -> None:
-    turns = [Turn("a", 9, 3), Turn("b", 9, 0), Turn("c", 9, 1)]
+    turns = [WaitingKey("a", 9, 3), WaitingKey("b", 9, 0), WaitingKey("c", 9, 1)]
     assert passage(Gate(), turns, 1, NOW).counts == {"b": 1}
     assert passage(Gate(), turns, 3, NOW).counts == {"b": 2, "c": 1}
 
 
 @given(lines(), st.integers(1, 20))
-def test_who_waits_for_a_rate_limit_knows_how_long(line: tuple[Gate, list[Turn]], room: int) -> None:
+def test_who_waits_for_a_rate_limit_knows_how_long(line: tuple[Gate, list[WaitingKey]], room: int) -> None:
     gate, turns = line
     gate = replace(gate, key_parallelism=None, key_rate_limit=None)
     found = passage(gate, turns, room, NOW)
@@ -128,7 +130,7 @@ def test_who_waits_for_a_rate_limit_knows_how_long(line: tuple[Gate, list[Turn]]
         assert found.again is None
     elif found.again is not None:
         rate = found.rates.get("", gate.rate)
-        turns = [Turn(turn.key, turn.waiting - found.counts.get(turn.key, 0)) for turn in turns]
+        turns = [WaitingKey(turn.key, turn.waiting - found.counts.get(turn.key, 0)) for turn in turns]
         later = replace(gate, rate=rate)
         assert passage(later, turns, room, NOW + found.again).counts
         assert not passage(later, turns, room, NOW + found.again - timedelta.resolution).counts

@@ -1,0 +1,342 @@
+"""``penstock export`` and ``import``: tables as JSON lines.
+
+An export is one snapshot; a file appears under its name only once it is whole. An import stores pieces of moderate
+size, each in a transaction; with ``--replace`` all of it is one transaction, so that nobody sees a half.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import click
+from rich import progress
+
+from penstock.app import Backend
+from penstock.cli.confirm import confirm
+from penstock.cli.data import Documents, count_rows, find_table, read_rows, statements_of
+from penstock.cli.opening import UNHURRIED, snapshot, with_backend
+from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.output import counted, make_console, print_json, say
+from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
+from penstock.store.contract.session import Session
+from penstock.store.sql.statements import TableStatements
+from penstock.transaction.rows import advance_numbers, clear_table, load_rows
+from penstock.transaction.transaction import Transaction
+
+
+@click.command("export")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    metavar="FILE|DIR|-",
+    help="A file for one table, a folder for several, - for stdout.",
+)
+@json_option("Report as JSON.")
+@pass_options
+def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
+    """Write TABLEs to files as JSON lines, by default all tables.
+
+    All rows come from one snapshot. penstock import reads the files back without loss.
+    """
+    if output == "-" and len(tables) != 1:
+        raise click.UsageError("Only one table goes to stdout; name it.")
+    counts = with_backend(options, lambda backend: _export(backend, tables, output), statement_timeout=UNHURRIED)
+    if options.json and output != "-":
+        print_json([{"table": table, "rows": rows, "file": str(file)} for table, rows, file in counts])
+        return
+    for table, rows, file in counts:
+        say(f"{table}: {counted(rows, 'row')} → {file}")
+
+
+async def _export(backend: Backend, names: Sequence[str], output: str) -> list[tuple[str, int, str]]:
+    tables = _chosen(backend, names)
+    async with snapshot(backend) as session:
+        done = []
+        for statements in tables:
+            table = statements.definition.name
+            file = _file_of(table, output, alone=len(names) == 1)
+            done.append((table, await _write(backend, session, statements, file), str(file or "stdout")))
+        return done
+
+
+def _chosen(backend: Backend, names: Sequence[str]) -> list[TableStatements]:
+    if names:
+        return list({name: find_table(backend, name) for name in names}.values())
+    return [statements_of(backend, definition) for definition in backend.app.definitions()]
+
+
+def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
+    if output == "-":
+        return None
+    path = Path(output)
+    if alone and not path.is_dir() and not output.endswith(("/", os.sep)):
+        return path
+    path.mkdir(parents=True, exist_ok=True)
+    return path / f"{table}.jsonl"
+
+
+async def _write(backend: Backend, session: Session, statements: TableStatements, file: Path | None) -> int:
+    documents, done = Documents(statements, backend.engine.clock), 0
+    total = await count_rows(session, statements)
+    with _opened(file) as stream, Progress(statements.definition.name, total) as progress:
+        async for rows in read_rows(session, statements):
+            stream.writelines(documents.line(row) for row in rows)
+            done += len(rows)
+            progress.advance(len(rows))
+    return done
+
+
+@contextlib.contextmanager
+def _opened(file: Path | None) -> Iterator[BinaryIO]:
+    """A file that takes its name when it is whole, or stdout."""
+    if file is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = file.with_name(f"{file.name}.part")
+    try:
+        with part.open("wb") as stream:
+            yield stream
+        part.replace(file)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@click.command("import")
+@click.argument("table")
+@click.argument("file", metavar="FILE|-")
+@click.option("--append", is_flag=True, help="Keep the existing rows.")
+@click.option("--replace", is_flag=True, help="Delete the existing rows first, in the same transaction.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before deleting rows.")
+@json_option("Report as JSON.")
+@pass_options
+def import_rows(options: Options, table: str, file: str, append: bool, replace: bool, yes: bool) -> None:
+    """Read rows into TABLE from a FILE of JSON lines, or from stdin.
+
+    Keeps ids and creation times. The table must be empty without --append or --replace.
+    """
+    if append and replace:
+        raise click.UsageError("--append and --replace exclude each other.")
+    with nullcontext(sys.stdin.buffer) if file == "-" else open_lines(file) as stream:
+        loading = Loading(Lines(file, stream))
+        try:
+            with_backend(
+                options,
+                lambda backend: _import(backend, table, loading, append=append, replace=replace, sure=yes),
+                fitting=True,
+                statement_timeout=UNHURRIED,
+            )
+        except PenstockError as error:
+            error.what = f"{error.what} {loading.standing()}"
+            error.fix = f"{error.fix} {loading.remedy(error)}".strip()
+            error.facts["imported"] = loading.stored
+            raise
+        except KeyboardInterrupt:
+            say(loading.standing())
+            raise
+    if options.json:
+        print_json({"table": table, "rows": loading.stored, "deleted": loading.deleted})
+        return
+    deleted = f"; {counted(loading.deleted, 'row')} before them deleted" if replace else ""
+    say(f"{table}: {counted(loading.stored, 'row')} imported{deleted}.")
+
+
+class Loading:
+    def __init__(self, lines: Lines) -> None:
+        self.stored = 0  # rows that are committed
+        self.deleted = 0
+        self._lines = lines
+        self._done = 0
+
+    async def append(self, backend: Backend, statements: TableStatements) -> None:
+        documents = Documents(statements, backend.engine.clock)
+        with self._progress(statements) as progress:
+            for piece in self._lines.pieces(documents):
+
+                async def write(transaction: Transaction, piece: Piece = piece) -> None:
+                    await _load_piece(transaction, statements, piece)
+
+                await backend.runner.write(write)
+                self.stored += len(piece.rows)
+                self._done = piece.numbers[-1]
+                progress.advance(piece.size)
+        await backend.runner.write(partial(advance_numbers, statements=statements))
+
+    async def replace(self, backend: Backend, statements: TableStatements) -> None:
+        documents = Documents(statements, backend.engine.clock)
+        stored = deleted = 0
+
+        async def write(transaction: Transaction) -> None:
+            nonlocal stored, deleted
+            deleted, stored = await clear_table(transaction, statements), 0
+            with self._progress(statements) as progress:
+                for piece in self._lines.pieces(documents):
+                    await _load_piece(transaction, statements, piece)
+                    stored += len(piece.rows)
+                    progress.advance(piece.size)
+            await advance_numbers(transaction, statements)
+
+        await backend.runner.write(write)
+        self.stored, self.deleted = stored, deleted
+
+    def standing(self) -> str:
+        if not self.stored:
+            return "Nothing was imported."
+        rows = "1 row is" if self.stored == 1 else f"{counted(self.stored, 'row')} are"
+        return f"{rows} in, up to line {self._done:,}."
+
+    def remedy(self, error: PenstockError) -> str:
+        if not isinstance(error, LineRefused):
+            return ""
+        if not self.stored:
+            return "Correct the line, and import again."
+        return f"Correct the line, then go on: tail -n +{self._done + 1} FILE | penstock import TABLE - --append"
+
+    def _progress(self, statements: TableStatements) -> Progress:
+        return Progress(statements.definition.name, self._lines.size, size=True)
+
+
+async def _import(backend: Backend, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool) -> None:
+    statements = find_table(backend, table)
+    if append:
+        await loading.append(backend, statements)
+        return
+    async with snapshot(backend) as session:
+        rows = await count_rows(session, statements)
+    if rows and not replace:
+        raise ConfigError(
+            f"{table} has {counted(rows, 'row')} already.", fix="Add to them with --append, or --replace them."
+        )
+    if rows:
+        which = "the only row" if rows == 1 else f"all {counted(rows, 'row')}"
+        confirm(f"Delete {which} of {table}?", sure=sure)
+    await (loading.replace if replace else loading.append)(backend, statements)
+
+
+async def _load_piece(transaction: Transaction, statements: TableStatements, piece: Piece) -> None:
+    try:
+        await load_rows(transaction, statements, piece.rows)
+    except (DataError, InputError) as error:
+        raise piece.blame(error) from error
+
+
+PIECE_ROWS = 1000
+_PIECE_BYTES = 1024 * 1024
+_LONGEST_LINE = 64 * 1024 * 1024
+_MARK = b"\xef\xbb\xbf"  # with which some programs begin a text in UTF-8
+
+
+@dataclass
+class Piece:
+    rows: list[list[Any]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    size: int = 0
+
+    def blame(self, error: DataError | InputError) -> Exception:
+        """Name the line that caused an error, if it is known."""
+        place = error.facts.get("row")
+        return error if place is None else LineRefused(self.numbers[place], error.what)
+
+
+class LineRefused(ValueInvalid):
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"line {number:,}: {why}", line=number)
+
+
+class Lines:
+    """The lines of a file or of stdin, whose name is ``-``."""
+
+    def __init__(self, name: str, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._begun = False
+        self.size = Path(name).stat().st_size if name != "-" and stream.seekable() else None
+
+    def pieces(self, documents: Documents) -> Iterator[Piece]:
+        """All rows in pieces of moderate size; each call begins anew."""
+        self._rewind()
+        piece = Piece()
+        for number, line in self._numbered():
+            try:
+                piece.rows.append(documents.row(line))
+            except InputError as error:
+                raise LineRefused(number, error.what) from error
+            piece.numbers.append(number)
+            piece.size += len(line)
+            if len(piece.rows) == PIECE_ROWS or piece.size > _PIECE_BYTES:
+                yield piece
+                piece = Piece()
+        if piece.rows:
+            yield piece
+
+    def _numbered(self) -> Iterator[tuple[int, bytes]]:
+        number = 0
+        while line := self._stream.readline(_LONGEST_LINE):
+            number += 1
+            if len(line) == _LONGEST_LINE:
+                raise LineRefused(number, f"it is longer than {_LONGEST_LINE:,} bytes.")
+            if number == 1:
+                line = line.removeprefix(_MARK)
+            if line.strip():
+                yield number, line
+
+    def _rewind(self) -> None:
+        if self._begun:
+            if not self._stream.seekable():
+                raise ConfigError(
+                    "Another process changed the table meanwhile, and stdin cannot be read again.",
+                    fix="Import from a file.",
+                )
+            self._stream.seek(0)
+        self._begun = True
+
+
+def open_lines(name: str) -> BinaryIO:
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
+
+
+class Progress:
+    """A progress bar on stderr, where a person looks on; nothing elsewhere."""
+
+    def __init__(self, what: str, total: int | None, *, size: bool = False) -> None:
+        self._bar: progress.Progress | None = None
+        if sys.stderr.isatty():
+            done: Any = progress.DownloadColumn() if size else progress.MofNCompleteColumn()
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.TaskProgressColumn(),
+                done,
+                progress.TimeRemainingColumn(),
+                console=make_console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(what, total=total)
+
+    def advance(self, by: int) -> None:
+        if self._bar is not None:
+            self._bar.advance(self._task, by)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
