@@ -31,7 +31,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.store.rows.keys import StoredKeys
+from penstock.store.nouns.keys import StoredKeys
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)

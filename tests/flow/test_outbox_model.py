@@ -118,7 +118,7 @@ class Story:
             seqs = [row.trouble.seq] if row.trouble is not None else failed
             if model.failed() and not self.paused:
                 assert seqs
-                assert await self.test.engine.store.outboxes.skip(model.policy, seqs[0], self.test.clock.now())
+                assert await self.test.engine.store.outboxes.skip(model.policy, seqs[0])
                 model.skipped.add(model.failed()[0])
 
     async def pause(self) -> None:

@@ -45,7 +45,7 @@ async def test_to_skip_an_older_row_that_is_gone_skips_no_other_one(database_url
         await drain(test)
         trouble = (await outbox_row(test)).trouble
         assert trouble is not None
-        assert await test.engine.store.outboxes.skip("send", trouble.seq, test.clock.now())
+        assert await test.engine.store.outboxes.skip("send", trouble.seq)
         await stage.delete(test, Item, ids[2])  # before any relay has seen that
         stage.fails = lambda _message: None
         await drain(test, timedelta(seconds=2))
@@ -79,9 +79,9 @@ async def test_the_number_of_an_older_row_that_failed_and_is_gone_is_given_to_no
             trouble = (await outbox_row(test)).trouble
             assert trouble is not None
             assert (trouble.key, trouble.seq) == (f'["{ids[3]}"]', before.seq + 1)
-            assert not await test.engine.store.outboxes.skip("send", before.seq, test.clock.now())
+            assert not await test.engine.store.outboxes.skip("send", before.seq)
             await drain(test, timedelta(seconds=5))
-        assert await test.engine.store.outboxes.skip("send", before.seq + 1, test.clock.now())
+        assert await test.engine.store.outboxes.skip("send", before.seq + 1)
         await drain(test, timedelta(seconds=5))
         assert stage.texts() == ["0", "1", "4", "5"]
         numbers = Counter(one.number for one in stage.got)

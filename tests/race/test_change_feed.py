@@ -19,8 +19,8 @@ from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Rotation
 from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
+from penstock.store.postgres.access import run
 from penstock.store.postgres.changes import TURN
-from penstock.store.postgres.jobs import run
 from penstock.store.sql.queries import Query
 
 WRITERS, TRANSACTIONS = 24, 40
@@ -188,7 +188,7 @@ async def test_a_reader_that_is_too_far_behind_to_sort_begins_all_the_same(
                 raise DatabaseBusy("A statement was stopped.", slow=True)
             return await run(own, query, values)
 
-        monkeypatch.setattr("penstock.store.postgres.changes.run", too_slow)
+        monkeypatch.setattr("penstock.store.postgres.access.run", too_slow)
         assert [await to_the_end(store, at) for at in (BEGINNING, first.position, middle)] == expected
         assert asked == {"begin", "begin_far", "go_on"}
 

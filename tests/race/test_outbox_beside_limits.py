@@ -183,7 +183,7 @@ async def test_one_that_is_to_be_skipped_is_not_handed_over_beside_others(databa
         trouble, (parked,) = (await outbox_row(test)).trouble, await aside(test)
         assert trouble is not None
         assert trouble.seq > parked.change.seq
-        await test.engine.store.outboxes.skip("send", trouble.seq, clock.now())
+        await test.engine.store.outboxes.skip("send", trouble.seq)
         await stage.app.outboxes.retry(test, "send")
     stage.fails, stage.during, tried = lambda _message: None, slow.during, len(stage.tried)
     async with handing_over(stage, database_url, clock) as (_backend, relay):

@@ -16,6 +16,7 @@ from stage.waits import until
 
 from penstock import ActionCtx, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.store.postgres import jobs as postgres_jobs
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite import jobs as sqlite_jobs
 from penstock.testing import TestApp, gate
@@ -190,7 +191,7 @@ def locking(place: int) -> str:
 async def test_a_row_that_another_worker_is_about_to_let_wait_keeps_its_turn(postgres_url: str) -> None:
     stage, promote = (
         Keyed(debounce=timedelta(seconds=5)),
-        load_queries("penstock.store.postgres", "jobs", "$")["promote"],
+        load_queries("moves", POSTGRES)["promote"],
     )
     async with stage.open(postgres_url) as test:
         for owner, number in (("a", 0), ("a", 1), ("b", 2), ("a", 3)):

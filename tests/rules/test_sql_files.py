@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from penstock.store.sql.queries import Query, load_queries
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.queries import Query, parse_queries
+from penstock.store.sqlite.dialect import SQLITE
 
 SQL = """-- What this file is about is said without a colon at the beginning of a line.
 
@@ -29,21 +29,13 @@ insert into note (id, at) values (:id, '12:30');
 
 
 @pytest.fixture
-def mark() -> str:
-    return "$"
+def dialect() -> Dialect:
+    return POSTGRES
 
 
 @pytest.fixture
-def queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> Mapping[str, Query]:
-    (tmp_path / "shop" / "sql").mkdir(parents=True)
-    (tmp_path / "shop" / "__init__.py").touch()
-    (tmp_path / "shop" / "sql" / "notes.sql").write_text(SQL)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "shop", raising=False)
-    load_queries.cache_clear()
-    found = load_queries("shop", "notes", mark)
-    assert isinstance(sys.modules.pop("shop"), ModuleType)
-    return found
+def queries(dialect: Dialect) -> Mapping[str, Query]:
+    return parse_queries(SQL, dialect)
 
 
 def test_each_query_has_its_name_and_its_purpose(queries: Mapping[str, Query]) -> None:
@@ -66,7 +58,7 @@ def test_names_become_numbers_the_same_for_the_same_name(queries: Mapping[str, Q
     assert queries["any"].parameters == ()
 
 
-@pytest.mark.parametrize("mark", ["?"])
+@pytest.mark.parametrize("dialect", [SQLITE], ids=["sqlite"])
 def test_names_become_question_marks_one_for_each_value(queries: Mapping[str, Query]) -> None:
     find = queries["find"]
     assert find.parameters == ("id", "writer", "writer")
@@ -82,3 +74,70 @@ def test_a_query_is_bounded_unless_it_says_otherwise(queries: Mapping[str, Query
         "any": False,
         "later": True,
     }
+
+
+SHARED = """
+-- hold: notes of some writers, held against others.
+select id, greatest(views, 0) from shop.note where writer = any(:writers::text[]) and id = any(:ids::uuid[])
+for no key update of note skip locked;
+
+-- drop: forget a note, and what was said of it.
+-- SQLite: there is no DELETE in WITH.
+delete from shop.note where id = :id;
+delete from shop.comment where note = :id and note <> :other;
+-- PostgreSQL: one statement for both.
+with gone as (delete from shop.note where id = :id returning id)
+delete from shop.comment c using gone where c.note = gone.id;
+
+-- version: a number that changes when others commit.
+-- SQLite: PostgreSQL tells of it by notify.
+-- Unbounded: as an example.
+pragma data_version;
+"""
+
+
+def test_what_both_stores_share_is_respelled_for_sqlite() -> None:
+    postgres, sqlite = (parse_queries(SHARED, dialect)["hold"].statement.sql for dialect in (POSTGRES, SQLITE))
+    assert postgres == (
+        "select id, greatest(views, 0) from shop.note where writer = any($1::text[]) and id = any($2::uuid[])"
+        " for no key update of note skip locked"
+    )
+    assert sqlite == (
+        "select id, max(views, 0) from shop.note where writer in (select value from json_each(?))"
+        " and id in (select penstock_bytes(value) from json_each(?))"
+    )
+
+
+def test_a_query_has_a_form_in_each_store_or_exists_in_one_only() -> None:
+    postgres, sqlite = (parse_queries(SHARED, dialect) for dialect in (POSTGRES, SQLITE))
+    assert postgres["drop"].statement.sql.startswith("with gone")
+    assert postgres["drop"].then == ()
+    assert sqlite["drop"].statement.sql == "delete from shop.note where id = ?"
+    assert "version" not in postgres
+    assert not sqlite["version"].statement.bounded
+
+
+def test_statements_that_follow_take_values_of_their_own() -> None:
+    (then,) = parse_queries(SHARED, SQLITE)["drop"].then
+    assert then.statement.sql == "delete from shop.comment where note = ? and note <> ?"
+    assert then.args({"id": 5, "other": 6}) == [5, 6]
+
+
+FRAGMENTS = """
+-- {readable}: what a reader may see.
+(writer = :writer
+or not secret)
+
+-- mine: notes of a writer.
+select id, '{other}' from note where {readable};
+
+-- all: the same of all.
+select count(*) from note where {readable} and text <> '';
+"""
+
+
+def test_a_fragment_stands_in_the_queries_after_it() -> None:
+    found = parse_queries(FRAGMENTS, POSTGRES)
+    assert list(found) == ["mine", "all"]
+    assert found["mine"].statement.sql == "select id, '{other}' from note where (writer = $1 or not secret)"
+    assert found["all"].statement.sql.endswith("where (writer = $1 or not secret) and text <> ''")

@@ -17,7 +17,9 @@ from stage.reactive import Stage, settle, task_row
 
 from penstock import Table
 from penstock.store.open import sqlite_path
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.queries import load_queries
+from penstock.store.sqlite.dialect import SQLITE
 
 RECORDS, MOST = 20_000, 10
 
@@ -55,7 +57,7 @@ async def test_f26_sqlite_counts_without_reading_records(sqlite_url: str) -> Non
 
 
 def steps_of_backlog(file: Path) -> int:
-    query = load_queries("penstock.store.sqlite", "records", "?")["backlog"]
+    query = load_queries("records", SQLITE)["backlog"]
     connection, steps = sqlite3.connect(file), 0
 
     def count() -> int:
@@ -107,7 +109,7 @@ async def test_f26_postgres_counts_without_reading_records(postgres_url: str) ->
 
 async def rows_read(connection: asyncpg.Connection[Any]) -> dict[str, int]:
     """How many rows the query reads of each table; of records and ended jobs through an index."""
-    query = load_queries("penstock.store.postgres", "records", "$")["backlog"]
+    query = load_queries("records", POSTGRES)["backlog"]
     explain = f"explain (analyze, format json) {query.statement.sql}"
     (row,) = await connection.fetch(explain, *query.args({"most": MOST}))
     scans = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if "Relation Name" in node]
@@ -142,7 +144,7 @@ def postgres_jobs(table: str, key: str, more: dict[str, str], first: int, last: 
 async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str, place: int, how: str) -> None:
     async with Stage(Parcel).open(postgres_url):
         pass
-    query = load_queries("penstock.store.postgres", "records", "$")["ahead"]
+    query = load_queries("records", POSTGRES)["ahead"]
     values = {"id": f"'{UUID(int=place)}'", "now": "now()"}
     execute = f"execute it ({', '.join(query.args(values))})"
     connection = await asyncpg.connect(postgres_url)
@@ -178,7 +180,7 @@ async def test_sqlite_finds_what_is_before_a_job_by_indexes(sqlite_url: str) -> 
         f"insert into penstock_scheduled_job ({COMMON}, waiting, place) {numbers} select {SQLITE_JOB}, 1, n from n"
     )
     connection.commit()
-    query, steps = load_queries("penstock.store.sqlite", "records", "?")["ahead"], list[int]()
+    query, steps = load_queries("records", SQLITE)["ahead"], list[int]()
 
     def count() -> int:
         steps[-1] += 1

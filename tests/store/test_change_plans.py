@@ -15,7 +15,9 @@ from stage.feed import entry, feed
 from penstock.changes.position import BEGINNING, Position
 from penstock.store.contract.store import Store
 from penstock.store.open import sqlite_path
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.queries import load_queries
+from penstock.store.sqlite.dialect import SQLITE
 
 ROWS = 20_000
 OWN = 2  # what the old transaction has written is looked at each time, but is not there yet
@@ -43,7 +45,7 @@ async def filled(url: str) -> AsyncIterator[tuple[Store, Any, Position]]:
 
 async def touched(connection: Any, name: str, position: Position, limit: int, how: str) -> dict[str, float]:
     """How many rows a statement looks at through which indexes."""
-    query = load_queries("penstock.store.postgres", "changes", "$")[name]
+    query = load_queries("changes", POSTGRES)[name]
     values = query.args({**position.bounds(), "interests": None, "limit": limit, "most": limit})
     await connection.execute(f"set plan_cache_mode = {how}")
     explained = await connection.fetchval(f"explain (analyze, format json) {query.statement.sql}", *values)
@@ -81,7 +83,7 @@ async def test_postgres_looks_at_what_is_unread(postgres_url: str, how: str) -> 
 async def test_sqlite_looks_at_what_is_unread(sqlite_url: str) -> None:
     async with feed(sqlite_url):
         connection = sqlite3.connect(sqlite_path(sqlite_url))
-        queries = load_queries("penstock.store.sqlite", "changes", "?")
+        queries = load_queries("changes", SQLITE)
         for name in ("begin", "lag", "clear"):
             query = queries[name]
             plan = connection.execute(f"explain query plan {query.statement.sql}", [None] * len(query.parameters))

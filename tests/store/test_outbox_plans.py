@@ -13,7 +13,9 @@ import asyncpg
 import pytest
 from stage.databases import Databases, connected
 
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.queries import Query, load_queries
+from penstock.store.sqlite.dialect import SQLITE
 
 FEW, MANY, MOST = 40, 20_000, 5
 SETTINGS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # as services have them
@@ -43,7 +45,6 @@ ANSWERS = {"waiting": MOST, "failed": 3, "next_retry": 1, "turned": 2, "aside": 
 # The others, that read more the more there is.
 GROWING: dict[str, dict[str, Any]] = {
     "kept_keys": {},
-    "count_aside": {},
     "retry_aside": {"name": "o", "now": "2040-01-01", "seqs": None},
     "forget_unread": {"older": False, "high": 0, "interests": [1]},
     "forget_aside": {"parked": True},
@@ -118,7 +119,7 @@ def literal(value: Any) -> str:
 
 
 def postgres(name: str) -> Query:
-    return load_queries("penstock.store.postgres", "outboxes", "$")[name]
+    return load_queries("outboxes", POSTGRES)[name]
 
 
 async def rows_read(connection: Any, name: str) -> dict[str, int]:
@@ -177,4 +178,4 @@ def steps_of(file: Path, number: int) -> Mapping[str, int]:
 
 
 def lite(name: str) -> Query:
-    return load_queries("penstock.store.sqlite", "outboxes", "?")[name]
+    return load_queries("outboxes", SQLITE)[name]

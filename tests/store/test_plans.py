@@ -18,8 +18,12 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.open import make_store
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.push.migrate import push
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
+from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.sqlite.functions import register_functions
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULED, FINISHED, READY, RUNNING, WAITING, KEYS = 50_000, 50_000, 2_000, 500, 20_000, 5_000
@@ -89,7 +93,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         },
     ),
     "find": (
-        {"id": UNKNOWN, "ids": [UNKNOWN], "now": NOW},
+        {"id": [UNKNOWN], "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
     ),
     "prune": ({"now": NOW + timedelta(days=400), "limit": 10}, {"finished_job": {"finished_job_expires_at", "key"}}),
@@ -105,8 +109,9 @@ SMALL = {"pool", "turn", "rate_limit"}  # there are few pools
 LIMITED = {"list", "look", "claim_ending", "next_run_at"}
 
 
-def query_of(dialect: str, mark: str, name: str) -> Query:
-    return load_queries(f"penstock.store.{dialect}", "gates" if name in OF_GATES else "jobs", mark)[name]
+def query_of(dialect: Dialect, name: str) -> Query:
+    nouns = ("gates",) if name in OF_GATES else ("jobs", "moves")
+    return next(found[name] for noun in nouns if name in (found := load_queries(noun, dialect)))
 
 
 # ----- PostgreSQL
@@ -205,7 +210,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("name", HOT)
 def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str) -> None:
     asked, expected = HOT[name]
-    query = query_of("postgres", "$", name)
+    query = query_of(POSTGRES, name)
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
     scans = [node for node in plan if node["Node Type"].endswith("Scan") and "Relation Name" in node]
     used: dict[str, set[str]] = {}
@@ -225,7 +230,7 @@ def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str
 @pytest.mark.parametrize("name", ["look", "due", "under_way"])
 def test_postgres_asks_of_the_job_of_a_cron_by_its_key(postgres_plans: str, name: str, how: str) -> None:
     """There are few crons; of the job tables, which are large, no more is read than one job."""
-    query = load_queries("penstock.store.postgres", "crons", "$")[name]
+    query = load_queries("crons", POSTGRES)[name]
     asked = {"names": ["a"], "functions": ["m:f"], "now": NOW, "limit": 100, "ids": [UNKNOWN]}
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
     scans = [node for node in plan if node.get("Relation Name", "cron") != "cron"]
@@ -246,7 +251,7 @@ def index_kind(table: str, index: str) -> str:
 def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) -> None:
     """Of 50,000 scheduled jobs it looks at one: the next. And of the ready ones at no more than it takes."""
     asked, _ = HOT["claim"]
-    query = load_queries("penstock.store.postgres", "jobs", "$")["claim"]
+    query = load_queries("moves", POSTGRES)["claim"]
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, "for what is asked"))
     touched: dict[str, float] = {}
     for node in plan:
@@ -262,7 +267,7 @@ def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) ->
 def test_postgres_looks_at_few_keys(postgres_plans: str) -> None:
     """Of 5,000 keys with jobs that wait it compares 32, and of each counts no more jobs than there is room for."""
     asked, _ = HOT["turns"]
-    plan = asyncio.run(postgres_plan(postgres_plans, query_of("postgres", "$", "turns"), asked, "for what is asked"))
+    plan = asyncio.run(postgres_plan(postgres_plans, query_of(POSTGRES, "turns"), asked, "for what is asked"))
     touched = sum(
         node["Actual Rows"] * node["Actual Loops"] for node in plan if node.get("Index Name") == "scheduled_job_gate"
     )
@@ -272,7 +277,7 @@ def test_postgres_looks_at_few_keys(postgres_plans: str) -> None:
 def test_postgres_starts_jobs_and_looks_at_few_others_of_their_keys(postgres_plans: str) -> None:
     """Those that it starts, and as many once more; however many of the key are about to wait behind them."""
     asked, _ = HOT["start"]
-    plan = asyncio.run(postgres_plan(postgres_plans, query_of("postgres", "$", "start"), asked, "for what is asked"))
+    plan = asyncio.run(postgres_plan(postgres_plans, query_of(POSTGRES, "start"), asked, "for what is asked"))
     read = [
         (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
         for node in plan
@@ -284,7 +289,7 @@ def test_postgres_starts_jobs_and_looks_at_few_others_of_their_keys(postgres_pla
 
 @pytest.mark.parametrize("how", ["for what is asked", "generic"])
 def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: str, how: str) -> None:
-    query = load_queries("penstock.store.postgres", "pools", "$")["backlog"]
+    query = load_queries("pools", POSTGRES)["backlog"]
     plan = asyncio.run(postgres_plan(postgres_plans, query, {"most": 10}, how))
     scans = [node for node in plan if node.get("Relation Name", "").endswith("_job")]
     assert {scan["Index Name"] for scan in scans} == {"ready_job_order", "scheduled_job_gate", "scheduled_job_run_at"}
@@ -295,7 +300,7 @@ def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: st
 @pytest.mark.parametrize("how", ["for what is asked", "generic"])
 @pytest.mark.parametrize("name", ["look", "waiting"])
 def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_plans: str, name: str, how: str) -> None:
-    query = load_queries("penstock.store.postgres", "pools", "$")[name]
+    query = load_queries("pools", POSTGRES)[name]
     heads = {"after_ranks": [-(2**63)], "after_seqs": [-(2**63)]}
     asked = {"lease": 1, "pools": ["keyed"], "pool": "keyed", "keys": 10, "most": 10, **heads}
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
@@ -307,7 +312,7 @@ def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_p
 
 def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
     """A partition of many millions is truncated in a moment; to count it first would take longer than is allowed."""
-    query = load_queries("penstock.store.postgres", "jobs", "$")["count_slot"]
+    query = load_queries("moves", POSTGRES)["count_slot"]
     asked = {"slot": 3, "most": 10}
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, "for what is asked"))
     scans = [node for node in plan if node.get("Relation Name", "").startswith("finished_job")]
@@ -315,7 +320,7 @@ def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: 
 
 
 def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> None:
-    query = load_queries("penstock.store.postgres", "jobs", "$")["count_slot"]
+    query = load_queries("moves", POSTGRES)["count_slot"]
 
     async def count(most: int, slot: int = 3) -> int:
         connection = await asyncpg.connect(postgres_plans)
@@ -332,7 +337,17 @@ def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> 
 
 # ----- SQLite
 
-FEW = {"SCAN job", "SCAN CONSTANT ROW", "SCAN gate", "SCAN free", "SCAN k", "SCAN ahead", "SCAN again", "SCAN turn"}
+FEW = {
+    "SCAN job",
+    "SCAN few",
+    "SCAN CONSTANT ROW",
+    "SCAN gate",
+    "SCAN free",
+    "SCAN k",
+    "SCAN ahead",
+    "SCAN again",
+    "SCAN turn",
+}
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +394,7 @@ def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
-    query = query_of("sqlite", "?", name)
+    query = query_of(SQLITE, name)
     connection = sqlite3.connect(sqlite_plans)
     steps = connection.execute(f"explain query plan {query.statement.sql}", [None] * len(query.parameters)).fetchall()
     connection.close()
@@ -397,8 +412,9 @@ def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["look", "due", "under_way"])
 def test_sqlite_asks_of_the_job_of_a_cron_by_its_key(sqlite_plans: Path, name: str) -> None:
-    query = load_queries("penstock.store.sqlite", "crons", "?")[name]
+    query = load_queries("crons", SQLITE)[name]
     connection = sqlite3.connect(sqlite_plans)
+    register_functions(connection)
     steps = connection.execute(f"explain query plan {query.statement.sql}", [None] * len(query.parameters)).fetchall()
     connection.close()
     reads = [step[3] for step in steps if step[3].startswith(("SEARCH", "SCAN"))]
@@ -416,7 +432,7 @@ def test_sqlite_claims_without_touching_scheduled_jobs(sqlite_plans: Path) -> No
 
 
 def steps_of_claim(file: Path, *before: str) -> int:
-    queries = load_queries("penstock.store.sqlite", "jobs", "?")
+    queries = load_queries("moves", SQLITE)
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("begin")
     for statement in before:

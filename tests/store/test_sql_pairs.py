@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,23 +15,37 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.open import make_store
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.push.migrate import push
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
+from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.functions import register_functions
 
-NOUNS = sorted(file.name.removesuffix(".sql") for file in (files("penstock.store.sqlite") / "sql").iterdir())
-DIALECTS = {"sqlite": ("SQLite only", "?"), "postgres": ("PostgreSQL only", "$")}
+SHARED = sorted(path.stem for path in Path(str(files("penstock.store.nouns"))).glob("*.sql"))
+APART = sorted(path.stem for path in Path(str(files("penstock.store.sqlite"))).glob("sql/*.sql"))
+NOUNS = [*SHARED, *APART]
+DIALECTS = {"sqlite": ("SQLite only", SQLITE), "postgres": ("PostgreSQL only", POSTGRES)}
 HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)
+FORM = re.compile(r"^-- (SQLite|PostgreSQL):(.*)$", re.MULTILINE)
 
 
 def comments(dialect: str, noun: str) -> dict[str, str]:
-    """The lines above each query, by its name."""
-    text = (files(f"penstock.store.{dialect}") / "sql" / f"{noun}.sql").read_text()
+    """The lines of comment of each query, by its name."""
+    folder = files("penstock.store.nouns") if noun in SHARED else files(f"penstock.store.{dialect}") / "sql"
+    text = (folder / f"{noun}.sql").read_text()
     parts = re.split(r"(?m)^(?=-- [a-z_]+: )", text)[1:]
     return {
         HEADER.match(part)[1]: "\n".join(line for line in part.splitlines() if line.startswith("--"))  # type: ignore[index]
         for part in parts
     }
+
+
+def statements(noun: str, dialect: Dialect) -> Iterator[Query]:
+    """All statements of a noun's queries."""
+    for query in load_queries(noun, dialect).values():
+        yield query
+        yield from query.then
 
 
 def only(dialect: str, noun: str) -> set[str]:
@@ -39,11 +54,28 @@ def only(dialect: str, noun: str) -> set[str]:
     return {name for name, text in comments(dialect, noun).items() if f"({mark}: " in text}
 
 
-@pytest.mark.parametrize("noun", NOUNS)
+@pytest.mark.parametrize("noun", APART)
 def test_both_dialects_have_the_same_queries(noun: str) -> None:
     shared = {dialect: comments(dialect, noun).keys() - only(dialect, noun) for dialect in DIALECTS}
     assert shared["sqlite"] == shared["postgres"]
     assert shared["sqlite"], "a noun has queries"
+
+
+@pytest.mark.parametrize("noun", SHARED)
+def test_a_form_of_a_query_says_why_it_differs(noun: str) -> None:
+    for name, text in comments("", noun).items():
+        forms = {title: reason.strip() for title, reason in FORM.findall(text)}
+        assert not forms or any(len(reason.split()) > 2 for reason in forms.values()), name
+
+
+@pytest.mark.parametrize("noun", SHARED)
+def test_no_form_is_what_the_other_one_would_be(noun: str) -> None:
+    """Two forms that say the same are one."""
+    text = (files("penstock.store.nouns") / f"{noun}.sql").read_text()
+    for part in re.split(r"(?m)^(?=-- [a-z_]+: )", text)[1:]:
+        forms = FORM.split(part)[3::3]
+        if len(forms) > 1:
+            assert len({SQLITE.respelled(" ".join(re.sub("--.*", "", form).split())) for form in forms}) > 1, part
 
 
 @pytest.mark.parametrize("noun", NOUNS)
@@ -56,11 +88,9 @@ def test_each_query_says_what_it_is_for(dialect: str, noun: str) -> None:
         assert len(purpose.split()) > 2, name
 
 
-@pytest.mark.parametrize("noun", NOUNS)
+@pytest.mark.parametrize("noun", APART)
 def test_queries_that_take_other_parameters_say_where_they_part(noun: str) -> None:
-    sqlite, postgres = (
-        load_queries(f"penstock.store.{dialect}", noun, mark) for dialect, (_, mark) in DIALECTS.items()
-    )
+    sqlite, postgres = (load_queries(noun, dialect) for _, dialect in DIALECTS.values())
     for name in sqlite.keys() & postgres.keys():
         if set(sqlite[name].parameters) != set(postgres[name].parameters):
             told = comments("sqlite", noun)[name] + comments("postgres", noun)[name]
@@ -74,21 +104,21 @@ def bare(query: Query) -> str:
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_no_parameter_is_overlooked(noun: str) -> None:
-    for dialect, (_, mark) in DIALECTS.items():
-        for query in load_queries(f"penstock.store.{dialect}", noun, mark).values():
+    for _, dialect in DIALECTS.values():
+        for query in statements(noun, dialect):
             assert ":" not in bare(query).replace("::", ""), query.name
 
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_parameters_of_postgres_are_numbered_without_gaps(noun: str) -> None:
-    for query in load_queries("penstock.store.postgres", noun, "$").values():
+    for query in statements(noun, POSTGRES):
         numbers = {int(number) for number in re.findall(r"\$(\d+)", query.statement.sql)}
         assert numbers == set(range(1, len(query.parameters) + 1)), query.name
 
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_parameters_of_sqlite_are_question_marks_without_numbers(noun: str) -> None:
-    for query in load_queries("penstock.store.sqlite", noun, "?").values():
+    for query in statements(noun, SQLITE):
         assert re.findall(r"\?\d*|[:@$#]\w+", bare(query)) == ["?"] * len(query.parameters), query.name
 
 
@@ -98,7 +128,7 @@ def test_each_query_prepares_on_sqlite(noun: str, tmp_path: Path) -> None:
     migrate(f"sqlite:///{file}")
     connection = sqlite3.connect(file)
     register_functions(connection)
-    for query in load_queries("penstock.store.sqlite", noun, "?").values():
+    for query in statements(noun, SQLITE):
         connection.execute(f"explain {query.statement.sql}", [None] * len(query.parameters)).fetchall()
     connection.close()
 
@@ -109,7 +139,7 @@ def test_each_query_prepares_on_postgres(noun: str, postgres_url: str) -> None:
 
     async def prepare() -> None:
         connection = await asyncpg.connect(postgres_url)
-        for query in load_queries("penstock.store.postgres", noun, "$").values():
+        for query in statements(noun, POSTGRES):
             statement = await connection.prepare(query.statement.sql)
             assert len(statement.get_parameters()) == len(query.parameters), query.name
         await connection.close()
@@ -129,8 +159,8 @@ def test_the_states_in_sql_are_those_of_the_state_machine() -> None:
 
 def test_users_transactions_only_insert_into_hot_tables() -> None:
     """The rule of the store, read off the SQL: what a session of a user's runs is an insert."""
-    for dialect, (_, mark) in DIALECTS.items():
-        queries = load_queries(f"penstock.store.{dialect}", "jobs", mark)
+    for _, dialect in DIALECTS.values():
+        queries = {**load_queries("jobs", dialect), **load_queries("moves", dialect)}
         for name in ("enqueue", "enqueue_scheduled", "request_cancel"):
             if name in queries:
                 sql = queries[name].statement.sql

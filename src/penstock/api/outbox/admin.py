@@ -124,7 +124,7 @@ class OutboxAdmin:
         _numbers((number,))
         why = _reason(reason)
         found = (await outbox_of(calls.store, name)).plan.name
-        if not await _again(calls, lambda: calls.store.outboxes.skip(found, number, calls.now())):
+        if not await _again(calls, lambda: calls.store.outboxes.skip(found, number)):
             raise DataError(
                 f"Outbox {found} has no message {number!r} that has failed.",
                 fix="List them with app.outboxes.messages, or penstock outbox messages.",

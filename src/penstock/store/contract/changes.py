@@ -224,11 +224,8 @@ class Rotation:
     moved: bool = False
 
 
-class Changes(Protocol):
-    """The change feed: what was captured, and how far each of its readers has come.
-
-    Nobody writes there but triggers. A reader is read under a lease, as jobs are run: who has lost it cannot move on.
-    """
+class Readers(Protocol):
+    """The readers of the change feed."""
 
     async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
         """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
@@ -244,23 +241,6 @@ class Changes(Protocol):
 
     async def leave(self, name: str, lease: int) -> None:
         """Read no more under a lease: the next one to take the reader knows that this one has not died."""
-
-    async def read(
-        self,
-        position: Position,
-        limit: int,
-        interests: Sequence[int] | None = None,
-        session: OpenTransaction | None = None,
-    ) -> Batch:
-        """What comes after a position: the changes of up to `limit` writes, of these interests or of all.
-
-        All that one write tells is handed over together.
-
-        With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
-
-        Raises:
-            Conflict: The position is of another server, from which the database was restored: take the reader again.
-        """
 
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
@@ -278,6 +258,27 @@ class Changes(Protocol):
 
     async def forget(self, name: str) -> bool:
         """Drop a reader, so that nothing is kept for it; False if there is none."""
+
+
+class Feed(Protocol):
+    """The change feed."""
+
+    async def read(
+        self,
+        position: Position,
+        limit: int,
+        interests: Sequence[int] | None = None,
+        session: OpenTransaction | None = None,
+    ) -> Batch:
+        """What comes after a position: the changes of up to `limit` writes, of these interests or of all.
+
+        All that one write tells is handed over together.
+
+        With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
+
+        Raises:
+            Conflict: The position is of another server, from which the database was restored: take the reader again.
+        """
 
     async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
@@ -305,3 +306,10 @@ class Changes(Protocol):
 
     async def oldest_transaction(self) -> timedelta | None:
         """For how long the oldest transaction has been open; None if nobody can say."""
+
+
+class Changes(Readers, Feed, Protocol):
+    """The change feed: what was captured, and how far each of its readers has come.
+
+    Nobody writes there but triggers. A reader is read under a lease, as jobs are run: who has lost it cannot move on.
+    """

@@ -60,11 +60,8 @@ class Programs(Protocol):
         """Make functions known: the kind of each by its name. Those of other programs stay."""
 
 
-class Jobs(Protocol):
-    """Jobs at rest. Transactions of users only insert here; services move.
-
-    What takes an `OpenTransaction` runs in a transaction of the user's own as well, and waits for nothing else.
-    """
+class JobQueue(Protocol):
+    """Jobs as callers enqueue and cancel them."""
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
         """Store jobs in a transaction, in one statement on Postgres."""
@@ -87,6 +84,10 @@ class Jobs(Protocol):
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
         """The same for all jobs that meet a filter and have not ended; how many."""
+
+
+class JobMoves(Protocol):
+    """Jobs as workers move them, and whoever looks after them."""
 
     async def prepare(self, connections: int) -> None:
         """Get so many connections ready to claim and to settle, so that the first jobs wait no longer than others."""
@@ -123,6 +124,13 @@ class Jobs(Protocol):
         How they end stays as it is, and calls that failed are kept, and counted anew.
         """
 
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""
+
+
+class JobLooks(Protocol):
+    """Jobs as they are looked at."""
+
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands; None if unknown, or its time is over."""
 
@@ -140,8 +148,12 @@ class Jobs(Protocol):
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """How many jobs stand in each place: ready, scheduled, running, finished."""
 
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""
+
+class Jobs(JobQueue, JobMoves, JobLooks, Protocol):
+    """Jobs at rest. Transactions of users only insert here; services move.
+
+    What takes an `OpenTransaction` runs in a transaction of the user's own as well, and waits for nothing else.
+    """
 
 
 class Leases(Protocol):

@@ -154,8 +154,8 @@ class Step:
     passed: frozenset[Identity] = frozenset()
 
 
-class Outboxes(Protocol):
-    """Outboxes at rest: how their delivery stands, and the messages that are put aside."""
+class OutboxDeclarations(Protocol):
+    """Outboxes as programs declare them and send to them."""
 
     async def declare(self, plan: OutboxPlan, backfill: str | None, now: datetime) -> OutboxRow:
         """Make an outbox known: as it was before, or not ready if it is new. A lower version changes nothing."""
@@ -165,6 +165,9 @@ class Outboxes(Protocol):
 
     async def prepared(self, outbox: int) -> None:
         """Its changes are captured from now on."""
+
+    async def halt(self, name: str, trouble: Trouble) -> bool:
+        """Have an outbox wait for somebody to look after it; False if there is none."""
 
     async def topic(self, name: str) -> int:
         """The number of a topic, which is made known."""
@@ -177,6 +180,10 @@ class Outboxes(Protocol):
 
     async def list(self) -> builtins.list[OutboxRow]:
         """All outboxes by name."""
+
+
+class OutboxDelivery(Protocol):
+    """Outboxes as the relay delivers them."""
 
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
         """Write what a step says, in a transaction; by default in one of its own.
@@ -211,8 +218,9 @@ class Outboxes(Protocol):
     ) -> builtins.list[Aside]:
         """Messages that are put aside, in their order, after the one with a number."""
 
-    async def count_aside(self, outbox: int) -> dict[AsideState, int]:
-        """How many messages are put aside, and how they stand."""
+
+class OutboxAdmin(Protocol):
+    """Outboxes as people look after them."""
 
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
         """What is put aside of each outbox, by state; no more than `most` of each are counted."""
@@ -223,11 +231,8 @@ class Outboxes(Protocol):
     async def retry(self, name: str, now: datetime, seqs: Sequence[int] | None = None) -> int:
         """Have what has failed tried again now: the next message and those aside, or some of these; how many."""
 
-    async def skip(self, name: str, seq: int, now: datetime) -> bool:
+    async def skip(self, name: str, seq: int) -> bool:
         """Pass a message by that has failed; False if none of this number has."""
-
-    async def halt(self, name: str, trouble: Trouble) -> bool:
-        """Have an outbox wait for somebody to look after it; False if there is none."""
 
     async def hold(self, name: str, lease: int) -> bool:
         """Take an outbox from the relay that reads it, and keep it from all relays under a lease; False if none is."""
@@ -262,3 +267,7 @@ class Outboxes(Protocol):
 
     async def forget(self, name: str) -> bool:
         """Drop an outbox, with its reader and what is put aside; False if there is none."""
+
+
+class Outboxes(OutboxDeclarations, OutboxDelivery, OutboxAdmin, Protocol):
+    """Outboxes at rest: how their delivery stands, and the messages that are put aside."""

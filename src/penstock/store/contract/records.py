@@ -148,8 +148,8 @@ class SourcePiece:
     last: tuple[Any, ...] | None
 
 
-class Records(Protocol):
-    """Records of reactive tasks, as they are listed and changed by whoever looks after them."""
+class RecordLooks(Protocol):
+    """Records of tasks as people look at them."""
 
     async def list(
         self, session: Session, where: RecordQuery, limit: int, after: RowKey | None = None
@@ -191,6 +191,10 @@ class Records(Protocol):
     async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
         """The key of a row as the change feed spells it, from what the driver takes for its columns."""
 
+
+class RecordAdmin(Protocol):
+    """Records of tasks as people change them."""
+
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> builtins.list[RowKey]:
@@ -207,3 +211,7 @@ class Records(Protocol):
 
         Of those whose jobs run a cancel is requested, and they stay.
         """
+
+
+class Records(RecordLooks, RecordAdmin, Protocol):
+    """Records of reactive tasks, as they are listed and changed by whoever looks after them."""

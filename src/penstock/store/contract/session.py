@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ContextError
 
@@ -82,3 +83,27 @@ class Session(OpenTransaction, Protocol):
 
     async def rollback(self) -> None:
         """Undo all of it; never raises for a connection that is gone."""
+
+
+S = TypeVar("S", bound=Session)
+
+
+@asynccontextmanager
+async def writing(begin: Callable[[], Awaitable[S]]) -> AsyncIterator[S]:
+    """A transaction that commits at the end of the block, and is undone if it raises."""
+    session = await begin()
+    try:
+        yield session
+        await session.commit()
+    finally:
+        await session.rollback()
+
+
+@asynccontextmanager
+async def reading(begin: Callable[[], Awaitable[S]]) -> AsyncIterator[S]:
+    """A snapshot for a block."""
+    session = await begin()
+    try:
+        yield session
+    finally:
+        await session.rollback()

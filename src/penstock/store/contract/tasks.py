@@ -146,8 +146,8 @@ def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
     return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
 
 
-class Tasks(Protocol):
-    """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""
+class TaskDeclarations(Protocol):
+    """Reactive tasks, and which of them are held."""
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
         """Make the tasks of a program known: as they were kept before, or as they are kept now if they are new.
@@ -157,6 +157,31 @@ class Tasks(Protocol):
 
     async def list(self) -> builtins.list[TaskRow]:
         """All tasks by name."""
+
+    async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
+
+    async def hold(self, task: int, until: datetime) -> None:
+        """Let none of a task's jobs start until a time."""
+
+    async def held(self, now: datetime) -> dict[int, datetime | None]:
+        """The tasks of which no jobs start: until when, or None for those that are paused."""
+
+    async def pause(self, name: str, *, paused: bool) -> int | None:
+        """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
+
+    async def release(self, task: int, now: datetime, limit: int) -> int:
+        """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
+
+    async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
+        """Note that attempts of a task have failed; the times of the last ones on all machines."""
+
+    async def open(self, task: int, until: datetime) -> bool:
+        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""
+
+
+class TaskRecords(Protocol):
+    """The records of the rows of tasks."""
 
     async def plan(
         self,
@@ -177,26 +202,8 @@ class Tasks(Protocol):
     async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
         """What is kept of rows after a key, in the order of keys."""
 
-    async def forget(self, now: datetime, limit: int) -> int:
-        """Forget records whose time is over, and their jobs with them, in one bounded step; how many."""
-
-    async def hold(self, task: int, until: datetime) -> None:
-        """Let none of a task's jobs start until a time."""
-
-    async def held(self, now: datetime) -> dict[int, datetime | None]:
-        """The tasks of which no jobs start: until when, or None for those that are paused."""
-
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
-
-    async def signature(self, session: OpenTransaction, task: int) -> str:
-        """Filter and watch of a task as they are kept."""
-
-    async def pause(self, name: str, *, paused: bool) -> int | None:
-        """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
-
-    async def release(self, task: int, now: datetime, limit: int) -> int:
-        """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
 
     async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
         """How many changes the records of rows of one task know of, by key; without a session as they are committed."""
@@ -213,8 +220,9 @@ class Tasks(Protocol):
         SQLite has no such transactions beside others: it waits for its turn, and knows.
         """
 
-    async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
-        """Note that attempts of a task have failed; the times of the last ones on all machines."""
+    async def forget(self, now: datetime, limit: int) -> int:
+        """Forget records whose time is over, and their jobs with them, in one bounded step; how many."""
 
-    async def open(self, task: int, until: datetime) -> bool:
-        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""
+
+class Tasks(TaskDeclarations, TaskRecords, Protocol):
+    """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""

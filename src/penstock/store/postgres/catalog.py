@@ -25,10 +25,10 @@ from penstock.observe.logs import event as log_event
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable
 from penstock.store.contract.schema import Change
 from penstock.store.contract.session import Row
+from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import REFUSALS, translate
-from penstock.store.postgres.jobs import run
 from penstock.store.postgres.route import Connection
 from penstock.store.sql.queries import Query, load_queries
 from penstock.values import decode_json
@@ -93,7 +93,7 @@ class PostgresCatalog(_Description):
         self._connections = connections
         self._direct = direct
         self._clock = clock or SystemClock()
-        self._queries = load_queries("penstock.store.postgres", "catalog", "$")
+        self._queries = load_queries("catalog", POSTGRES)
         self._kept: Connection | None = None
 
     async def count(self, sql: str) -> int:

@@ -1,7 +1,7 @@
 """The change feed on PostgreSQL: read by snapshots, in slots that are truncated.
 
-A reader's position is a snapshot, and it has still to read the changes that its snapshot does not show. No number
-tells the order in which transactions commit, and one that stays open keeps back its own changes only.
+A reader's position is a snapshot. What it has still to read is what that does not show: the order in which
+transactions commit is not that of any number, and one that stays open keeps back its own changes only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from penstock.changes.change import CapturedChange, changes_told
 from penstock.changes.position import ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
+from penstock.store.contract.changes import Batch, Rotation
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
-from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.jobs import run
-from penstock.store.postgres.session import PostgresSession, internal_transaction
-from penstock.store.sql.queries import load_queries
+from penstock.store.nouns.changes import StoredReaders
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"
@@ -41,30 +38,14 @@ _BOUNDS = ("seen_end", "seen_open", "last", "batch_end", "batch_open")
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
 
-class PostgresChanges:
-    """See `store.contract.changes.Changes`."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._queries = load_queries("penstock.store.postgres", "changes", "$")
-
-    # ----- readers
-
-    async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        return await self._put("register", name, now, at)
-
-    async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        return await self._put("place", name, now, at)
+class PostgresChanges(StoredReaders):
+    """See `store.contract.Changes`."""
 
     async def take(self, name: str, lease: int) -> Position | None:
-        ((origin, here),) = await self._fetch(None, "origin")
+        ((origin, here),) = await self._run("origin")
         if origin != here:
             await self._settle_in()
-        rows = await self._fetch(None, "take", name=name, lease=lease)
-        return Position.parse(rows[0][0]) if rows else None
-
-    async def leave(self, name: str, lease: int) -> None:
-        await self._fetch(None, "leave", name=name, lease=lease)
+        return await super().take(name, lease)
 
     async def read(
         self,
@@ -73,16 +54,16 @@ class PostgresChanges:
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        wanted, before = None if interests is None else list(interests), position
+        asked, before = {"interests": None if interests is None else list(interests)}, position
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
-            rows = await self._fetch(session, "go_on", **position.bounds(), interests=wanted, limit=limit)
+            rows = await self._in(session, "go_on", {**position.bounds(), **asked, "limit": limit})
             room, changes = limit - len(rows), changes_told(rows, interests)
             position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
-        rows = await self._begin(session, **position.bounds(), interests=wanted, limit=room)
+        rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
         snapshot = Snapshot.parse(rows[0][0])
         if position.seen.end > snapshot.end:
             await self._settle_in()
@@ -92,35 +73,10 @@ class PostgresChanges:
         after = position.handed(snapshot, [one.seq for one in new], complete=complete)
         return Batch(changes + new, after, complete, before, len(changes))
 
-    async def move(
-        self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
-    ) -> bool:
-        values = {"name": name, "lease": lease, "before": str(before), "after": str(after), "now": now}
-        return bool(await self._fetch(session, "move", **values))
-
-    async def readers(self) -> list[ReaderRow]:
-        rows = await self._fetch(None, "readers")
-        return [ReaderRow(name, Position.parse(position), *others) for name, position, *others in rows]
-
-    async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        wanted = None if interests is None else list(interests)
-        rows = await self._fetch(None, "lag", **position.bounds(), interests=wanted, most=most)
-        return Lag(*rows[0])
-
-    async def forget(self, name: str) -> bool:
-        return bool(await self._fetch(None, "forget", name=name))
-
-    async def before(self, moment: datetime) -> Position:
-        ((first, high),) = await self._fetch(None, "first_since", moment=moment)
-        return Position(Snapshot(first), high=high)
-
     # ----- room
 
-    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
-        rows = await self._fetch(session, "unread", **position.bounds(), interest=interest, limit=limit + 1)
-        return None if len(rows) > limit or any(row[0] is None for row in rows) else {row[0] for row in rows}
-
     async def rotate(self, now: datetime, limit: int) -> Rotation:
+        """Truncate up to `limit` slots that all readers have passed, and go on to the next one when it is time."""
         slots = await self._slots()
         emptied = kept = 0
         for slot in slots.to_empty()[:limit]:
@@ -132,45 +88,31 @@ class PostgresChanges:
         moved = following is not None and await self._turn(slots.current, following, now)
         return Rotation(emptied, kept, moved)
 
-    async def size(self) -> int:
-        return int((await self._fetch(None, "size"))[0][0])
-
     async def oldest_transaction(self) -> timedelta | None:
-        seconds = (await self._fetch(None, "oldest"))[0][0]
+        seconds = (await self._run("oldest"))[0][0]
         return None if seconds is None else timedelta(seconds=seconds)
 
     # ----- steps
 
-    async def _begin(self, session: OpenTransaction | None, **values: Any) -> Sequence[Row]:
+    async def _begin(self, session: OpenTransaction | None, values: dict[str, Any]) -> Sequence[Row]:
         """The first changes of a new batch, however large it is."""
         try:
-            return await self._fetch(session, "begin", **values)
+            return await self._in(session, "begin", values)
         except DatabaseBusy as error:
             if session is not None or not error.facts.get("slow"):
                 raise
-        return await self._fetch(None, "begin_far", **values)
-
-    async def _put(self, query_name: str, name: str, now: datetime, at: Position | None) -> bool:
-        async with internal_transaction(self._connections) as session:
-            await self._fetch(session, "hold_room")
-            if at is None:
-                snapshot, high = (await self._fetch(session, "moment"))[0]
-                at = Position(Snapshot.parse(snapshot), high=high)
-            rows = await self._fetch(session, query_name, name=name, position=str(at), now=now)
-            await session.commit()
-        return bool(rows)
+        return await self._run("begin_far", **values)
 
     async def _slots(self) -> Slots:
-        ((current, since, sizes, keep_for),) = await self._fetch(None, "slots")
+        ((current, since, sizes, keep_for),) = await self._run("slots")
         return Slots(current, since, dict(enumerate(sizes)), keep_for)
 
     async def _turn(self, current: int, following: int, now: datetime) -> bool:
         """Have changes written into another slot; False if somebody else has."""
-        async with internal_transaction(self._connections) as session:
+        async with self._writing() as session:
             if not await self._fetch(session, "turn", slot=following, current=current, now=now):
                 return False
             await session.execute(Statement(TURN.format(slot=following)))
-            await session.commit()
         return True
 
     async def _empty(self, slot: int) -> bool:
@@ -178,23 +120,28 @@ class PostgresChanges:
 
         Once its lock is held, no open transaction has written there, and none can until it is truncated.
         """
+        session = await self._access.begin_write()
         try:
-            async with internal_transaction(self._connections) as session:
-                await session.execute(_IMPATIENT)
-                await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
-                (held,) = await self._fetch(session, "lock_room")
-                if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
-                    return False
-                await session.execute(Statement(_TRUNCATE.format(slot=slot)))
-                await session.commit()
+            await session.execute(_IMPATIENT)
+            await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
+            (held,) = await self._fetch(session, "lock_room")
+            if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
+                return False
+            await session.execute(Statement(_TRUNCATE.format(slot=slot)))
+            await session.commit()
         except (DatabaseBusy, Conflict):  # somebody uses it, or waits for this transaction while this one waits
             return False
+        finally:
+            await session.rollback()
         return True
 
     async def _is_kept(self, slot: int) -> bool:
         """The same as `_is_young`, without a lock."""
-        async with internal_transaction(self._connections) as session:
+        session = await self._access.begin_write()
+        try:
             return await self._is_young(session, slot)
+        finally:
+            await session.rollback()
 
     async def _is_young(self, session: Session, slot: int) -> bool:
         """Whether a slot holds changes that outboxes keep to send them again, by the clock of the database."""
@@ -216,31 +163,31 @@ class PostgresChanges:
         That server counts transactions anew. Changes that a reader may have been handed are moved below its numbers,
         along with the positions of readers. All other changes count as written now.
         """
-        async with internal_transaction(self._connections) as session:
+        async with self._writing() as session:
             await session.execute(_IMPATIENT)
             await session.execute(Statement(_LOCK.format(table="change")))
             await self._fetch(session, "lock_room")
             readers = [(row[0], Position.parse(row[1])) for row in await self._fetch(session, "lock_readers")]
-            if not await self._is_settled(session, readers):
-                await self._settle(session, readers, max((position.high for _name, position in readers), default=0))
-                await session.commit()
+            if await self._is_settled(session, readers):
+                return
+            high = max((position.high for _name, position in readers), default=0)
+            await self._settle(session, readers, high)
 
-    async def _is_settled(self, session: PostgresSession, readers: list[tuple[str, Position]]) -> bool:
+    async def _is_settled(self, session: Session, readers: list[tuple[str, Position]]) -> bool:
         """Whether another process has done it meanwhile."""
         ((origin, here),) = await self._fetch(session, "origin")
         now = Snapshot.parse((await self._fetch(session, "moment"))[0][0])
         return bool(origin == here) and all(position.seen.end <= now.end for _name, position in readers)
 
-    async def _settle(self, session: PostgresSession, readers: list[tuple[str, Position]], high: int) -> None:
+    async def _settle(self, session: Session, readers: list[tuple[str, Position]], high: int) -> None:
         await self._fetch(session, "settle_changes", high=high, era=ERA)
         for name, position in readers:
             await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))
         await self._fetch(session, "settle_numbers", high=high)
         await self._fetch(session, "settle_in")
 
-    async def _fetch(self, session: OpenTransaction | None, query_name: str, /, **values: Any) -> Sequence[Row]:
+    async def _in(self, session: OpenTransaction | None, query_name: str, values: dict[str, Any]) -> Sequence[Row]:
         """Run a query in a transaction, or in one of its own."""
-        query = self._queries[query_name]
         if session is None:
-            return await run(self._connections, query, values)
-        return await session.fetch(query.statement, query.args(values))
+            return await self._run(query_name, **values)
+        return await self._fetch(session, query_name, **values)

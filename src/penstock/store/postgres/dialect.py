@@ -26,6 +26,7 @@ def decode_datetime(value: datetime) -> datetime:
 
 POSTGRES = Dialect(
     name="postgres",
+    title="PostgreSQL",
     parameter="$",
     types={
         Kind.TEXT: 'text collate "C"',

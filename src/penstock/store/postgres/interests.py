@@ -15,11 +15,11 @@ from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError
 from penstock.store.contract.changes import Source, State
 from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
+from penstock.store.postgres.access import run
 from penstock.store.postgres.capture import EVENTS, function_name, install, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.jobs import run
 from penstock.store.postgres.session import PostgresSession, internal_transaction
 from penstock.store.postgres.triggerbodies import append_plain
 from penstock.store.rows.interests import (
@@ -61,7 +61,7 @@ class PostgresInterests(StoredInterests[SchemaLock]):
     def __init__(self, connections: Connections, catalog: PostgresCatalog) -> None:
         self._connections = connections
         self._catalog = catalog
-        self._queries = load_queries("penstock.store.postgres", "interests", "$")
+        self._queries = load_queries("interests", POSTGRES)
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         stored, numbers = await self._stored(), list[int]()

@@ -10,32 +10,29 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
+from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
-from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
+from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
+from penstock.store.nouns.jobs import StoredJobs
+from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
+from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
+from penstock.store.postgres.errors import translate
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
-from penstock.store.postgres.session import BEGIN_INTERNAL, PostgresSession, begin
+from penstock.store.postgres.session import PostgresSession
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.rows.jobs import (
     attempt_text,
     attempts_text,
     ending_text,
     expired_slot,
-    filter_values,
     job_of,
     slot_of,
-    status_of,
 )
-from penstock.store.sql.queries import Query, load_queries
 
 _PROMOTE_MOST = 1000
 _PIECE = 5000  # jobs in one statement, of a transaction that is shared
@@ -59,19 +56,20 @@ _TRUNCATE = "truncate penstock.finished_job_{slot}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 
 
-class PostgresJobs:
+class PostgresJobs(StoredJobs):
     """See `store.contract.Jobs`."""
 
-    def __init__(self, connections: Connections, gates: PostgresGates, heads: Heads, ends: PostgresTaskEnds) -> None:
+    def __init__(
+        self, access: Access, connections: Connections, gates: PostgresGates, heads: Heads, ends: PostgresTaskEnds
+    ) -> None:
+        super().__init__(access)
         self._connections = connections
         self._ends = ends
         self._gates = gates
         self._heads = heads
         self._left_out = GatesLeftOut()
-        self._queries = load_queries("penstock.store.postgres", "jobs", "$")
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
-        """Store jobs in a transaction."""
         if len(jobs) >= COPY_FROM and isinstance(session, PostgresSession):
             await copy(session, jobs, now)
             return
@@ -79,7 +77,6 @@ class PostgresJobs:
         await session.execute(query.statement, query.args(arrays(jobs, now)))
 
     async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
-        """Store any number of jobs in a transaction while they are made."""
         left, copies = iter(jobs), isinstance(session, PostgresSession)
         while piece := list(islice(left, COPY_FROM if copies else _PIECE)):
             if isinstance(session, PostgresSession) and len(piece) == COPY_FROM:
@@ -88,30 +85,17 @@ class PostgresJobs:
                 await self.enqueue(session, piece, now)
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
-        """Store a job in a transaction of its own."""
         values = alone(job, now)
         if values is None:
             await run(self._connections, self._queries["enqueue"], arrays([job], now), once=True)
         else:
             await run(self._connections, self._queries["enqueue_one"], values, once=True)
 
-    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
-        """Ask in a transaction that jobs be canceled."""
-        query = self._queries["request_cancel"]
-        await session.execute(query.statement, query.args({"ids": list(ids), "now": now}))
-
-    async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
-        """The same for all jobs that meet a filter and have not ended; how many."""
-        query = self._queries["request_cancel_all"]
-        return await session.execute(query.statement, query.args({**filter_values(where), "now": now}))
-
     async def prepare(self, connections: int) -> None:
-        """Get so many connections ready to claim and to settle."""
         if not self._connections.route.pooled:
             await asyncio.gather(*(self._prepare_one() for _ in range(connections)))
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
-        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         opened: dict[str, timedelta | None] = {}
         taken = await self._pass_gates(self._left_out.first(rooms, limit), lease, now, opened)
         first, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
@@ -147,107 +131,56 @@ class PostgresJobs:
         return taken
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        """Write what became of running jobs; the ids that this lease still held."""
         if any(item.mark is not None for item in settlements):
-            session = await begin(self._connections, BEGIN_INTERNAL)
-            try:
-                won = await self._settle_within(session, lease, settlements)
-                await session.commit()
-            finally:
-                await session.rollback()
-            return won
+            async with self._writing() as session:
+                return await self._settle_within(session, lease, settlements)
         name, values = _settling(settlements)
         return _won(name, settlements, await self._run(name, lease=lease, **values))
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
-        """The same for one job, in the transaction that is its effect."""
         return await self.settle_all_within(session, lease, [settlement]) == 1
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
-        """The same for many jobs; how many the lease still held."""
         return len(await self._settle_within(session, lease, settlements))
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
         before = now - _REQUEST_KEPT
         running = [row[0] for row in await self._run("cancel_running")]
         if not await self._run("any_cancelable", before=before):
             return running
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with self._writing() as session:
             jobs = [job_of(row) for row in await self._fetch(session, "cancelable", now=now, limit=limit)]
             if jobs:
                 settlements = settle(jobs)
                 rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
                 await self._ends.ended(session, _of(settlements, {row[0] for row in rows}))
             await self._fetch(session, "clear_old_requests", before=before)
-            await session.commit()
-        finally:
-            await session.rollback()
         return running
 
-    async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
-        """One job, wherever it stands."""
-        return (await self.find_many(session, [job_id], now)).get(job_id)
-
-    async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
-        """Jobs, wherever they stand; those that are found."""
-        query = self._queries["find"]
-        rows = await session.fetch(query.statement, query.args({"ids": [*ids], "now": now}))
-        return {row[0]: status_of(row) for row in rows}
-
-    async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
-        """Jobs that meet a filter, newest first."""
-        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now)
-        return [status_of(row) for row in rows]
-
-    async def matching(
-        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
-    ) -> builtins.list[UUID]:
-        """Ids of jobs that meet a filter, newest first, those below one id."""
-        rows = await self._fetch(session, "matching", **filter_values(where), limit=limit, now=now, below=below)
-        return [row[0] for row in rows]
-
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Make jobs pending again that have failed or were canceled; those that were so."""
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with self._writing() as session:
             tasks = await self._ends.retry(session, list(ids), now)
             others = [one for one in ids if one not in tasks]
             values = {"ids": others, "now": now, "no_ageing": NO_AGEING // timedelta.resolution}
             again = {row[0] for row in await self._fetch(session, "retry", **values)}
             again |= {job for job, won in tasks.items() if won}
-            await session.commit()
-        finally:
-            await session.rollback()
         return [one for one in dict.fromkeys(ids) if one in again]
 
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so."""
         again = {row[0] for row in await self._run("recall", ids=list(ids), now=now)}
         return [one for one in dict.fromkeys(ids) if one in again]
-
-    async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        """How many jobs stand in each place."""
-        query = self._queries["count"]
-        rows = await session.fetch(query.statement, query.args({"now": now}))
-        return {place: count for place, count in rows}  # noqa: C416 - rows are records, not pairs
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
         slot = expired_slot(now)
         count_slot, query = self._queries["count_slot"], self._queries["prune"]
-        session = await begin(self._connections, BEGIN_INTERNAL)
-        try:
+        async with self._writing() as session:
             rows = await session.fetch(count_slot.statement, count_slot.args({"slot": slot, "most": limit}))
             count: int = rows[0][0]
             if count:
                 await session.execute(_IMPATIENT)
                 await session.execute(Statement(_TRUNCATE.format(slot=slot)))
             count += await session.execute(query.statement, query.args({"now": now, "limit": limit}))
-            await session.commit()
-        finally:
-            await session.rollback()
         return count
 
     async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -289,54 +222,6 @@ class PostgresJobs:
         jobs = [job_of((*row[:11], row[11] or row[_RUN_AT], now, row[_FAILING_SINCE])) for row in rows]
         self._heads.learn(began, pools, first[_PASSED], [(row[_RANK], row[_SEQ]) for row in rows], jobs)
         return first, jobs
-
-    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
-        query = self._queries[name]
-        return await session.fetch(query.statement, query.args(values))
-
-    async def _run(self, name: str, **values: Any) -> Sequence[Row]:
-        return await run(self._connections, self._queries[name], values)
-
-
-async def run(connections: Connections, query: Query, values: dict[str, Any], *, once: bool = False) -> Sequence[Row]:
-    """Run one query in a transaction of its own.
-
-    Args:
-        connections: On one of them it is run.
-        query: The query.
-        values: Its parameters.
-        once: Whether it must not be run again if nobody knows whether it has been.
-    """
-    if connections.route.pooled:
-        return await _run_pooled(connections, query, values)
-    connection = await connections.acquire()
-    broken = True
-    try:
-        rows: Sequence[Row] = await connection.fetch(
-            query.statement.sql, *query.args(values), timeout=connections.answer_timeout
-        )
-        broken = False
-    except BaseException as error:
-        broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)
-        if is_connection_lost(error):
-            connections.drop_free()
-        if once and not was_not_sent(error) and (is_connection_lost(error) or isinstance(error, TimeoutError)):
-            raise uncertain(error) from error
-        raise translate(error) from error
-    finally:
-        connections.release(connection, broken=broken)
-    return rows
-
-
-async def _run_pooled(connections: Connections, query: Query, values: dict[str, Any]) -> Sequence[Row]:
-    """The same through a pooler, where settings hold within a transaction only."""
-    session = await begin(connections, BEGIN_INTERNAL)
-    try:
-        rows = await session.fetch(query.statement, query.args(values))
-        await session.commit()
-    finally:
-        await session.rollback()
-    return rows
 
 
 def _won(name: str, settlements: Sequence[Settlement], rows: Sequence[Row]) -> set[UUID]:

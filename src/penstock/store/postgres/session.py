@@ -176,7 +176,6 @@ class PostgresSession:
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
     ) -> tuple[list[str], Sequence[Row]]:
-        """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         await self._plain("savepoint read_only; set transaction read only; set local enable_seqscan = on")
         connection = self._use()
         self.asked_at = self._connections.now
@@ -220,19 +219,15 @@ class PostgresSession:
         return DataError(f"ctx.sql: {error}.") if isinstance(error, asyncpg.InterfaceError | ValueError) else meant
 
     async def savepoint(self, name: str) -> None:
-        """Remember this point of the transaction."""
         await self._plain(f"savepoint {name}")
 
     async def release(self, name: str) -> None:
-        """Forget a savepoint; its changes stay part of the transaction."""
         await self._plain(f"release savepoint {name}")
 
     async def rollback_to(self, name: str) -> None:
-        """Undo all since a savepoint, and forget it."""
         await self._plain(f"rollback to savepoint {name}; release savepoint {name}")
 
     async def commit(self) -> None:
-        """Make all of it durable."""
         connection = self._use()
         self._ended = True
         if connection.is_closed():
@@ -255,7 +250,6 @@ class PostgresSession:
             )
 
     async def rollback(self) -> None:
-        """Undo all of it; never raises for a connection that is gone."""
         connection = self._connection
         if connection is None:
             return

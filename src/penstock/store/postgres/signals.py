@@ -15,9 +15,9 @@ from penstock.changes.position import Position
 from penstock.clock import SystemClock
 from penstock.observe.logs import event as log_event
 from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
+from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import translate
-from penstock.store.postgres.jobs import run
 from penstock.store.postgres.route import Connection
 from penstock.store.sql.queries import Query
 
@@ -57,7 +57,6 @@ class PostgresSignals:
         self._listener: asyncio.Task[None] | None = None
 
     def notify(self) -> None:
-        """Tell the services of all processes that there is work."""
         self._set_all()
         self._wanted.set()
         self._sent.clear()
@@ -65,13 +64,11 @@ class PostgresSignals:
             self._sender = asyncio.get_running_loop().create_task(self._send_loop())
 
     def subscribe(self, event: asyncio.Event) -> None:
-        """Set an event at each wake-up."""
         self._events.add(event)
         if self._listener is None:
             self._listener = asyncio.get_running_loop().create_task(self._listen_loop())
 
     def unsubscribe(self, event: asyncio.Event) -> None:
-        """Stop doing so."""
         self._events.discard(event)
         self._readers.pop(event, None)
 

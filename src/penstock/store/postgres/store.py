@@ -10,30 +10,31 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row
+from penstock.store.nouns.crons import StoredCrons
+from penstock.store.nouns.keys import StoredKeys
+from penstock.store.nouns.leases import StoredLeases
+from penstock.store.nouns.locks import StoredLocks
+from penstock.store.nouns.outboxes import StoredOutboxes
+from penstock.store.nouns.pools import StoredPools
+from penstock.store.nouns.programs import StoredPrograms
+from penstock.store.nouns.rates import StoredRates
+from penstock.store.nouns.tokens import StoredTokens
+from penstock.store.postgres.access import PostgresAccess
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.crons import PostgresCrons
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
 from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.interests import PostgresInterests
 from penstock.store.postgres.jobs import PostgresJobs
-from penstock.store.postgres.keys import PostgresKeys
-from penstock.store.postgres.leases import PostgresLeases
-from penstock.store.postgres.locks import PostgresLocks
-from penstock.store.postgres.outboxes import PostgresOutboxes
-from penstock.store.postgres.pools import PostgresPools
-from penstock.store.postgres.programs import PostgresPrograms
-from penstock.store.postgres.rates import PostgresRates
 from penstock.store.postgres.records import PostgresRecords
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
 from penstock.store.postgres.taskends import PostgresTaskEnds
 from penstock.store.postgres.tasks import PostgresTasks
-from penstock.store.postgres.tokens import PostgresTokens
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 
@@ -48,7 +49,7 @@ class PostgresStore:
 
     def __init__(self, url: str, config: Config, clock: Clock) -> None:
         self._clock = clock
-        self._queries = load_queries("penstock.store.postgres", "store", "$")
+        self._queries = load_queries("store", POSTGRES)
         self.writers = config.max_connections
         timing: dict[str, float] = {"wait": config.database_wait, "statement_timeout": config.statement_timeout}
         pooled, limits = bool(config.direct_database), (config.statement_timeout, config.lease)
@@ -60,23 +61,24 @@ class PostgresStore:
         self._direct = self._connections
         if config.direct_database:
             self._direct = Connections(Route(config.direct_database, *limits), size=1, **timing)
-        self.keys = PostgresKeys()
-        self.rates = PostgresRates(for_services)
+        access = PostgresAccess(for_services)
+        self.keys = StoredKeys(access)
+        self.rates = StoredRates(access)
         heads = Heads(clock)
-        ends = PostgresTaskEnds()
-        self.jobs = PostgresJobs(for_services, PostgresGates(for_services, self.rates), heads, ends)
-        self.pools = PostgresPools(for_services, heads)
-        self.programs = PostgresPrograms(for_services)
-        self.crons = PostgresCrons(for_services, self.jobs)
-        self.leases = PostgresLeases(for_services, self.jobs)
-        self.tokens = PostgresTokens(for_services, self._connections, self.jobs)
-        self.locks = PostgresLocks(for_services, self._connections)
+        ends = PostgresTaskEnds(access)
+        self.jobs = PostgresJobs(access, for_services, PostgresGates(access, self.rates), heads, ends)
+        self.pools = StoredPools(access, heads.after)
+        self.programs = StoredPrograms(access)
+        self.crons = StoredCrons(access, self.jobs)
+        self.leases = StoredLeases(access, self.jobs)
+        self.tokens = StoredTokens(access, PostgresAccess(self._connections), self.jobs)
+        self.locks = StoredLocks(access, PostgresAccess(self._connections))
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(for_services, self.catalog)
-        self.changes = PostgresChanges(for_services)
-        self.tasks = PostgresTasks(for_services, self.changes, ends, clock)
-        self.outboxes = PostgresOutboxes(for_services)
-        self.records = PostgresRecords(for_services, self.jobs, ends)
+        self.changes = PostgresChanges(access)
+        self.tasks = PostgresTasks(access, self.changes, ends, clock)
+        self.outboxes = StoredOutboxes(access)
+        self.records = PostgresRecords(access, self.jobs, ends)
         self.signals = PostgresSignals(for_services, self._direct, self._queries)
 
     async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
@@ -116,17 +118,14 @@ class PostgresStore:
             connection.terminate()
 
     async def close(self) -> None:
-        """Release all connections, also if that is cancelled."""
         async with AsyncExitStack() as parts:
             for part in (self._direct, self._connections, self._for_services, self.catalog, self.signals):
                 parts.push_async_callback(part.close)
 
     async def begin_read(self) -> PostgresSession:
-        """A read-only snapshot."""
         return await begin(self._connections, BEGIN_READ)
 
     async def begin_write(self, queue: int | None = None) -> PostgresSession:
-        """A serializable transaction."""
         return await begin(self._connections, BEGIN_WRITE, queue)
 
     async def ping(self) -> None:

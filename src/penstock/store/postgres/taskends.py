@@ -13,6 +13,7 @@ from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.store.contract.records import RowKey
 from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.contract.tasks import HELD
+from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.jobs import LONG_SLOT
 from penstock.store.sql.queries import load_queries
 
@@ -21,13 +22,12 @@ _LAST = 2**62  # no row has changed so often
 Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
 
 
-class PostgresTaskEnds:
+class PostgresTaskEnds(Noun):
     """Ends jobs of tasks, and begins new ones, in the transactions of others."""
 
-    def __init__(self) -> None:
-        self._queries = load_queries("penstock.store.postgres", "tasks", "$")
-        self._records = load_queries("penstock.store.postgres", "records", "$")
-        self._settle_pending = load_queries("penstock.store.postgres", "jobs", "$")["settle_pending"]
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "records", "tasks")
+        self._settle_pending = load_queries("moves", access.dialect)["settle_pending"]
 
     async def ended(self, session: OpenTransaction, settlements: Iterable[Settlement]) -> None:
         """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
@@ -72,9 +72,8 @@ class PostgresTaskEnds:
     async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
         """Hold the records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
         values = {"tasks": [row[0] for row in rows], "keys": [row[1] for row in rows]}
-        hold, held = self._records["hold_records"], self._records["held_records"]
-        await session.fetch(hold.statement, hold.args(values))
-        return await session.fetch(held.statement, held.args(values))  # who has waited reads jobs in the next one only
+        await self._fetch(session, "hold_records", **values)
+        return await self._fetch(session, "held_records", **values)  # who has waited reads jobs in the next one only
 
     async def rerun(
         self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
@@ -89,16 +88,14 @@ class PostgresTaskEnds:
             "ids": [row[2] for row in held],
             "now": now,
         }
-        rerun, forgive = self._records["rerun"], self._records["forgive"]
-        again = await session.fetch(rerun.statement, rerun.args(values))
-        await session.execute(forgive.statement, forgive.args(values))
+        again = await self._fetch(session, "rerun", **values)
+        await self._fetch(session, "forgive", **values)
         await self.launch(session, [(row[0], row[1], row[2]) for row in again], now)
         return [(row[0], row[1]) for row in held]
 
     async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
         """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
-        query = self._records["of_tasks"]
-        found = {row[0]: (row[1], row[2]) for row in await session.fetch(query.statement, query.args({"ids": ids}))}
+        found = {row[0]: (row[1], row[2]) for row in await self._fetch(session, "of_tasks", ids=ids)}
         again = await self.rerun(session, list(found.values()), now, _RETRIABLE) if found else []
         return {job: row in again for job, row in found.items()}
 
@@ -133,10 +130,6 @@ class PostgresTaskEnds:
             await self._fetch(session, "idle", places=done, version=version)
         if again := [(task, key, ended) for task, key, ended, changed, _place in rows if changed]:
             await self.launch(session, again, now)
-
-    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
-        query = self._queries[name]
-        return await session.fetch(query.statement, query.args(values))
 
 
 def if_alike_one(values: Sequence[Any]) -> Sequence[Any]:

@@ -30,8 +30,7 @@ def kept_of(row: Sequence[Any]) -> KeptCron:
     *plan, paused, last_at, next_at, job_id, planned_at = row
     given = dict(zip(_PLAN, plan, strict=True))
     given |= {name: bool(given[name]) for name in ("takes_planned_at", "declared")}
-    uuid = None if job_id is None else UUID(int=job_id.int)
-    return KeptCron(CronPlan(**given), bool(paused), last_at, next_at, uuid, planned_at)
+    return KeptCron(CronPlan(**given), bool(paused), last_at, next_at, job_id, planned_at)
 
 
 def job_text(job: NewJob) -> str:

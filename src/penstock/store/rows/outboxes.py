@@ -11,11 +11,6 @@ from penstock.changes.change import CapturedChange
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import Aside, OutboxPlan, OutboxRow, Step
 
-ASIDE = (
-    "seqs", "keys", "states", "interests", "kinds", "row_keys", "befores", "afters", "changed_ats", "attempts",
-    "failed_ats", "retry_ats", "errors", "tracebacks", "deaths", "used_up", "turned",
-)  # fmt: skip
-
 
 def plan_values(plan: OutboxPlan) -> dict[str, Any]:
     """An outbox as the values of the queries that declare it."""
@@ -74,20 +69,32 @@ def step_values(step: Step) -> dict[str, Any]:
         "trouble": None if step.trouble is None else step.trouble.text(),
         "delivered": step.delivered,
         "passed": json.dumps(sorted(step.passed, key=str)) if step.passed else "[]",
+        "skipped": [*step.skipped],
     }
 
 
-def aside_values(one: Aside) -> tuple[Any, ...]:
-    """A message that is put aside as the values of a row, in the order of `ASIDE`."""
+def aside_values(one: Aside) -> dict[str, Any]:
+    """A message that is put aside as the values of the query that puts it there."""
     change, trouble = one.change, one.trouble
-    known = (0, None, None, None, None, 0, False) if trouble is None else (
-        trouble.attempts, trouble.since, trouble.retry_at, trouble.error, trouble.traceback, trouble.deaths,
-        trouble.halted,
-    )  # fmt: skip
-    return (
-        change.seq, one.key, one.state, change.interest, change.kind, change.key, change.before, change.after,
-        change.changed_at, *known, one.turned,
-    )  # fmt: skip
+    return {
+        "seq": change.seq,
+        "key": one.key,
+        "state": one.state,
+        "interest": change.interest,
+        "kind": change.kind,
+        "row_key": change.key,
+        "before": change.before,
+        "after": change.after,
+        "changed_at": change.changed_at,
+        "attempts": trouble.attempts if trouble else 0,
+        "failed_at": trouble.since if trouble else None,
+        "retry_at": trouble.retry_at if trouble else None,
+        "error": trouble.error if trouble else None,
+        "traceback": trouble.traceback if trouble else None,
+        "deaths": trouble.deaths if trouble else 0,
+        "used_up": trouble.halted if trouble else False,
+        "turned": one.turned,
+    }
 
 
 def aside_of(row: Sequence[Any], changed_at: datetime, failed_at: datetime | None, retry_at: datetime | None) -> Aside:

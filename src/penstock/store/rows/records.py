@@ -10,19 +10,13 @@ from uuid import UUID
 from penstock.reactive.evaluate import holds
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.records import STANDS, Ahead, RecordQuery, RecordState, SourcePiece
+from penstock.store.contract.records import RecordQuery, RecordState, SourcePiece
 from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.sql.conditions import condition_sql
 from penstock.store.sql.dialect import Dialect, placeholder, row_of
 from penstock.store.sql.values import stored_values
 
 _ROW = "r"
-
-
-def ahead_of(row: Sequence[Any], job: UUID) -> Ahead:
-    """What is before a job from its row, with its id."""
-    _id, stands, task, key = row
-    return Ahead(job, STANDS[stands], task, key)
 
 
 def state_of(row: Sequence[Any], job: UUID, times: Sequence[datetime | None]) -> RecordState:
@@ -32,7 +26,7 @@ def state_of(row: Sequence[Any], job: UUID, times: Sequence[datetime | None]) ->
     return RecordState(
         task=row[0],
         key=row[1],
-        job=UUID(int=job.int),
+        job=job,
         generation=row[3],
         live=bool(row[4]),
         change=row[5],
@@ -49,7 +43,7 @@ def state_of(row: Sequence[Any], job: UUID, times: Sequence[datetime | None]) ->
 
 
 def where_values(where: RecordQuery) -> dict[str, Any]:
-    """A filter as the parameters of a query, for PostgreSQL."""
+    """A filter as the parameters of a query."""
     return {
         "tasks": None if where.tasks is None else list(where.tasks),
         "states": None if where.states is None else list(where.states),

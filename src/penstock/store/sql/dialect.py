@@ -5,6 +5,7 @@ Owns the list of differences. Each store fills in one instance.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,7 @@ class Dialect:
     """How one database spells penstock's SQL. In templates {0} stands for the column or the parameter."""
 
     name: str  # ``sqlite`` or ``postgres``
+    title: str  # in files of queries: ``SQLite`` or ``PostgreSQL``
     parameter: str  # the mark of a parameter, as `placeholder` takes it
     types: Mapping[Kind, str]  # the SQL type of each kind of column
     spelling: type[Spelling]  # of conditions on a row
@@ -118,6 +120,14 @@ class Dialect:
     unless_each: str = ""  # the condition that changes of a table, {0} as quoted SQL, may be merged
     any_of: str = ""  # compares a column with many values in one parameter, if the store can
     max_key_bytes: int = 2048  # longest total of text and bytes in the columns of an index
+    # Patterns of words in queries that both stores share, and what stands for them here.
+    respell: tuple[tuple[re.Pattern[str], str], ...] = ()
+
+    def respelled(self, sql: str) -> str:
+        """A query that both stores share, in this dialect."""
+        for pattern, words in self.respell:
+            sql = pattern.sub(words, sql)
+        return sql
 
     def quote(self, name: str) -> str:
         """A name as an SQL identifier."""

@@ -1,60 +1,101 @@
 """Loads named queries from .sql files: a line ``-- name: purpose`` and the SQL below it, with ``:named`` parameters.
 
-Owns the file format. Both stores have the same names and parameters; a test compares them. A comment
-``-- Unbounded: …`` marks a query that reads more the larger its table is.
+Owns the file format. A noun with one class for both stores has one file, in `store.nouns`, in PostgreSQL's words, of
+which the dialect respells a few. Where a query has to differ, a line ``-- SQLite: reason`` or ``-- PostgreSQL: reason``
+stands above each form; a query with one form exists in that store only. All other nouns have a file in each store.
+
+Lines that several queries of a file share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` in these.
+
+A comment ``-- Unbounded: …`` marks a query that reads more the larger its table is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
 from penstock.store.contract.session import Statement
-from penstock.store.sql.dialect import Placeholders
+from penstock.store.sql.dialect import Dialect, Placeholders
 
-_HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)
+_HEADER = re.compile(r"^-- (\{?[a-z_]+\}?): (.+)$", re.MULTILINE)
+_FORM = re.compile(r"^-- (SQLite|PostgreSQL):.*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _UNBOUNDED = "-- Unbounded: "
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
+_END = re.compile(r";\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Query:
-    """One named query, with the names of its parameters in order."""
+    """One named query: what it is for, its statement, and the names of the values that this takes, in order.
+
+    Attributes:
+        then: Statements that follow in the same transaction, where a store cannot say all in one.
+    """
 
     name: str
     purpose: str
     statement: Statement
     parameters: tuple[str, ...]
+    then: tuple[Query, ...] = ()
 
     def args(self, values: Mapping[str, Any]) -> list[Any]:
         """The values that its statement takes, in order."""
         return [values[name] for name in self.parameters]
 
 
-@cache  # a program may open many stores, and a store reads some files for several of its parts
-def load_queries(package: str, noun: str, parameter: str) -> Mapping[str, Query]:
-    """The queries of one noun, by name: those of ``sql/<noun>.sql`` in the store's package.
+_loaded: dict[tuple[str, str], Mapping[str, Query]] = {}
 
-    `parameter` is the mark of a parameter, as `dialect.placeholder` takes it.
-    """
-    text = (files(package) / "sql" / f"{noun}.sql").read_text()
+
+def load_queries(noun: str, dialect: Dialect) -> Mapping[str, Query]:
+    """The queries of one noun in one dialect, by name. A program may open many stores: each file is read once."""
+    found = _loaded.get((noun, dialect.name))
+    if found is None:
+        file = files("penstock.store.nouns") / f"{noun}.sql"
+        if not file.is_file():
+            file = files(f"penstock.store.{dialect.name}") / "sql" / f"{noun}.sql"
+        found = _loaded[noun, dialect.name] = parse_queries(file.read_text(), dialect)
+    return found
+
+
+def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
+    """The queries of a file that exist in a dialect, by name."""
+    found: dict[str, Query] = {}
+    fragments: dict[str, str] = {}
     headers = list(_HEADER.finditer(text))
     ends = [header.start() for header in headers[1:]] + [len(text)]
-    found = {
-        header[1]: _query(header[1], header[2], text[header.end() : end], parameter)
-        for header, end in zip(headers, ends, strict=True)
-    }
+    for header, end in zip(headers, ends, strict=True):
+        name, body = header[1], _form(text[header.end() : end], dialect)
+        if name.startswith("{"):
+            fragments[name] = text[header.end() : end].strip()
+        elif body is not None:
+            for fragment, words in fragments.items():  # one may stand in those before it
+                body = body.replace(fragment, words)
+            first, *then = _statements(name, header[2], body, dialect)
+            found[name] = replace(first, then=tuple(then))
     return MappingProxyType(found)
 
 
-def _query(name: str, purpose: str, body: str, mark: str) -> Query:
-    sql = " ".join(_COMMENT.sub("", body).split()).rstrip(";")
+def _form(body: str, dialect: Dialect) -> str | None:
+    """What a query is in this dialect; None if it exists in the other one only."""
+    forms = _FORM.split(body)
+    if len(forms) == 1:
+        return body
+    own = dict(zip(forms[1::2], forms[2::2], strict=True)).get(dialect.title)
+    return None if own is None else forms[0] + own
+
+
+def _statements(name: str, purpose: str, body: str, dialect: Dialect) -> list[Query]:
+    bounded = _UNBOUNDED not in body
+    texts = [" ".join(text.split()) for text in _END.split(_COMMENT.sub("", body))]
+    return [_query(name, purpose, dialect.respelled(text), dialect.parameter, bounded) for text in texts if text]
+
+
+def _query(name: str, purpose: str, sql: str, mark: str, bounded: bool) -> Query:
     placeholders = Placeholders(mark)
-    statement = Statement(_PARAMETER.sub(lambda match: placeholders.put(match[1]), sql), bounded=_UNBOUNDED not in body)
+    statement = Statement(_PARAMETER.sub(lambda match: placeholders.put(match[1]), sql), bounded=bounded)
     return Query(name, purpose, statement, tuple(placeholders.names))

@@ -70,7 +70,7 @@ class SqliteCatalog(_Description):
         self._path = path
         self._wait = wait
         self._clock = clock or SystemClock()
-        self._queries = load_queries("penstock.store.sqlite", "catalog", "?")
+        self._queries = load_queries("catalog", SQLITE)
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[SqliteSchemaLock]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,6 +16,20 @@ from penstock.store.sqlite.conditions import LiteSpelling
 _WIDE_SUM = "penstock_wide_integer(sum({0} >> 32), sum({0} & 4294967295))"  # sum alone overflows at 64 bits
 _INFINITIES = ('"\\u0049nfinity"', '"\\u002dInfinity"')
 _MICROSECOND = timedelta(microseconds=1)
+_RESPELL = (
+    (r"\bpenstock\.", "penstock_"),  # there are no schemas
+    (r"= any\((:\w+)::uuid\[\]\)", r"in (select penstock_bytes(value) from json_each(\1))"),
+    (r"= any\((:\w+)(::\w+\[\])?\)", r"in (select value from json_each(\1))"),  # lists come as JSON
+    (r"\bunnest\((:\w+)(::\w+\[\])?\) (\w+) \((\w+)\)", r"(select value as \4 from json_each(\1)) \3"),
+    (r"::jsonb -> -1 ->> '", " ->> '$[#-1]."),
+    (r"::[a-z]+(\[\])?", ""),  # parameters need no type
+    (r" for (no key update|update|key share|share)( of \w+)?( skip locked)?", ""),  # there is one writer
+    (r"/\* by id \*/ ", "+"),  # so that the index of the column is not taken
+    (r"\bselect from\b", "select 1 from"),
+    (r"\bgreatest\(", "max("),
+    (r"\bleast\(", "min("),
+    (r"\bstrpos\(", "instr("),
+)
 
 
 def encode_datetime(value: datetime) -> str:
@@ -44,6 +59,7 @@ def given(spelled: str) -> str | bytes | float:
 
 SQLITE = Dialect(
     name="sqlite",
+    title="SQLite",
     parameter="?",
     types={
         Kind.TEXT: "TEXT",
@@ -78,5 +94,6 @@ SQLITE = Dialect(
     given=given,
     decoded_to_compare=frozenset({Kind.DECIMAL}),
     long_type="TEXT /* decimal */ collate penstock_decimal",
+    respell=tuple((re.compile(pattern), words) for pattern, words in _RESPELL),
     sum={Kind.DECIMAL: "penstock_decimal_sum({0})", Kind.INTEGER: _WIDE_SUM, Kind.INTERVAL: _WIDE_SUM},
 )

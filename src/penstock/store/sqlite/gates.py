@@ -7,27 +7,24 @@ Part of claiming, in its transaction: there is one writer, so one worker at a ti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from penstock.pools.gate import Gate, WaitingKey, passage, passed
 from penstock.store.contract.jobs import Room
+from penstock.store.contract.keys import Rates
 from penstock.store.contract.session import Row, Session
+from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.pools import KEYS_COMPARED, rates_of, turns_of
-from penstock.store.sql.queries import load_queries
-from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.rates import SqliteRates
 
 _KEY = -1  # the place of the concurrency key in a row of `start`
 
 
-class SqliteGates:
+class SqliteGates(Noun):
     """Lets jobs through gates."""
 
-    def __init__(self, rates: SqliteRates) -> None:
+    def __init__(self, access: Access, rates: Rates) -> None:
+        super().__init__(access, "gates")
         self._rates = rates
-        self._queries = load_queries("penstock.store.sqlite", "gates", "?")
 
     async def open(self, session: Session, lease: int, room: Room, now: datetime) -> tuple[list[Row], timedelta | None]:
         """Take the rows of jobs that may start; and after which time more may, if a rate limit is in the way."""
@@ -42,8 +39,7 @@ class SqliteGates:
         rows: list[Row] = []
         for key, count in found.counts.items():
             values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
-            values["now"] = encode_datetime(now)
-            rows += await self._fetch(session, "start", **values)
+            rows += await self._fetch(session, "start", **values, now=now)
         for row in rows:
             await self._fetch(session, "free_started", id=row[0])
         if found.counts:
@@ -53,14 +49,11 @@ class SqliteGates:
         return rows, found.again
 
     async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[WaitingKey]]:
-        values = {"room": room.room, "keys": max(room.room, KEYS_COMPARED), "now": encode_datetime(now)}
+        values = {"room": room.room, "keys": max(room.room, KEYS_COMPARED), "now": now}
         rows = await self._fetch(session, "turns", pool=room.pool, **values)
-        return turns_of([(*row[:5], _time(row[5]), _time(row[6]), *row[7:12], _time(row[12])) for row in rows])
-
-    async def _fetch(self, session: Session, name: str, **values: Any) -> Sequence[Row]:
-        query = self._queries[name]
-        return await session.fetch(query.statement, query.args(values))
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+        return turns_of(
+            [
+                (*row[:5], self._access.time(row[5]), self._access.time(row[6]), *row[7:12], self._access.time(row[12]))
+                for row in rows
+            ]
+        )

@@ -12,12 +12,12 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, nullcontext
 from datetime import datetime
-from typing import Any
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.store.contract.changes import Source, State
 from penstock.store.contract.session import OpenTransaction, Session, Statement
+from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.interests import (
     Capture,
     FoundTable,
@@ -34,11 +34,8 @@ from penstock.store.rows.interests import (
 )
 from penstock.store.sql.conditions import ConditionSql
 from penstock.store.sql.interests import StoredInterests
-from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.capture import lost, source, triggers
-from penstock.store.sqlite.dialect import SQLITE, encode_datetime
-from penstock.store.sqlite.jobs import fetch
-from penstock.store.sqlite.session import Begin, reading, writing
+from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
 _COLLATION = "penstock_decimal"
@@ -46,25 +43,23 @@ _NO_TABLES = {"view": "a view", "virtual": "a virtual table"}
 _TRIAL = "create table penstock_change (changed_at, interests, kinds, key, before, after)"
 
 
-class SqliteInterests(StoredInterests[Session]):
+class SqliteInterests(Noun, StoredInterests[Session]):
     """See `store.contract.changes.Interests`."""
 
-    def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
-        self._begin_read = begin_read
-        self._begin_write = begin_write
-        self._queries = load_queries("penstock.store.sqlite", "interests", "?")
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "interests")
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         stored = await self._stored()
         if any(identity_of(one) not in stored for one in interests):
-            async with writing(self._begin_write) as session:
+            async with self._writing() as session:
                 for one in interests:
                     await self._add(session, one, now)
                 stored = await self._stored(session)
         return [stored[identity_of(one)].id for one in interests]
 
     async def mend(self, id_: int) -> bool:
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             stored = await self._stored(session)
             one = next((one for one in stored.values() if one.id == id_), None)
             if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
@@ -73,8 +68,8 @@ class SqliteInterests(StoredInterests[Session]):
         return True
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        async with self._reading(session) as seen:
-            rows = await self._fetch(seen, "each_of", tables=json.dumps(tables))
+        async with self._seen(session) as seen:
+            rows = await self._fetch(seen, "each_of", tables=[*tables])
         return frozenset(row[0] for row in rows)
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
@@ -87,17 +82,17 @@ class SqliteInterests(StoredInterests[Session]):
     # ----- steps
 
     def _changing(self) -> AbstractAsyncContextManager[Session]:
-        return writing(self._begin_write)
+        return self._writing()
 
     def _state(self, one: StoredInterest | None) -> State:
         return capture_state(one, _read)
 
     async def _add(self, right: Session, interest: Interest, now: datetime) -> builtins.list[int]:
         values = {"name": interest.name, "digest": interest.digest, "source": interest.table, "spec": interest.text()}
-        return [row[0] for row in await self._fetch(right, "add", **values, now=encode_datetime(now))]
+        return [row[0] for row in await self._fetch(right, "add", **values, now=now)]
 
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
-        session = await self._begin_write()
+        session = await self._access.begin_write()
         try:
             await self._declare(session, interests, now)
         finally:
@@ -123,20 +118,17 @@ class SqliteInterests(StoredInterests[Session]):
             await self._fetch(right, "remove", id=one.id)
 
     async def _declared(self, interests: Sequence[Interest], right: OpenTransaction | None = None) -> set[Identity]:
-        async with self._reading(right) as session:
-            rows = await self._fetch(session, "declared", names=json.dumps([one.name for one in interests]))
+        async with self._seen(right) as session:
+            rows = await self._fetch(session, "declared", names=[one.name for one in interests])
         return {(row[0], row[1]) for row in rows}
 
     async def _stored(self, right: OpenTransaction | None = None) -> Stored:
-        async with self._reading(right) as session:
+        async with self._seen(right) as session:
             rows = await self._fetch(session, "list")
-        return by_identity(stored_interest(row, datetime.fromisoformat(row[2])) for row in rows)
+        return by_identity(stored_interest(row, self._access.time(row[2])) for row in rows)
 
-    def _reading(self, session: OpenTransaction | None) -> AbstractAsyncContextManager[OpenTransaction]:
-        return reading(self._begin_read) if session is None else nullcontext(session)
-
-    async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Any]:
-        return await fetch(session, self._queries[query_name], values)
+    def _seen(self, session: OpenTransaction | None) -> AbstractAsyncContextManager[OpenTransaction]:
+        return self._reading() if session is None else nullcontext(session)
 
 
 def _read(one: StoredInterest, table: FoundTable) -> Mapping[str, str | None]:

@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, NewJob, Settlement
-from penstock.store.rows.jobs import attempts_text, filter_values, job_of
+from penstock.store.rows.jobs import attempts_text, job_of
 from penstock.store.sqlite.dialect import encode_datetime
 
 READY = (
@@ -81,14 +80,6 @@ def new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: boo
     }
 
 
-def filter_row(where: JobFilter) -> dict[str, Any]:
-    """A filter as the parameters of a query."""
-    return {
-        name: encode_datetime(value) if isinstance(value, datetime) else value
-        for name, value in filter_values(where).items()
-    }
-
-
 def ended_row(settlement: Settlement) -> dict[str, Any]:
     """What is kept of a job that has ended."""
     return {
@@ -107,11 +98,6 @@ def job_from(row: Sequence[Any]) -> Job:
     """A job from its row, with times and the id in SQLite's form."""
     run_at, enqueued_at, started_at = (datetime.fromisoformat(row[place]) for place in (4, 11, 12))
     return job_of((UUID(bytes=row[0]), *row[1:4], run_at, *row[5:11], enqueued_at, started_at, *row[13:]))
-
-
-def timed_row(row: Sequence[Any]) -> Sequence[Any]:
-    """A row of the query `find` with its id and times read."""
-    return (UUID(bytes=row[0]), *row[1:5], *map(time_of, row[5:9]), *row[9:])
 
 
 def time_of(text: str | None) -> datetime | None:

@@ -11,15 +11,15 @@ from typing import Any
 from uuid import UUID
 
 from penstock.clock import SystemClock
-from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import Job, JobStatus, NewJob, Settlement
+from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
-from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
+from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.nouns.jobs import StoredJobs
+from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
-from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text, status_of
-from penstock.store.sql.queries import Query, load_queries
+from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.jobrows import (
@@ -32,14 +32,12 @@ from penstock.store.sqlite.jobrows import (
     by_rank,
     claimed_job,
     ended_row,
-    filter_row,
     job_from,
     new_row,
     time_of,
     time_texts,
-    timed_row,
 )
-from penstock.store.sqlite.session import Begin, WriteAlone, reading, writing
+from penstock.store.sqlite.session import WriteAlone
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
 _PROMOTE_MOST = 1000
@@ -49,23 +47,18 @@ _LARGEST_TOGETHER = 4096  # characters of a result that is sent with those of ot
 _REQUEST_KEPT = timedelta(minutes=1)
 
 
-class SqliteJobs:
+class SqliteJobs(StoredJobs):
     """See `store.contract.Jobs`."""
 
-    def __init__(
-        self, begin_read: Begin, begin_write: Begin, write_alone: WriteAlone, gates: SqliteGates, ends: SqliteTaskEnds
-    ) -> None:
+    def __init__(self, access: Access, write_alone: WriteAlone, gates: SqliteGates, ends: SqliteTaskEnds) -> None:
+        super().__init__(access)
         self._ends = ends
-        self._begin_read = begin_read
-        self._begin_write = begin_write
         self._write_alone = write_alone
         self._gates = gates
         self._left_out = GatesLeftOut()
         self._was_full = False  # the last claim, which makes it likely that more jobs are ready: no look comes first
-        self._queries = load_queries("penstock.store.sqlite", "jobs", "?")
 
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
-        """Store jobs in a transaction."""
         texts, at = time_texts(), encode_datetime(now)
         options = {id(job.options): job.options for job in jobs}
         stored = {key: options_text(value) for key, value in options.items()}
@@ -82,7 +75,6 @@ class SqliteJobs:
                 await session.execute_many(query.statement, rows)
 
     async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
-        """Store any number of jobs in a transaction while they are made."""
         left, clock = iter(jobs), SystemClock()
         while piece := list(islice(left, _PIECE)):
             await self.enqueue(session, piece, now)
@@ -90,31 +82,20 @@ class SqliteJobs:
                 await clock.sleep(0)
 
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
-        """Store a job in a transaction of its own."""
         due = job.run_at <= now
         query = self._queries["enqueue" if due and job.concurrency_key is None else "enqueue_scheduled"]
         row = new_row(job, options_text(job.options), encode_datetime(job.run_at), encode_datetime(now), due=due)
         await self._write_alone(query.statement, query.args(row))
 
-    async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
-        """Ask in a transaction that jobs be canceled."""
-        for job_id in ids:
-            await self._execute(session, "request_cancel", {"id": job_id.bytes, "now": encode_datetime(now)})
-
-    async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
-        """The same for all jobs that meet a filter and have not ended; how many."""
-        return await self._execute(session, "request_cancel_all", filter_row(where) | {"now": encode_datetime(now)})
-
     async def prepare(self, connections: int) -> None:
         """There is one, which is ready."""
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
-        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease."""
         if not self._was_full:
-            ready, next_run_at, cancels = await self._look(rooms)
+            ready, next_run_at, cancels = await self._look_first(rooms)
             if not ready and not _is_due(next_run_at, now):
                 return Claim([], next_run_at, cancels)
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             next_run_at, cancels = await self._next(session)
             if due := _is_due(next_run_at, now):
                 await self._promote(session, now)
@@ -131,12 +112,10 @@ class SqliteJobs:
         return Claim(jobs, next_run_at, cancels, due, min(waits, default=None))
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        """Write what became of running jobs; the ids that this lease still held."""
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             return await self._settle_all(session, lease, settlements)
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
-        """The same for one job, in the transaction that is its effect."""
         failed = attempt_text(settlement.failed)
         rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease, failed_attempt=failed)
         if not rows:
@@ -148,7 +127,7 @@ class SqliteJobs:
         values["run_at"] = encode_datetime(settlement.run_at)
         values["ending"] = ending_text(settlement.ending)
         if settlement.frees_key:
-            await self._execute(session, "free_key", {"id": settlement.id.bytes})
+            await self._write(session, "free_key", {"id": settlement.id.bytes})
         await self._settle_as(session, settlement, values)
         if settlement.mark is not None:
             await self._ends.ended(session, [settlement])
@@ -157,58 +136,32 @@ class SqliteJobs:
     async def _settle_as(self, session: Session, settlement: Settlement, values: dict[str, Any]) -> None:
         if settlement.state is JobState.COMPLETING and settlement.run_at <= settlement.finished_at:
             values["error"] = settlement.error
-            await self._execute(session, "enqueue", values)
+            await self._write(session, "enqueue", values)
         elif settlement.state not in FINISHED:
             values["error"] = settlement.error or values["error"]
             values["gated"] = values["gated"] and settlement.state is JobState.PENDING
-            await self._execute(session, "enqueue_scheduled", values)
+            await self._write(session, "enqueue_scheduled", values)
         else:
-            await self._execute(session, "end", values | ended_row(settlement))
+            await self._write(session, "end", values | ended_row(settlement))
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
-        """The same for many jobs; how many the lease still held."""
         return len(await self._settle_all(session, lease, settlements))
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        """Carry out requests to cancel pending jobs; the running jobs for which a request stands."""
         before = encode_datetime(now - _REQUEST_KEPT)
-        async with reading(self._begin_read) as session:
+        async with self._reading() as session:
             running = [UUID(bytes=row[0]) for row in await self._fetch(session, "cancel_running")]
             if not await self._fetch(session, "any_cancelable", before=before):
                 return running
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             rows = await self._fetch(session, "cancelable", now=encode_datetime(now), limit=limit)
             for settlement in settle([job_from(row) for row in rows]):
                 await self.settle_pending(session, settlement)
-            await self._execute(session, "clear_old_requests", {"before": before})
+            await self._write(session, "clear_old_requests", {"before": before})
         return running
 
-    async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
-        """One job, wherever it stands."""
-        rows = await self._fetch(session, "find", id=job_id.bytes, now=encode_datetime(now))
-        return status_of(timed_row(rows[-1])) if rows else None
-
-    async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
-        """Jobs, wherever they stand; those that are found."""
-        found = {one: await self.find(session, one, now) for one in ids}
-        return {one: status for one, status in found.items() if status is not None}
-
-    async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
-        """Jobs that meet a filter, newest first."""
-        rows = await self._fetch(session, "list", **filter_row(where), limit=limit, now=encode_datetime(now))
-        return [status_of(timed_row(row)) for row in rows]
-
-    async def matching(
-        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
-    ) -> builtins.list[UUID]:
-        """Ids of jobs that meet a filter, newest first, those below one id."""
-        values = filter_row(where) | {"limit": limit, "now": encode_datetime(now)}
-        rows = await self._fetch(session, "matching", **values, below=below.bytes)
-        return [UUID(bytes=row[0]) for row in rows]
-
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Make jobs pending again that have failed or were canceled; those that were so."""
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             tasks = await self._ends.retry(session, ids, now)
             return [
                 one
@@ -217,19 +170,12 @@ class SqliteJobs:
             ]
 
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so."""
-        async with writing(self._begin_write) as session:
+        async with self._writing() as session:
             return [one for one in dict.fromkeys(ids) if await self._recall(session, one, now)]
 
-    async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        """How many jobs stand in each place."""
-        rows = await self._fetch(session, "count", now=encode_datetime(now))
-        return {row[0]: row[1] for row in rows}
-
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget finished jobs whose time is over, in one bounded step; how many."""
-        async with writing(self._begin_write) as session:
-            return await self._execute(session, "prune", {"now": encode_datetime(now), "limit": limit})
+        async with self._writing() as session:
+            return await self._execute(session, "prune", now=now, limit=limit)
 
     # ----- steps
 
@@ -257,12 +203,12 @@ class SqliteJobs:
         for (finished_at, expires_at), found in results.items():
             values: dict[str, Any] = {"results": json.dumps(found)}
             values |= {"finished_at": encode_datetime(finished_at), "expires_at": encode_datetime(expires_at)}
-            await self._execute(session, "succeed", values)
-            await self._execute(session, "succeeded", values)
+            await self._write(session, "succeed", values)
+            await self._write(session, "succeeded", values)
         return won
 
-    async def _look(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
-        async with reading(self._begin_read) as session:
+    async def _look_first(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
+        async with self._reading() as session:
             ((ready, first, cancels),) = await self._fetch(session, "look", pools=_pools(rooms))
             return bool(ready), time_of(first), bool(cancels)
 
@@ -273,8 +219,8 @@ class SqliteJobs:
     async def _promote(self, session: Session, now: datetime) -> None:
         rows = await self._fetch(session, "promote", now=encode_datetime(now), limit=_PROMOTE_MOST)
         for row in sorted(rows, key=lambda row: (row[7], row[0])):
-            await self._execute(session, "enqueue", dict(zip(READY, row, strict=True)))
-        await self._execute(session, "promote_gated", {"now": encode_datetime(now), "limit": _PROMOTE_MOST})
+            await self._write(session, "enqueue", dict(zip(READY, row, strict=True)))
+        await self._write(session, "promote_gated", {"now": encode_datetime(now), "limit": _PROMOTE_MOST})
 
     async def _start(
         self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
@@ -309,8 +255,8 @@ class SqliteJobs:
         if rows:
             seqs = json.dumps([row[0] for row in rows])
             values = {"lease": lease, "seqs": seqs, "started_at": encode_datetime(now)}
-            await self._execute(session, "start", values)
-            await self._execute(session, "started", values)
+            await self._write(session, "start", values)
+            await self._write(session, "started", values)
 
     async def _start_gated(
         self, session: Session, lease: int, rows: Sequence[Row], now: datetime
@@ -320,7 +266,7 @@ class SqliteJobs:
             values = dict(zip(CLAIMED, row, strict=True))
             values |= {"lease": lease, "started_at": started_at, "gated": True}
             values["attempt"] += values["ending"] is None
-            await self._execute(session, "start_gated", values)
+            await self._write(session, "start_gated", values)
             started.append(job_from((*row[:10], values["attempt"], row[11], started_at, values["failing_since"])))
         return started
 
@@ -332,12 +278,12 @@ class SqliteJobs:
         for row in rows:
             values = dict(zip(CANCELED, row, strict=True)) | {"started_at": None, "error": None}
             if settlement.state is JobState.COMPLETING:
-                await self._execute(session, "enqueue", values | {"ending": ending_text(settlement.ending)})
+                await self._write(session, "enqueue", values | {"ending": ending_text(settlement.ending)})
             else:
-                await self._execute(session, "end", values | ended_row(settlement))
-        await self._execute(session, "clear_request", {"id": job_id})
+                await self._write(session, "end", values | ended_row(settlement))
+        await self._write(session, "clear_request", {"id": job_id})
         if settlement.frees_key:
-            await self._execute(session, "free_key", {"id": job_id})
+            await self._write(session, "free_key", {"id": job_id})
         if rows and settlement.mark is not None:
             await self._ends.ended(session, [settlement])
 
@@ -354,24 +300,22 @@ class SqliteJobs:
             values["rank"] = rank(now, values["priority"], None if ageing is None else ageing * timedelta.resolution)
             values |= {"gated": gated, "waiting": gated, "keeps_turn": False}
             values["concurrency_key"] = options.concurrency_key or ""
-            await self._execute(session, "enqueue_scheduled" if gated else "enqueue", values)
-            await self._execute(session, "clear_request", {"id": job_id.bytes})
-            await self._execute(session, "void_tokens", {"id": job_id.bytes})
+            await self._write(session, "enqueue_scheduled" if gated else "enqueue", values)
+            await self._write(session, "clear_request", {"id": job_id.bytes})
+            await self._write(session, "void_tokens", {"id": job_id.bytes})
         return bool(rows)
 
     async def _recall(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "recall", id=job_id.bytes, now=encode_datetime(now))
         for row in rows:
             values = dict(zip(RECALLED, row, strict=True)) | {"error": None}
-            await self._execute(session, "enqueue", values | {"rank": rank(now), "run_at": encode_datetime(now)})
+            await self._write(session, "enqueue", values | {"rank": rank(now), "run_at": encode_datetime(now)})
         return bool(rows)
 
-    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
-        return await fetch(session, self._queries[name], values)
-
-    async def _execute(self, session: OpenTransaction, name: str, values: Mapping[str, Any]) -> int:
+    async def _write(self, session: Session, name: str, values: Mapping[str, Any]) -> None:
+        """Run a query with values that are in SQLite's form already."""
         query = self._queries[name]
-        return await session.execute(query.statement, query.args(values))
+        await session.execute(query.statement, query.args(values))
 
 
 def _is_due(next_run_at: datetime | None, now: datetime) -> bool:
@@ -380,8 +324,3 @@ def _is_due(next_run_at: datetime | None, now: datetime) -> bool:
 
 def _pools(rooms: Sequence[Room]) -> str:
     return json.dumps([room.pool for room in rooms if room.room > 0])
-
-
-async def fetch(session: OpenTransaction, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
-    """Run a named query in a session."""
-    return await session.fetch(query.statement, query.args(values))

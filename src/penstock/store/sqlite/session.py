@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DataError
-from penstock.store.contract.session import PIECE_ROWS, Row, Session, Statement, left_behind
+from penstock.store.contract.session import PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
 from penstock.values import total_bytes
@@ -71,7 +70,6 @@ class SqliteSession:
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
     ) -> tuple[list[str], Sequence[Row]]:
-        """Run any SQL that only reads; its column names and at most `limit` + 1 rows."""
         connection = self._use()
         if not _QUERY.match(sql):
             raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
@@ -100,15 +98,12 @@ class SqliteSession:
             raise DataError(f"ctx.sql: {error.__cause__}.", fix="It only reads; write with ctx.db.") from error
 
     async def savepoint(self, name: str) -> None:
-        """Remember this point of the transaction."""
         self._plain(f"savepoint {name}")
 
     async def release(self, name: str) -> None:
-        """Forget a savepoint; its changes stay part of the transaction."""
         self._plain(f"release {name}")
 
     async def rollback_to(self, name: str) -> None:
-        """Undo all since a savepoint, and forget it."""
         await self._leave()
         self._plain(f"rollback to {name}")
         self._plain(f"release {name}")
@@ -155,24 +150,3 @@ class SqliteSession:
             raise left_behind() from None
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translate(error) from error
-
-
-@asynccontextmanager
-async def writing(begin_write: Begin) -> AsyncIterator[Session]:
-    """A transaction that commits at the end of the block, and is undone if it raises."""
-    session = await begin_write()
-    try:
-        yield session
-        await session.commit()
-    finally:
-        await session.rollback()
-
-
-@asynccontextmanager
-async def reading(begin_read: Begin) -> AsyncIterator[Session]:
-    """A snapshot for a block."""
-    session = await begin_read()
-    try:
-        yield session
-    finally:
-        await session.rollback()

@@ -38,17 +38,14 @@ class SqliteSignals:
             event.set()
 
     def subscribe(self, event: asyncio.Event) -> None:
-        """Set an event at each wake-up."""
         self._events.add(event)
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     def unsubscribe(self, event: asyncio.Event) -> None:
-        """Stop doing so."""
         self._events.discard(event)
 
     def until_fed(self, reader: asyncio.Event, position: Position) -> float:  # noqa: ARG002 - each commit sets all events
-        """For how long a reader of the change feed need not look."""
         return BACKSTOP if self._watcher is not None else BY_ITSELF
 
     async def close(self) -> None:

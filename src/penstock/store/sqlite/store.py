@@ -15,32 +15,33 @@ from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Statement, not_open
+from penstock.store.nouns.crons import StoredCrons
+from penstock.store.nouns.keys import StoredKeys
+from penstock.store.nouns.locks import StoredLocks
+from penstock.store.nouns.outboxes import StoredOutboxes
+from penstock.store.nouns.pools import StoredPools
+from penstock.store.nouns.programs import StoredPrograms
+from penstock.store.nouns.rates import StoredRates
+from penstock.store.nouns.tokens import StoredTokens
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
+from penstock.store.sqlite.access import SqliteAccess
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.changes import SqliteChanges
 from penstock.store.sqlite.connection import connect
-from penstock.store.sqlite.crons import SqliteCrons
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
 from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteJobs
-from penstock.store.sqlite.keys import SqliteKeys
 from penstock.store.sqlite.leases import SqliteLeases
-from penstock.store.sqlite.locks import SqliteLocks
-from penstock.store.sqlite.outboxes import SqliteOutboxes
-from penstock.store.sqlite.pools import SqlitePools
-from penstock.store.sqlite.programs import SqlitePrograms
-from penstock.store.sqlite.rates import SqliteRates
 from penstock.store.sqlite.readers import Readers
 from penstock.store.sqlite.records import SqliteRecords
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 from penstock.store.sqlite.tasks import SqliteTasks
-from penstock.store.sqlite.tokens import SqliteTokens
 from penstock.store.sqlite.writer import LOG_BYTES, Writer
 
 _FOR_SERVICES = 2
@@ -57,7 +58,7 @@ class SqliteStore:
         self._path = path
         self._config = config
         self._machine = SystemClock()
-        self._queries = load_queries("penstock.store.sqlite", "store", "?")
+        self._queries = load_queries("store", SQLITE)
         self._pin_sql = self._queries["pin"].statement.sql
         self._executor: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
@@ -65,21 +66,23 @@ class SqliteStore:
         self._readers = self._make_readers(config.max_connections)
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
-        self.keys = SqliteKeys()
-        self.rates = SqliteRates(self._begin_service_read, self.begin_write)
-        gates, ends = SqliteGates(self.rates), SqliteTaskEnds()
-        self.jobs = SqliteJobs(self._begin_service_read, self.begin_write, self._write_alone, gates, ends)
-        self.pools = SqlitePools(self._begin_service_read, self.begin_write)
-        self.programs = SqlitePrograms(self._begin_service_read, self.begin_write)
-        self.crons = SqliteCrons(self._begin_service_read, self.begin_write, self.jobs)
-        self.interests = SqliteInterests(self._begin_service_read, self.begin_write)
-        self.changes = SqliteChanges(self._begin_service_read, self.begin_write)
-        self.tasks = SqliteTasks(self._begin_service_read, self.begin_write, self.changes, self.jobs, ends, clock)
-        self.outboxes = SqliteOutboxes(self._begin_service_read, self.begin_write, self.changes)
-        self.records = SqliteRecords(self._begin_service_read, self.begin_write, self.jobs, self.tasks, ends)
-        self.leases = SqliteLeases(self._begin_service_read, self.begin_write, self.jobs, Extensions(path), clock)
-        self.tokens = SqliteTokens(self._begin_service_read, self.begin_write, self.jobs)
-        self.locks = SqliteLocks(self.begin_read, self.begin_write)
+        access = SqliteAccess(self._begin_service_read, self.begin_write)
+        calls = SqliteAccess(self.begin_read, self.begin_write)
+        self.keys = StoredKeys(access)
+        self.rates = StoredRates(access)
+        gates, ends = SqliteGates(access, self.rates), SqliteTaskEnds(access)
+        self.jobs = SqliteJobs(access, self._write_alone, gates, ends)
+        self.pools = StoredPools(access)
+        self.programs = StoredPrograms(access)
+        self.crons = StoredCrons(access, self.jobs)
+        self.interests = SqliteInterests(access)
+        self.changes = SqliteChanges(access)
+        self.tasks = SqliteTasks(access, self.changes, self.jobs, ends, clock)
+        self.outboxes = StoredOutboxes(access)
+        self.records = SqliteRecords(access, self.jobs, ends, self.tasks)
+        self.leases = SqliteLeases(access, self.jobs, Extensions(path), clock)
+        self.tokens = StoredTokens(access, calls, self.jobs)
+        self.locks = StoredLocks(access, calls)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
@@ -94,7 +97,6 @@ class SqliteStore:
         self._writer = Writer(connection, self._path, self._config.database_wait)
 
     async def close(self) -> None:
-        """Close the file."""
         await self.signals.close()
         if self._writer is not None and self._executor is not None:
             await self._writer.settle()
@@ -105,7 +107,6 @@ class SqliteStore:
         self._writer = self._executor = None
 
     async def begin_read(self) -> ReadSession:
-        """A read-only snapshot."""
         return await self._begin_read(self._readers)
 
     async def _begin_service_read(self) -> ReadSession:
@@ -124,7 +125,6 @@ class SqliteStore:
         return ReadSession(connection, executor, self._config.statement_timeout, readers)
 
     async def begin_write(self, queue: int | None = None) -> WriteSession:  # noqa: ARG002 - all writers queue here
-        """A serializable transaction."""
         writer = self._writer
         if writer is None:
             raise not_open()
@@ -142,7 +142,6 @@ class SqliteStore:
         """Nothing to do: all processes are on one machine."""
 
     async def ping(self) -> None:
-        """Raise unless the database answers."""
         session = await self._begin_service_read()
         try:
             await session.fetch(self._queries["ping"].statement)
@@ -150,7 +149,6 @@ class SqliteStore:
             await session.rollback()
 
     def check_definition(self, definition: TableDefinition) -> None:
-        """Refuse a table in a schema: SQLite has none."""
         if "." in definition.name:
             raise DeclarationError(
                 f"Table {definition.table.__name__}: SQLite has no schemas, so there is no {definition.name}.",
@@ -213,11 +211,9 @@ class ReadSession(SqliteSession):
         self._readers = readers
 
     async def commit(self) -> None:
-        """End the snapshot."""
         await self.rollback()
 
     async def rollback(self) -> None:
-        """End the snapshot."""
         if self._ended:
             return
         self._ended = True
@@ -254,13 +250,11 @@ class WriteSession(SqliteSession):
         return connection
 
     async def commit(self) -> None:
-        """Make all of it durable."""
         self._use()
         self._ended = True
         await self._writer.finish()
 
     async def rollback(self) -> None:
-        """Undo all of it."""
         if not self._ended:
             self._ended = True
             cancelled = isinstance(sys.exception(), asyncio.CancelledError)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import Settlement
@@ -13,20 +12,17 @@ from penstock.jobs.states import FINISHED, RETRIABLE
 from penstock.store.contract.records import RowKey
 from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.contract.tasks import HELD
-from penstock.store.sql.queries import load_queries
-from penstock.store.sqlite.dialect import encode_datetime
+from penstock.store.nouns.noun import Access, Noun
 
-_OF_RECORDS = ("held_records", "rerun", "forgive", "of_tasks")
 _RETRIABLE = {state.value for state in RETRIABLE}
 Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
 
 
-class SqliteTaskEnds:
+class SqliteTaskEnds(Noun):
     """Ends jobs of tasks, and begins new ones, in the transactions of others."""
 
-    def __init__(self) -> None:
-        tasks, records = (load_queries("penstock.store.sqlite", noun, "?") for noun in ("tasks", "records"))
-        self._queries = {name: records[name] for name in _OF_RECORDS} | {**tasks}
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "records", "tasks")
 
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
@@ -49,14 +45,14 @@ class SqliteTaskEnds:
         """See to it that there is a pending job for the last generation of rows."""
         if not rows:
             return
-        values = {"rows": json.dumps(rows), "now": encode_datetime(now), "held": HELD}
+        values = {"rows": json.dumps(rows), "now": now, "held": HELD}
         if idle := [row for row in rows if row[2]]:
             await self.launch_idle(session, idle, now)
             await self._execute(session, "forgotten", **values)
         if len(idle) < len(rows):
             postponed = await self._fetch(session, "postpone", **values)
             if postponed:
-                await self._execute(session, "postponed", ids=json.dumps([row[0].hex() for row in postponed]))
+                await self._execute(session, "postponed", ids=[UUID(bytes=row[0]) for row in postponed])
             await self._execute(session, "informed", **values)
             await self._execute(session, "put_off", **values)
         await self._execute(session, "uncanceled", rows=values["rows"])
@@ -64,7 +60,7 @@ class SqliteTaskEnds:
     async def launch_idle(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
         """Make jobs for rows for which there is none."""
         if rows:
-            values = {"rows": json.dumps(rows), "now": encode_datetime(now)}
+            values = {"rows": json.dumps(rows), "now": now}
             if await self._execute(session, "launch_due", **values) < len(rows):  # some are due later, or pass a gate
                 await self._execute(session, "launch", **values)
 
@@ -80,22 +76,14 @@ class SqliteTaskEnds:
         if not held:
             return []
         keys: list[RowKey] = [(row[0], row[1]) for row in held]
-        again = await self._fetch(session, "rerun", rows=json.dumps(keys), now=encode_datetime(now))
-        await self._execute(session, "forgive", ids=json.dumps([row[2].hex() for row in held]))
+        again = await self._fetch(session, "rerun", rows=json.dumps(keys), now=now)
+        await self._execute(session, "forgive", ids=[UUID(bytes=row[2]) for row in held])
         await self.launch(session, [(row[0], row[1], bool(row[2])) for row in again], now)
         return keys
 
     async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
         """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
-        rows = await self._fetch(session, "of_tasks", ids=json.dumps([one.hex for one in ids]))
+        rows = await self._fetch(session, "of_tasks", ids=[*ids])
         found: dict[UUID, RowKey] = {UUID(bytes=row[0]): (row[1], row[2]) for row in rows}
         again = await self.rerun(session, list(found.values()), now, _RETRIABLE) if found else []
         return {job: row in again for job, row in found.items()}
-
-    async def _fetch(self, session: OpenTransaction, name: str, /, **values: Any) -> Sequence[Row]:
-        query = self._queries[name]
-        return await session.fetch(query.statement, query.args(values))
-
-    async def _execute(self, session: OpenTransaction, name: str, /, **values: Any) -> int:
-        query = self._queries[name]
-        return await session.execute(query.statement, query.args(values))

@@ -143,7 +143,7 @@ values (0, 'outside', '2000-01-01T00:00:00.000000Z', '9999-12-31T00:00:00.000000
 create table penstock_lock (
     fence integer primary key autoincrement,
     key text not null unique,
-    attempt text not null,
+    attempt blob not null,
     holder text not null,
     taken_at text not null,
     expires_at text not null,

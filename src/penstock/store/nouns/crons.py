@@ -1,0 +1,108 @@
+"""Crons at rest. Who decides on a cron holds its row; on PostgreSQL others step around it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
+from penstock.store.contract.crons import CronDecide, CronLook, CronMove, CronScope
+from penstock.store.contract.jobs import Jobs
+from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.nouns.noun import Access, Noun
+from penstock.store.rows.crons import kept_of, plan_values
+
+
+class StoredCrons(Noun):
+    """See `store.contract.Crons`."""
+
+    def __init__(self, access: Access, jobs: Jobs) -> None:
+        super().__init__(access, "crons")
+        self._jobs = jobs
+
+    async def declare(self, plans: Sequence[CronPlan], now: datetime) -> None:
+        if not plans:
+            return
+        async with self._reading() as session:
+            known = {kept.plan.name: kept.plan for kept, _ in await self.list(session, now)}
+        new = sorted((plan for plan in plans if known.get(plan.name) != plan), key=lambda plan: plan.name)
+        if not new:  # who finds all as it is takes no lock, and needs no right to write
+            return
+        async with self._writing() as session:
+            for plan in new:
+                if not await self.create(session, plan, now):
+                    for row in await self._fetch(session, "lock", name=plan.name):
+                        kept = changed(self._kept(row), plan, now)
+                        await self._fetch(session, "plan", **plan_values(plan), **_times(kept))
+
+    async def create(self, session: Session, plan: CronPlan, now: datetime) -> bool:
+        return bool(await self._fetch(session, "create", **plan_values(plan), **_times(begun(plan, now))))
+
+    async def remove(self, session: Session, name: str) -> bool:
+        return bool(await self._fetch(session, "remove", name=name))
+
+    async def pause(self, session: Session, name: str, now: datetime, *, pause: bool) -> bool:
+        rows = await self._fetch(session, "lock", name=name)
+        if rows:
+            await self._move(session, [paused(self._kept(rows[0]), now, pause=pause)])
+        return bool(rows)
+
+    async def look(self, scope: CronScope, now: datetime) -> CronLook:
+        ((due, overdue, next_at),) = await self._look("look", **_scope(scope, now))
+        return CronLook(bool(due), bool(overdue) and not due, self._access.time(next_at))
+
+    async def decide(self, scope: CronScope, now: datetime, limit: int, decide: CronDecide) -> int:
+        async with self._writing() as session:
+            rows = await self._fetch(session, "due", **_scope(scope, now), limit=limit)
+            await self._decide(session, rows, now, decide)
+        return len(rows)
+
+    async def start(self, name: str, now: datetime, decide: CronDecide) -> bool:
+        async with self._writing() as session:
+            rows = await self._fetch(session, "lock", name=name)
+            await self._decide(session, rows, now, decide)
+        return bool(rows)
+
+    async def list(self, session: OpenTransaction, now: datetime) -> builtins.list[tuple[KeptCron, str | None]]:
+        return [(self._kept(row[:-1]), row[-1]) for row in map(tuple, await self._fetch(session, "list", now=now))]
+
+    # ----- steps
+
+    async def _decide(self, session: Session, rows: Sequence[Row], now: datetime, decide: CronDecide) -> None:
+        if not rows:
+            return
+        crons = [self._kept(row) for row in rows]
+        # Asked once the rows are held: what is seen now is what the last one who held them has left.
+        jobs = [kept.job_id for kept in crons if kept.job_id is not None]
+        found = await self._fetch(session, "under_way", ids=jobs) if jobs else ()
+        running = {self._access.uuid(row[0]) for row in found}
+        moves: Sequence[CronMove] = await decide([(kept, kept.job_id in running) for kept in crons])
+        new = [move.job for move in moves if move.job is not None]
+        if new:
+            await self._jobs.enqueue(session, new, now)
+        await self._move(session, [move.kept for move in moves])
+
+    async def _move(self, session: Session, crons: Sequence[KeptCron]) -> None:
+        query = self._queries["move"]
+        rows = [
+            {"name": kept.plan.name, "paused": kept.paused, "job_id": kept.job_id, "planned_at": kept.planned_at}
+            | _times(kept)
+            for kept in crons
+        ]
+        await session.execute_many(query.statement, [self._access.args(query, row) for row in rows])
+
+    def _kept(self, row: Row) -> KeptCron:
+        *plan, last_at, next_at, job_id, planned_at = row
+        moments = self._access.time(last_at), self._access.time(next_at)
+        uuid = None if job_id is None else self._access.uuid(job_id)
+        return kept_of((*plan, *moments, uuid, self._access.time(planned_at)))
+
+
+def _scope(scope: CronScope, now: datetime) -> dict[str, Any]:
+    return {"names": list(scope.names), "functions": list(scope.functions), "now": now}
+
+
+def _times(kept: KeptCron) -> dict[str, datetime]:
+    return {"last_at": kept.last_at, "next_at": kept.next_at}

@@ -1,0 +1,142 @@
+-- {filter}: the jobs that a filter means.
+(:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
+and (:function::text is null or function = :function)
+and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
+and (:key::text is null or options::jsonb ->> 'key' = :key)
+and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
+and (:error::text is null or strpos(error, :error) > 0)
+and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
+and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
+
+-- {on_complete}: the part of a filter that is about what on_complete has raised.
+(:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
+
+-- {pending}: a pending job as it is listed.
+select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at,
+       enqueued_at, (ending::jsonb ->> 'started_at')::timestamptz as started_at, null::timestamptz as finished_at,
+       null::text as result, error, null::text as traceback, pool, null::text as on_complete_error, attempts, priority,
+       options, on_complete, null::text as progress, ending::jsonb ->> 'attempts' as on_complete_attempts
+
+-- {running}: a running job as it is listed.
+select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at,
+       enqueued_at,
+       case when ending is null then started_at else (ending::jsonb ->> 'started_at')::timestamptz end as started_at,
+       null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
+       null::text as on_complete_error, attempts, priority, options, on_complete, progress,
+       ending::jsonb ->> 'attempts' as on_complete_attempts
+
+-- {ended}: a job that has ended as it is listed.
+select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
+       on_complete_error, attempts, priority, options, on_complete, null::text as progress, on_complete_attempts
+
+-- find: some jobs, wherever they stand.
+-- SQLite: one at a time, as no way leads there and back.
+{pending} from penstock.ready_job where id = :id
+union all {pending} from penstock.scheduled_job where id = :id
+union all {running} from penstock.running_job where id = :id
+union all {ended} from penstock.finished_job where id = :id and expires_at > :now;
+-- PostgreSQL: any number at once.
+{pending} from penstock.ready_job where id = any(:id::uuid[])
+union all {pending} from penstock.scheduled_job where id = any(:id::uuid[])
+union all {running} from penstock.running_job where id = any(:id::uuid[])
+union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and expires_at > :now;
+
+-- list: jobs that meet a filter, newest first.
+-- Unbounded: of jobs that are rare it reads all.
+select * from (
+    select * from (select * from (
+        {pending} from penstock.ready_job
+    ) j where {filter} and {on_complete} order by id desc limit :limit) few
+    union all
+    select * from (select * from (
+        {pending} from penstock.scheduled_job
+    ) j where {filter} and {on_complete} order by id desc limit :limit) few
+    union all
+    select * from (select * from (
+        {running} from penstock.running_job
+    ) j where {filter} and {on_complete} order by id desc limit :limit) few
+    union all
+    select * from (select * from (
+        {ended} from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
+    ) j where {filter} and {on_complete} order by id desc limit :limit) few
+) job order by id desc limit :limit;
+
+-- matching: ids of jobs that meet a filter, newest first, those below one id.
+-- Unbounded: of jobs that are rare it reads all.
+select id from (
+    select * from (select * from (
+        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
+               null::timestamptz as finished_at,
+               case when ending is null then 'pending' else 'completing' end as state
+        from penstock.ready_job
+    ) j where {filter} and {on_complete} and id < :below
+    order by id desc limit :limit) few
+    union all
+    select * from (select * from (
+        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
+               null::timestamptz as finished_at,
+               case when ending is null then 'pending' else 'completing' end as state
+        from penstock.scheduled_job
+    ) j where {filter} and {on_complete} and id < :below
+    order by id desc limit :limit) few
+    union all
+    select * from (select * from (
+        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
+               null::timestamptz as finished_at,
+               case when ending is null then 'running' else 'completing' end as state
+        from penstock.running_job
+    ) j where {filter} and {on_complete} and id < :below
+    order by id desc limit :limit) few
+    union all
+    select * from (select * from (
+        select id, pool, function, options, error, on_complete_error, enqueued_at, finished_at, state
+        from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
+    ) j where {filter} and {on_complete} and id < :below
+    order by id desc limit :limit) few
+) job order by id desc limit :limit;
+
+-- count: how many jobs stand in each state. Who waits at a gate could start, and counts as ready.
+-- Unbounded: it reads whole indexes.
+select 'ready', (select count(*) from penstock.ready_job) + (select count(*) from penstock.scheduled_job where waiting)
+union all select 'scheduled', count(*) from penstock.scheduled_job where not waiting
+union all select 'running', count(*) from penstock.running_job
+union all select state, count(*) from penstock.finished_job where expires_at > :now group by state;
+
+-- request_cancel: ask that jobs be canceled.
+-- SQLite: one statement a job.
+insert into penstock.cancel_request (job_id, requested_at) values (:id, :now);
+-- PostgreSQL: one statement for any number of jobs.
+insert into penstock.cancel_request (job_id, requested_at) select id, :now::timestamptz from unnest(:id::uuid[]) as t (id);
+
+-- request_cancel_all: ask that all jobs be canceled that meet a filter and have not ended.
+-- Unbounded: it reads all that have not.
+insert into penstock.cancel_request (job_id, requested_at)
+select id, :now::timestamptz
+from (
+    select id, pool, function, options, error, enqueued_at, null::timestamptz as finished_at, 'pending' as state
+    from penstock.ready_job where ending is null
+    union all
+    select id, pool, function, options, error, enqueued_at, null::timestamptz, 'pending'
+    from penstock.scheduled_job where ending is null
+    union all
+    select id, pool, function, options, error, enqueued_at, null::timestamptz, 'running'
+    from penstock.running_job where ending is null
+) job
+where {filter};
+
+-- any_cancelable: whether a request to cancel stands for a pending job, or is old.
+select 1 from penstock.cancel_request c
+where c.requested_at < :before
+   or exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
+   or exists (select from penstock.scheduled_job j where j.id = c.job_id and j.ending is null)
+limit 1;
+
+-- cancel_running: ids of running jobs for which a request to cancel stands.
+select distinct c.job_id from penstock.cancel_request c join penstock.running_job j on j.id = c.job_id;
+
+-- clear_old_requests: forget old requests for jobs that are nowhere.
+delete from penstock.cancel_request as c
+where c.requested_at < :before
+  and not exists (select from penstock.ready_job j where j.id = c.job_id)
+  and not exists (select from penstock.scheduled_job j where j.id = c.job_id)
+  and not exists (select from penstock.running_job j where j.id = c.job_id);

@@ -1,0 +1,62 @@
+"""Keys of jobs at rest."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from penstock.jobs.job import NewJob
+from penstock.store.contract.keys import KeyHolder
+from penstock.store.contract.session import OpenTransaction
+from penstock.store.nouns.noun import Access, Noun
+from penstock.store.rows.jobs import options_text
+
+
+class StoredKeys(Noun):
+    """See `store.contract.Keys`."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "keys")
+
+    async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
+        options = job.options
+        values = {"pool": job.pool, "key": options.key, "until_start": bool(options.until_start)}
+        return bool(await self._fetch(transaction, "hold", id=job.id, **values))
+
+    async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
+        for job_id, until_start, enqueued_at, canceled in await self._fetch(transaction, "holder", pool=pool, key=key):
+            since = self._access.time(enqueued_at)
+            return KeyHolder(self._access.uuid(job_id), bool(until_start), since, bool(canceled))
+        return None
+
+    async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
+        held = {"pool": pool, "key": key, "id": job_id}
+        if not await self._fetch(transaction, "lost", **held):  # all may look, but not all may delete
+            return False
+        await self._fetch(transaction, "free", **held)  # unless another one has done so just now
+        return True
+
+    async def replace(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob, now: datetime) -> bool:
+        until_start = bool(job.options.until_start)
+        replaced = await self._fetch(
+            transaction,
+            "replace",
+            id=holder.job_id,
+            function=job.function,
+            kind=job.kind,
+            args=job.args,
+            priority=job.priority,
+            rank=job.rank,
+            run_at=job.run_at,
+            options=options_text(job.options),
+            on_complete=job.on_complete,
+            concurrency_key=job.concurrency_key,
+            now=now,
+        )
+        if replaced and holder.until_start != until_start:
+            await self._fetch(transaction, "keep", id=holder.job_id, until_start=until_start)
+        return bool(replaced)
+
+    async def take_over(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob) -> bool:
+        values = {"pool": job.pool, "key": job.options.key, "until_start": bool(job.options.until_start)}
+        return bool(await self._fetch(transaction, "take_over", id=job.id, holder=holder.job_id, **values))

@@ -1,0 +1,63 @@
+"""Leases of workers at rest."""
+
+from __future__ import annotations
+
+import builtins
+from datetime import datetime, timedelta
+
+from penstock.jobs.job import Job
+from penstock.store.contract.jobs import Jobs, Settle
+from penstock.store.contract.overview import LeaseRow
+from penstock.store.contract.session import Session
+from penstock.store.nouns.noun import Access, Noun
+
+
+class StoredLeases(Noun):
+    """See `store.contract.Leases`."""
+
+    def __init__(self, access: Access, jobs: Jobs) -> None:
+        super().__init__(access, "leases")
+        self._jobs = jobs
+
+    async def take(self, worker: str, ttl: timedelta, now: datetime) -> int:
+        rows = await self._run("take", worker=worker, now=now, expires_at=now + ttl)
+        lease: int = rows[0][0]
+        return lease
+
+    async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
+        return bool(await self._run("renew", lease=lease, expires_at=now + ttl))
+
+    async def jobs(self, lease: int) -> builtins.list[Job]:
+        return [self._access.job(row) for row in await self._look("running", lease=lease)]
+
+    async def list(self, session: Session) -> builtins.list[LeaseRow]:
+        time = self._access.time
+        return [
+            LeaseRow(lease, worker, time(started_at), time(expires_at), running)
+            for lease, worker, started_at, expires_at, running in await self._fetch(session, "list")
+        ]
+
+    async def give_back(self, lease: int) -> None:
+        await self._run("give_back", lease=lease)
+
+    async def expired(self, now: datetime) -> builtins.list[int]:
+        return [row[0] for row in await self._look("expired", now=now) if not self._is_extended(row[0], now)]
+
+    async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:
+        async with self._writing() as session:
+            held = await self._fetch(session, "lock_expired", lease=lease, now=now)
+            if held and (not held[0][1] or self._is_extended(lease, now)):
+                return 0  # renewed in the meantime
+            jobs = [self._access.job(row) for row in await self._fetch(session, "running", lease=lease)]
+            if jobs:
+                await self._jobs.settle_all_within(session, lease, settle(jobs))
+            await self._fetch(session, "remove", lease=lease)
+        self._removed(lease)
+        return len(jobs)
+
+    def _is_extended(self, lease: int, now: datetime) -> bool:  # noqa: ARG002 - a store may know better
+        """Whether a lease goes on though the database says that it has run out."""
+        return False
+
+    def _removed(self, lease: int) -> None:
+        """A lease was ended by a rescuer."""

@@ -1,0 +1,69 @@
+"""Locks at rest."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from penstock.store.contract.locks import LOCK_KEPT, LockRow
+from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.nouns.noun import Access, Noun
+
+
+class StoredLocks(Noun):
+    """See `store.contract.Locks`.
+
+    Args:
+        access: For renewing, which no number of calls may keep up.
+        calls: For what functions and programs do, of which there may be many at once.
+    """
+
+    def __init__(self, access: Access, calls: Access) -> None:
+        super().__init__(access, "locks")
+        self._calls = calls
+
+    async def take(self, key: str, attempt: UUID, holder: str, lease: timedelta, now: datetime) -> LockRow:
+        if self._access.looks_first:
+            found = self._one(await self._call("find", key=key))
+            if found is not None and found.expires_at > now:
+                return found
+        asked = {"key": key, "attempt": attempt, "holder": holder, "now": now, "expires_at": now + lease}
+        while True:
+            rows = await self._call("take", **asked) or await self._call("find", key=key)
+            if rows:
+                return self._lock(rows[0])
+
+    async def want(self, key: str, fence: int) -> bool:
+        return bool(await self._call("want", key=key, fence=fence))
+
+    async def renew(self, key: str, fence: int, lease: timedelta, now: datetime) -> bool:
+        return bool(await self._run("renew", key=key, fence=fence, expires_at=now + lease))
+
+    async def release(self, key: str, fence: int) -> LockRow | None:
+        return self._one(await self._call("release", key=key, fence=fence))
+
+    async def withdraw(self, key: str, attempt: UUID) -> LockRow | None:
+        return self._one(await self._call("withdraw", key=key, attempt=attempt))
+
+    async def check(self, transaction: OpenTransaction, key: str, fence: int) -> bool:
+        return bool(await self._fetch(transaction, "check", key=key, fence=fence))
+
+    async def list(self, session: Session, limit: int) -> builtins.list[LockRow]:
+        return [self._lock(row) for row in await self._fetch(session, "list", limit=limit)]
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        return await self._prune(now - LOCK_KEPT, limit, "any_old")
+
+    async def _call(self, query_name: str, /, **values: object) -> Sequence[Row]:
+        query = self._queries[query_name]
+        return await (self._calls.look if query_name == "find" else self._calls.run)(query, values)
+
+    def _lock(self, row: Row) -> LockRow:
+        key, fence, attempt, holder, taken_at, expires_at, wanted = row
+        times = self._access.time(taken_at), self._access.time(expires_at)
+        return LockRow(key, fence, self._access.uuid(attempt), holder, *times, bool(wanted))
+
+    def _one(self, rows: Sequence[Row]) -> LockRow | None:
+        return self._lock(rows[0]) if rows else None

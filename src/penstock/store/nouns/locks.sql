@@ -1,0 +1,53 @@
+-- take: take a lock that is free, or has run out.
+-- SQLite: there is one writer, and a row that takes the place of another one gets a new number.
+insert or replace into penstock.lock (key, attempt, holder, taken_at, expires_at)
+select :key, :attempt, :holder, :now, :expires_at
+where not exists (select 1 from penstock.lock where key = :key and expires_at > :now)
+returning key, fence, attempt, holder, taken_at, expires_at, wanted;
+-- PostgreSQL: all who ask for this key wait for each other before the number is drawn, so that none who was before has a
+-- greater one. Whoever finds the lock held does not come that far.
+with alone as materialized (select pg_advisory_xact_lock(hashtextextended('penstock.lock/' || :key, 0)))
+insert into penstock.lock as l (key, attempt, holder, taken_at, expires_at)
+select :key::text, :attempt::uuid, :holder, :now::timestamptz, :expires_at::timestamptz from alone
+where not exists (select from penstock.lock where key = :key and expires_at > :now)
+on conflict (key) do update
+set fence = default, attempt = excluded.attempt, holder = excluded.holder, taken_at = excluded.taken_at,
+    expires_at = excluded.expires_at, wanted = false
+where l.expires_at <= :now
+returning key, fence, attempt, holder, taken_at, expires_at, wanted;
+
+-- find: whose a lock is.
+select key, fence, attempt, holder, taken_at, expires_at, wanted from penstock.lock where key = :key;
+
+-- want: say that somebody waits for a lock; nothing if it has another holder by now, or none.
+update penstock.lock set wanted = true where key = :key and fence = :fence returning fence;
+
+-- renew: let a lock run out later, if it still has this holder.
+update penstock.lock set expires_at = :expires_at where key = :key and fence = :fence returning fence;
+
+-- release: give a lock back, if it still has this holder.
+delete from penstock.lock where key = :key and fence = :fence returning key, fence, attempt, holder, taken_at, expires_at, wanted;
+
+-- withdraw: give a lock back that was taken, and whose taker has not heard of it.
+delete from penstock.lock where key = :key and attempt = :attempt returning key, fence, attempt, holder, taken_at, expires_at, wanted;
+
+-- check: whether a lock is held under a number; nobody takes it over before the transaction ends, but its holder can renew
+-- it.
+select fence from penstock.lock where key = :key and fence = :fence for key share;
+
+-- list: locks that are held or have run out, those that were taken first before others.
+-- Unbounded: it reads all locks.
+select key, fence, attempt, holder, taken_at, expires_at, wanted from penstock.lock order by taken_at, fence limit :limit;
+
+-- prune: forget locks that nobody has given back, some time after they ran out.
+-- Unbounded: it reads all locks.
+-- SQLite: there is one writer.
+delete from penstock.lock where fence in (select fence from penstock.lock where expires_at <= :now limit :limit);
+-- PostgreSQL: steps around those that others have in hand.
+with gone as materialized (select fence from penstock.lock where expires_at <= :now limit :limit for update skip locked)
+delete from penstock.lock l using gone g where l.fence = g.fence and l.expires_at <= :now;
+
+-- any_old: whether there are such locks.
+-- Unbounded: it reads all locks.
+-- SQLite: looking takes no lock.
+select 1 from penstock.lock where expires_at <= :now limit 1;

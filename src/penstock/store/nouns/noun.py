@@ -1,0 +1,149 @@
+"""What the classes of nouns are made of: named queries, run in a store that says how.
+
+Owns the seam between nouns and stores. A noun says which queries make up a verb; a store says how one is run, and how
+values look in its database.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+from uuid import UUID
+
+from penstock.jobs.job import Job, JobStatus
+from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
+from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.queries import Query, load_queries
+
+Values = Mapping[str, Any]
+
+
+class Access(ABC):
+    """How nouns reach the database of one store.
+
+    Attributes:
+        dialect: The store's.
+        looks_first: Whether writing waits for all others who write, so that a look comes before it.
+    """
+
+    dialect: ClassVar[Dialect]
+    looks_first: ClassVar[bool]
+
+    @abstractmethod
+    async def begin_read(self) -> Session:
+        """A snapshot."""
+
+    @abstractmethod
+    async def begin_write(self) -> Session:
+        """A transaction for what services write: it need not be serializable."""
+
+    @abstractmethod
+    async def look(self, query: Query, values: Values) -> Sequence[Row]:
+        """Run a query that only reads, in a transaction of its own."""
+
+    @abstractmethod
+    async def run(self, query: Query, values: Values) -> Sequence[Row]:
+        """Run a query in a transaction of its own."""
+
+    @abstractmethod
+    async def run_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
+        """Run a query for each of some rows, in a transaction of its own."""
+
+    @abstractmethod
+    async def fetch_each(
+        self, session: OpenTransaction, query: Query, rows: Sequence[Values], values: Values
+    ) -> Sequence[Row]:
+        """Run a query for each of some rows: once with lists of their values, or as often as there are rows.
+
+        Args:
+            session: In which it is run.
+            query: The query.
+            rows: What differs from row to row; at least one.
+            values: Parameters that are the same for all.
+        """
+
+    async def fetch(self, session: OpenTransaction, query: Query, values: Values) -> Sequence[Row]:
+        """Run a query with the statements that follow it; the rows of all."""
+        rows = await session.fetch(query.statement, self.args(query, values))
+        for then in query.then:
+            rows = [*rows, *await session.fetch(then.statement, self.args(then, values))]
+        return rows
+
+    @abstractmethod
+    def args(self, query: Query, values: Values) -> list[Any]:
+        """Values as the driver takes them, in the order of a query's parameters."""
+
+    @abstractmethod
+    def time(self, value: Any) -> Any:
+        """A time as the driver gives it, or None."""
+
+    @abstractmethod
+    def uuid(self, value: Any) -> UUID:
+        """An id as the driver gives it."""
+
+    @abstractmethod
+    def items(self, value: Any) -> list[Any]:
+        """A list as the driver gives it."""
+
+    @abstractmethod
+    def duration(self, value: Any) -> timedelta:
+        """A duration as the driver gives it."""
+
+    @abstractmethod
+    def job(self, row: Row) -> Job:
+        """A job from a row of the query `running`, or of one like it."""
+
+    @abstractmethod
+    def status(self, row: Row) -> JobStatus:
+        """How a job stands from a row of the query `find`, or of one like it."""
+
+
+class Noun:
+    """One noun at rest, the same for both stores.
+
+    Args:
+        access: How its database is reached.
+        names: Names of its files of queries.
+    """
+
+    def __init__(self, access: Access, *names: str) -> None:
+        self._access = access
+        self._queries = {name: query for file in names for name, query in load_queries(file, access.dialect).items()}
+
+    def _reading(self) -> AbstractAsyncContextManager[Session]:
+        return reading(self._access.begin_read)
+
+    def _writing(self) -> AbstractAsyncContextManager[Session]:
+        return writing(self._access.begin_write)
+
+    async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Row]:
+        return await self._access.fetch(session, self._queries[query_name], values)
+
+    async def _fetch_each(
+        self, session: OpenTransaction, query_name: str, rows: Sequence[Values], /, **values: Any
+    ) -> Sequence[Row]:
+        return () if not rows else await self._access.fetch_each(session, self._queries[query_name], rows, values)
+
+    async def _look(self, query_name: str, /, **values: Any) -> Sequence[Row]:
+        return await self._access.look(self._queries[query_name], values)
+
+    async def _run(self, query_name: str, /, **values: Any) -> Sequence[Row]:
+        return await self._access.run(self._queries[query_name], values)
+
+    async def _run_each(self, query_name: str, rows: Sequence[Values], /, **values: Any) -> Sequence[Row]:
+        return () if not rows else await self._access.run_each(self._queries[query_name], rows, values)
+
+    async def _execute(self, session: OpenTransaction, query_name: str, /, **values: Any) -> int:
+        query = self._queries[query_name]
+        return await session.execute(query.statement, self._access.args(query, values))
+
+    async def _prune(self, now: datetime, limit: int, look: str = "") -> int:
+        """Delete rows that have had their time by the query `prune`, if a look finds any; how many."""
+        values = {"now": now, "limit": limit}
+        if look and self._access.looks_first and not await self._look(look, **values):
+            return 0
+        async with self._writing() as session:
+            return await self._execute(session, "prune", **values)

@@ -1,0 +1,289 @@
+-- declared: what was declared last.
+select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock.pool;
+
+-- declare: make a pool known, and its gate. What differs from what was declared before holds from now on, and what was left
+-- of its rate limits is looked at anew.
+-- SQLite: there is no INSERT in WITH.
+insert into penstock.pool (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
+values (:pool, :limit, :limit, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
+on conflict (name) do update
+set max_parallelism = case when declared = excluded.declared then max_parallelism else excluded.declared end,
+    declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
+    key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = epoch + 1;
+insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing;
+update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool and open_at > moment;
+-- PostgreSQL: one statement for all, which waits for claims that began before it.
+with held as materialized (
+    select name from penstock.pool where name = :pool for update
+), gate as (
+    insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing
+), rates as (
+    update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool::text and open_at > moment
+)
+insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
+select :pool, :limit::integer, :limit, :key_parallelism::integer, :rate_limit::text, :key_rate_limit::text,
+    :pool_group::text, :ageing::bigint
+from (select count(*) from held) counted
+on conflict (name) do update
+set max_parallelism = case when p.declared = excluded.declared then p.max_parallelism else excluded.declared end,
+    declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
+    key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = p.epoch + 1;
+
+-- change: change a limit, or pause a pool, for all workers at once; the others of its group learn anew what holds.
+-- SQLite: there is no UPDATE in WITH.
+update penstock.pool
+set max_parallelism = coalesce(:max_parallelism, max_parallelism), paused = coalesce(:paused, paused), epoch = epoch + 1
+where name = :pool returning name;
+update penstock.pool set epoch = epoch + 1
+where name <> :pool and pool_group = (select o.pool_group from penstock.pool o where o.name = :pool);
+-- PostgreSQL: one statement for the pool and its group, which locks them in the order in which all do.
+with locked as materialized (
+    select p.name from penstock.pool p
+    where p.name = :pool or p.pool_group = (select o.pool_group from penstock.pool o where o.name = :pool)
+    order by p.name for update
+), changed as (
+    update penstock.pool
+    set max_parallelism = coalesce(:max_parallelism::integer, max_parallelism), paused = coalesce(:paused::boolean, paused),
+        epoch = epoch + 1
+    where name = :pool and (select count(*) from locked) > 0 returning name, pool_group
+), others as (
+    update penstock.pool p set epoch = p.epoch + 1 from changed c where p.pool_group = c.pool_group and p.name <> c.name
+)
+select name from changed;
+
+-- changed: let workers learn anew what holds for the other pools of a group.
+-- SQLite: there is one writer.
+update penstock.pool set epoch = epoch + 1 where pool_group = :pool_group and name <> :pool;
+-- PostgreSQL: locks them in the order in which all do.
+with locked as materialized (
+    select name from penstock.pool where pool_group = :pool_group order by name for update
+)
+update penstock.pool set epoch = epoch + 1
+where pool_group = :pool_group and name <> :pool and (select count(*) from locked) > 0;
+
+-- epoch: the number of a pool's limit.
+select epoch from penstock.pool where name = :pool;
+
+-- members: the pools of a group: their limits, and how many slots workers hold and want.
+select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(sum(s.held), 0)::integer,
+       coalesce(sum(s.wanted), 0)::integer
+from penstock.pool p left join penstock.slot s on s.pool = p.name
+where p.pool_group = :pool_group group by p.name order by p.name;
+
+-- look: how pools stand for a worker. Of one that may lend slots those of the jobs at its gate count that may start as far as
+-- their keys go; a total runs along the line of keys until there are enough.
+-- SQLite: there is no lateral join.
+select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
+       (select coalesce(sum(held), 0) from penstock.slot where pool = p.name),
+       (select coalesce(sum(held), 0) from penstock.slot where pool = p.name and lease = :lease),
+       (select count(*) from penstock.slot where pool = p.name and lease <> 0 and (held > 0 or wanted > 0)),
+       (select coalesce(sum(wanted), 0) from penstock.slot where pool = p.name and lease <> :lease),
+       (select count(*) from (
+            select * from (select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most)
+            union all
+            select * from (
+                select 1 from penstock.scheduled_job w
+                where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) limit :most
+            )
+       )) + case when p.key_parallelism is null or p.pool_group is null then 0 else (
+            with recursive line (key, total) as (
+                select * from (
+                    select w.concurrency_key, 0 from penstock.scheduled_job w
+                    where w.waiting and w.pool = p.name order by w.concurrency_key limit 1
+                )
+                union all
+                select (
+                    select w.concurrency_key from penstock.scheduled_job w
+                    where w.waiting and w.pool = p.name and w.concurrency_key > line.key order by w.concurrency_key limit 1
+                ), line.total + max(0, min((
+                    select count(*) from (
+                        select 1 from penstock.scheduled_job w
+                        where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
+                    )
+                ), case when line.key = '' then :most else p.key_parallelism - (
+                    select count(*) from penstock.running_job j
+                    where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
+                ) - (
+                    select count(*) from penstock.scheduled_job k
+                    where k.keeps_turn and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
+                ) end))
+                from line where line.key is not null and line.total < :most
+            )
+            select coalesce(max(total), 0) from line
+       ) end, p.pool_group
+from json_each(:pools) asked cross join penstock.pool p on p.name = asked.value order by p.name;
+-- PostgreSQL: ready jobs count after a place in each pool (see heads.py).
+select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.granted, s.mine, s.holders, s.wanted,
+       (select count(*) from (
+            (select from penstock.ready_job r
+             where r.pool = p.name and r.ending is null and (r.rank, r.seq) > (asked.rank, asked.seq) limit :most)
+            union all
+            (select from penstock.scheduled_job w
+             where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) limit :most)
+       ) few) + case when p.key_parallelism is null or p.pool_group is null then 0 else (
+            with recursive line (key, total) as (
+                (select w.concurrency_key, 0::bigint from penstock.scheduled_job w
+                 where w.waiting and w.pool = p.name order by w.concurrency_key limit 1)
+                union all
+                select (
+                    select w.concurrency_key from penstock.scheduled_job w
+                    where w.waiting and w.pool = p.name and w.concurrency_key > line.key order by w.concurrency_key limit 1
+                ), line.total + greatest(0, least((
+                    select count(*) from (
+                        select from penstock.scheduled_job w
+                        where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
+                    ) few
+                ), case when line.key = '' then :most else p.key_parallelism - (
+                    select count(*) from penstock.running_job j
+                    where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
+                ) - (
+                    select count(*) from penstock.scheduled_job k
+                    where k.keeps_turn and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
+                ) end))
+                from line where line.key is not null and line.total < :most
+            )
+            select coalesce(max(total), 0) from line
+       ) end, p.pool_group
+from unnest(:pools::text[], :after_ranks::bigint[], :after_seqs::bigint[]) as asked (pool, rank, seq)
+join penstock.pool p on p.name = asked.pool cross join lateral (
+    select coalesce(sum(held), 0)::integer as granted, coalesce(sum(held) filter (where lease = :lease), 0)::integer as mine,
+           count(*) filter (where lease <> 0 and (held > 0 or wanted > 0)) as holders,
+           coalesce(sum(wanted) filter (where lease <> :lease), 0)::integer as wanted
+    from penstock.slot where pool = p.name
+) s
+order by p.name;
+
+-- lock: keep all others from taking slots of a pool, and of those of its group; its limit and its group. Claims may go on.
+select case when p.paused then 0 else p.max_parallelism end, p.pool_group, p.name = :pool
+from penstock.pool p
+where p.name = :pool or p.pool_group = (select o.pool_group from penstock.pool o where o.name = :pool)
+order by p.name for no key update;
+
+-- acquire: take as many more slots as are free, up to a number; how many are held then. The lease is held, so that
+-- nobody removes it and leaves the slots behind.
+insert into penstock.slot as s (pool, lease, held, wanted)
+select :pool, l.id, given.number, :count::integer - given.number
+from penstock.lease l cross join (
+    select greatest(0, least(:count, :limit::integer - coalesce(sum(held), 0)::integer)) as number
+    from penstock.slot where pool = :pool
+) given
+where l.id = :lease for key share of l
+on conflict (pool, lease) do update set held = s.held + excluded.held, wanted = excluded.wanted
+returning held;
+
+-- release: give slots back, and want none; how many are held then.
+update penstock.slot set held = greatest(0, held - :count::integer), wanted = 0
+where pool = :pool and lease = :lease returning held;
+
+-- list: all pools, by name.
+-- Unbounded: it counts jobs.
+select p.name, p.declared, p.max_parallelism, p.paused,
+       (select coalesce(sum(held), 0)::integer from penstock.slot s where s.pool = p.name),
+       (select count(*) from penstock.ready_job j where j.pool = p.name and j.ending is null)
+           + (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name),
+       (select count(*) from penstock.scheduled_job j where not j.waiting and j.pool = p.name),
+       (select count(*) from penstock.running_job j where j.pool = p.name),
+       (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name),
+       p.key_parallelism, p.rate_limit, p.key_rate_limit, p.pool_group, p.ageing
+from penstock.pool p order by p.name;
+
+-- waiting: the keys whose jobs wait at the gate of a pool, in order: of each, how many wait and how many run.
+with recursive line (key) as (
+    select * from (
+        select s.concurrency_key from penstock.scheduled_job s
+        where s.waiting and s.pool = :pool order by s.concurrency_key limit 1
+    ) first
+    union all
+    select (
+        select s.concurrency_key from penstock.scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key > line.key order by s.concurrency_key limit 1
+    ) from line where line.key is not null
+)
+select line.key, (
+    select count(*) from (
+        select from penstock.scheduled_job s
+        where s.waiting and s.pool = :pool and s.concurrency_key = line.key limit :most
+    ) few
+), (
+    select count(*) from (
+        select from penstock.running_job j
+        where j.gated and j.pool = :pool and j.concurrency_key = line.key and j.ending is null limit :most
+    ) few
+)
+from line where line.key is not null limit :keys;
+
+-- backlog: how much work of each pool waits, at its gate too, and of the jobs without one; of many it counts only some.
+-- Unbounded: it counts jobs.
+-- SQLite: no lateral join, so it reads the ready jobs twice.
+select p.name, p.max_parallelism, p.granted,
+       (select count(*) from (
+            select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null
+            order by r.rank, r.seq limit :most
+       )) + (select count(*) from (
+            select 1 from penstock.scheduled_job w where w.pool = p.name and w.waiting
+            order by w.concurrency_key, w.rank, w.place, w.id limit :most
+       )),
+       (select min(few.run_at) from (
+            select * from (
+                select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
+                order by r.rank, r.seq limit :most
+            )
+            union all
+            select * from (
+                select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
+                order by w.concurrency_key, w.rank, w.place, w.id limit :most
+            )
+       ) few),
+       coalesce(later.number, 0)
+from (
+    select l.name, case when l.paused then 0 else l.max_parallelism end as max_parallelism,
+           (select coalesce(sum(s.held), 0) from penstock.slot s where s.pool = l.name) as granted
+    from penstock.pool l
+    union all select 'default', null, 0
+) p left join (
+    select few.pool, count(*) as number from (
+        select s.pool from penstock.scheduled_job s where s.ending is null and not s.waiting
+        order by s.run_at, s.id limit :most
+    ) few
+    group by few.pool
+) later on later.pool = p.name
+order by p.name;
+-- PostgreSQL: a lateral join.
+select p.name, p.max_parallelism, p.granted, ready.number, ready.oldest, coalesce(later.number, 0)
+from (
+    select l.name, case when l.paused then 0 else l.max_parallelism end as max_parallelism,
+           (select coalesce(sum(s.held), 0)::integer from penstock.slot s where s.pool = l.name) as granted
+    from penstock.pool l
+    union all select 'default', null, 0
+) p cross join lateral (
+    select count(*) as number, min(few.run_at) as oldest from (
+        (select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
+         order by r.rank, r.seq limit :most)
+        union all
+        (select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
+         order by w.concurrency_key, w.rank, w.place, w.id limit :most)
+    ) few
+) ready left join (
+    select few.pool, count(*) as number from (
+        select s.pool from penstock.scheduled_job s where s.ending is null and not s.waiting
+        order by s.run_at, s.id limit :most
+    ) few
+    group by few.pool
+) later on later.pool = p.name
+order by p.name;
+
+-- activity: what goes on in each pool, the one without a limit too: how many jobs stand in each place, and since when the
+-- first of them; and how many have ended since a time.
+-- Unbounded: it counts jobs.
+select pool, 'ready', count(*), min(run_at) from (
+    select pool, run_at from penstock.ready_job where ending is null
+    union all select pool, run_at from penstock.scheduled_job where waiting
+) due group by pool
+union all
+select pool, 'completing', count(*), min(run_at) from penstock.ready_job where ending is not null group by pool
+union all
+select pool, 'scheduled', count(*), min(run_at) from penstock.scheduled_job where not waiting group by pool
+union all
+select pool, 'running', count(*), min(started_at) from penstock.running_job group by pool
+union all
+select pool, state, count(*), min(finished_at) from penstock.finished_job where finished_at >= :since group by pool, state;

@@ -1,0 +1,52 @@
+"""Rate limits at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from penstock.pools.rates import RateState, full_at, open_at
+from penstock.store.contract.keys import RateRow
+from penstock.store.contract.session import OpenTransaction, Row
+from penstock.store.nouns.noun import Access, Noun
+from penstock.store.rows.pools import state_of
+
+
+class StoredRates(Noun):
+    """See `store.contract.Rates`."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "rates")
+
+    async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
+        return self._state(await self._fetch(transaction, "hold", name=name, key=key, now=now))
+
+    async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
+        return self._state(await self._fetch(transaction, "peek", name=name, key=key))
+
+    async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
+        rows = [
+            {
+                "name": row.name,
+                "key": row.key,
+                "value": row.state.value,
+                "parts": row.state.parts,
+                "moment": row.state.moment,
+                "open_at": open_at(row.policy, row.state),
+                "full_at": full_at(row.policy, row.state),
+            }
+            for row in sorted(rates, key=lambda row: (row.name, row.key))  # in one order, so that none wait in a circle
+        ]
+        await self._fetch_each(transaction, "keep", rows)
+
+    async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
+        await self._fetch(transaction, "forget", name=name, key=key)
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        return await self._prune(now, limit, "any_full")
+
+    def _state(self, rows: Sequence[Row]) -> RateState | None:
+        if not rows:
+            return None
+        value, parts, moment = rows[0]
+        return state_of(value, parts, self._access.time(moment))

@@ -1,0 +1,45 @@
+-- hold: hold a rate limit against others; what is left of it.
+-- SQLite: there is one writer.
+select value, parts, moment from penstock.rate_limit where name = :name and key = :key;
+-- PostgreSQL: a new one is written with zero parts, and others as they are. If they were only read, they would count as read
+-- in a serializable transaction, together with all others beside them in the index.
+insert into penstock.rate_limit as r (name, key, value, parts, moment, open_at, full_at)
+values (:name, :key, 0, 0, :now::timestamptz, :now, :now)
+on conflict (name, key) do update set value = r.value returning value, parts, moment;
+
+-- peek: what is left of a rate limit.
+select value, parts, moment from penstock.rate_limit where name = :name and key = :key and parts > 0;
+
+-- keep: keep what is left of rate limits.
+-- SQLite: one statement a rate limit.
+insert into penstock.rate_limit (name, key, value, parts, moment, open_at, full_at)
+values (:name, :key, :value, :parts, :moment, :open_at, :full_at)
+on conflict (name, key) do update
+set value = excluded.value, parts = excluded.parts, moment = excluded.moment, open_at = excluded.open_at,
+    full_at = excluded.full_at;
+-- PostgreSQL: one statement for any number of them.
+insert into penstock.rate_limit (name, key, value, parts, moment, open_at, full_at)
+select * from unnest(:name::text[], :key::text[], :value::bigint[], :parts::bigint[], :moment::timestamptz[],
+    :open_at::timestamptz[], :full_at::timestamptz[])
+on conflict (name, key) do update
+set value = excluded.value, parts = excluded.parts, moment = excluded.moment, open_at = excluded.open_at,
+    full_at = excluded.full_at;
+
+-- forget: forget a rate limit, of which all may be taken again.
+delete from penstock.rate_limit where name = :name and key = :key;
+
+-- prune: forget rate limits that are full again.
+-- SQLite: there is one writer.
+delete from penstock.rate_limit
+where (name, key) in (
+    select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit
+);
+-- PostgreSQL: steps around those that others have in hand.
+with full_again as materialized (
+    select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked
+)
+delete from penstock.rate_limit r using full_again f where r.name = f.name and r.key = f.key and r.full_at <= :now;
+
+-- any_full: whether a rate limit is full again.
+-- SQLite: looking takes no lock.
+select 1 from penstock.rate_limit where full_at <= :now limit 1;

@@ -1,0 +1,294 @@
+-- {record}: a record as it is listed.
+r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at,
+r.started_at, r.finished_at, r.error
+
+-- {filter}: the records that a filter means, tasks aside.
+(:states::text[] is null or r.state = any(:states) or (r.gone is not null and 'gone' = any(:states))) and {errors}
+
+-- {errors}: those of them whose errors it means.
+(:error::text is null or strpos(r.error, :error) > 0) and (:has_error::boolean is null or r.has_error = :has_error)
+
+-- records: records of tasks that meet a filter with how their jobs stand, by task and key, those after one.
+-- Unbounded: of those that are rare it reads all.
+select {record}
+from penstock.task_state r
+where (task, key) > (:after_task::integer, :after_key::text)
+  and (:tasks::integer[] is null or task = any(:tasks)) and {filter}
+order by task, key limit :limit;
+
+-- records_due: the same, those that are due first before others; those of which nobody knows a time come last.
+-- Unbounded: it sorts all that meet the filter.
+select {record}
+from penstock.task_state r
+where (case when live then run_at else 'infinity' end, task, key)
+      > (coalesce(:after_due::timestamptz, 'infinity'), :after_task::integer, :after_key::text)
+  and (:tasks::integer[] is null or task = any(:tasks)) and {filter}
+order by case when live then run_at else 'infinity' end, task, key limit :limit;
+
+-- records_of: the same of some rows only, in whatever order.
+select {record}
+from unnest(:keys::text[]) k (key) cross join unnest(:tasks::integer[]) t (task)
+cross join penstock.task_state r
+where r.task = t.task and r.key = k.key
+  and {filter};
+
+-- count_records: how many records meet a filter, by task and state, and how many of these are of rows that are gone.
+-- Unbounded: it reads them all, and the ids of all their jobs.
+select task, coalesce(state, 'lost'), count(*), count(gone)
+from penstock.task_state r
+where (:tasks::integer[] is null or task = any(:tasks)) and {filter}
+group by task, coalesce(state, 'lost');
+
+-- records_failed: the same as records, of those that have failed, which are few: it reads no others.
+-- Unbounded: it reads all that have failed.
+-- SQLite: whatever has ended is in one table.
+with failed as materialized (
+    select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
+    from penstock.finished_job f
+    where f.state = 'failed' and f.options ->> 'task' is not null
+      and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
+)
+select {record}
+from failed x cross join penstock.task_state r
+where r.task = x.task and r.key = x.key and r.state = 'failed' and (r.task, r.key) > (:after_task, :after_key) and {errors}
+order by r.task, r.key limit :limit;
+-- PostgreSQL:
+with failed as materialized (
+    select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
+    from penstock.finished_job_long f
+    where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
+)
+select {record}
+from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+where r.state = 'failed' and (r.task, r.key) > (:after_task::integer, :after_key::text) and {errors}
+order by r.task, r.key limit :limit;
+
+-- count_failed: the same as count_records, of those that have failed.
+-- Unbounded: it reads all that have failed.
+-- SQLite: whatever has ended is in one table.
+with failed as materialized (
+    select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
+    from penstock.finished_job f
+    where f.state = 'failed' and f.options ->> 'task' is not null
+      and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
+)
+select r.task, r.state, count(*), count(r.gone)
+from failed x cross join penstock.task_state r
+where r.task = x.task and r.key = x.key and r.state = 'failed' and {errors}
+group by r.task, r.state;
+-- PostgreSQL:
+with failed as materialized (
+    select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
+    from penstock.finished_job_long f
+    where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
+)
+select r.task, r.state, count(*), count(r.gone)
+from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+where r.state = 'failed' and {errors}
+group by r.task, r.state;
+
+-- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
+-- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
+-- looked at. Of what may start, of what starts later and of what has failed it counts only so many.
+-- Unbounded: it counts jobs.
+-- SQLite: there is no lateral join, so it counts over all pools.
+with few (task, place, run_at, key) as materialized (
+    select * from (
+        select r.options ->> 'task', 'ready', r.run_at,
+               case when r.error is not null and r.options ->> 'task' is not null then r.args ->> 'key' end
+        from penstock.ready_job r
+        where r.pool in (select t.pool from penstock.task t) and r.ending is null limit :most
+    )
+    union all
+    select * from (
+        select w.options ->> 'task', 'ready', w.run_at,
+               case when w.error is not null and w.options ->> 'task' is not null then w.args ->> 'key' end
+        from penstock.scheduled_job w
+        where w.pool in (select t.pool from penstock.task t) and w.waiting limit :most
+    )
+    union all
+    select * from (
+        select s.options ->> 'task', 'scheduled', s.run_at,
+               case when s.error is not null and s.options ->> 'task' is not null then s.args ->> 'key' end
+        from penstock.scheduled_job s where not s.waiting order by s.run_at, s.id limit :most
+    )
+    union all
+    select u.options ->> 'task', 'running', u.run_at, null from penstock.running_job u
+), counted as (
+    select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
+           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
+           min(coalesce(
+               (select r.due_at from penstock.task_record r where r.task = f.task and r.key = f.key and f.key is not null),
+               f.run_at
+           )) filter (where f.place <> 'running') as due_first
+    from few f group by f.task
+)
+select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
+           select count(*) from (
+               select 1 from penstock.finished_job f
+               where f.state = 'failed' and f.options ->> 'task' is not null and f.options ->> 'task' = t.id limit :most
+           )
+       ), c.oldest, t.paused, c.due_first, t.reconciled_at
+from penstock.task t left join counted c on c.task = t.id
+order by t.name;
+-- PostgreSQL: of each pool it counts only so many.
+with few (task, place, run_at, key) as materialized (
+    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at,
+           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
+    from (select distinct t.pool from penstock.task t) p cross join lateral (
+        select r.options, r.run_at, r.error, r.args from penstock.ready_job r where r.pool = p.pool and r.ending is null
+        order by r.rank, r.seq limit :most
+    ) j
+    union all
+    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at,
+           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
+    from (select distinct t.pool from penstock.task t) p cross join lateral (
+        select w.options, w.run_at, w.error, w.args from penstock.scheduled_job w where w.pool = p.pool and w.waiting
+        order by w.concurrency_key, w.rank, w.place, w.id limit :most
+    ) j
+    union all
+    select (j.options::jsonb ->> 'task')::integer, 'scheduled', j.run_at,
+           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
+    from (
+        select s.options, s.run_at, s.error, s.args from penstock.scheduled_job s
+        where not s.waiting order by s.run_at, s.id limit :most
+    ) j
+    union all
+    select (u.options::jsonb ->> 'task')::integer, 'running', u.run_at, null from penstock.running_job u
+), counted as (
+    select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
+           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
+           min(coalesce(
+               (select r.due_at from penstock.task_record r where r.task = f.task and r.key = f.key and f.key is not null),
+               f.run_at
+           )) filter (where f.place <> 'running') as due_first
+    from few f group by f.task
+)
+select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
+           select count(*) from (
+               select from penstock.finished_job_long f
+               where f.state = 'failed' and f.options::jsonb ->> 'task' = t.id::text limit :most
+           ) failed
+       ), c.oldest, t.paused, c.due_first, t.reconciled_at
+from penstock.task t left join counted c on c.task = t.id
+order by t.name;
+
+-- hold_records: hold the records of some rows, in the order of their keys, before anything is done about their jobs.
+-- PostgreSQL: where there is one writer, nothing is to be held.
+select r.task, r.key from penstock.task_record r
+join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
+order by r.task, r.key for no key update of r;
+
+-- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job that runs, or that waits for
+-- its next attempt, or is the first to start before it; with its task and row, if it is of a task. Those that are due and
+-- are not let wait yet are in line all the same. Subqueries of one value let the index give the first job, which a
+-- join with them does not.
+with mine as materialized (
+    select m.id, m.pool, m.concurrency_key as key, m.rank, m.place,
+           m.keeps_turn and not m.waiting and m.run_at > :now::timestamptz as turn
+    from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
+), ahead (id, options, args, rank, place, stands) as (
+    select * from (
+        select u.id, u.options, u.args, 0::bigint, 0::bigint, 2 from penstock.running_job u
+        where u.gated and u.pool = (select pool from mine) and u.concurrency_key = (select key from mine) and u.ending is null
+        limit 1
+    ) running
+    union all
+    select * from (
+        select k.id, k.options, k.args, 0, 0, 1 from penstock.scheduled_job k
+        where k.keeps_turn and not k.waiting and k.run_at > :now and k.pool = (select pool from mine)
+          and k.concurrency_key = (select key from mine) and k.id <> (select id from mine)
+        limit 1
+    ) trying
+    union all
+    select * from (
+        select s.id, s.options, s.args, s.rank, s.place, 0 from penstock.scheduled_job s
+        where s.waiting and not (select turn from mine) and s.pool = (select pool from mine)
+          and s.concurrency_key = (select key from mine)
+          and (s.rank, s.place, s.id) < ((select rank from mine), (select place from mine), (select id from mine))
+        order by s.rank, s.place, s.id limit 1
+    ) waiting
+    union all
+    select * from (
+        select e.id, e.options, e.args, e.rank, e.place, 0 from penstock.scheduled_job e
+        where e.gated and not e.waiting and e.concurrency_key <> '' and e.run_at <= :now and not (select turn from mine)
+          and e.pool = (select pool from mine) and e.concurrency_key = (select key from mine)
+          and (e.rank, e.place, e.id) < ((select rank from mine), (select place from mine), (select id from mine))
+        order by e.rank, e.place, e.id limit 1
+    ) due
+)
+select id, stands, (options::jsonb ->> 'task')::integer, case when options::jsonb ->> 'task' is not null then args::jsonb ->> 'key' end
+from ahead order by stands desc, rank, place, id limit 1;
+
+-- asked: whether somebody has asked for a job to be canceled, and nobody has carried that out.
+select exists (select from penstock.cancel_request where job_id = :id::uuid);
+
+-- held_records: how the jobs stand of records that are held.
+-- SQLite: takes rows as JSON.
+select r.task, r.key, r.id, r.live, r.state
+from json_each(:rows) g cross join penstock.task_state r
+where r.task = g.value ->> 0 and r.key = g.value ->> 1
+order by r.task, r.key;
+-- PostgreSQL: takes rows as two arrays.
+select r.task, r.key, r.id, r.live, r.state from penstock.task_state r
+join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
+order by r.task, r.key;
+
+-- rerun: records that are held have one generation more, which is due now. What has to be done about a row that has left or
+-- is gone is done again as such.
+-- SQLite: takes rows as JSON.
+update penstock.task_record as r set
+    generation = r.generation + 1, idle = not r.live, live = 1, due_at = :now, latest_at = :now,
+    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end, for_version = -1
+from json_each(:rows) g
+where r.task = g.value ->> 0 and r.key = g.value ->> 1
+returning task, key, idle;
+-- PostgreSQL: takes rows as two arrays.
+update penstock.task_record r set
+    generation = r.generation + 1, idle = not r.live, live = true, due_at = :now, latest_at = :now,
+    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end, for_version = -1
+from unnest(:tasks::integer[], :keys::text[]) as g (task, key)
+where r.task = g.task and r.key = g.key
+returning r.task, r.key, r.idle;
+
+-- forgive: forget requests to cancel jobs, but for those that run.
+-- SQLite: there is one writer.
+delete from penstock.cancel_request
+where job_id in (select penstock_bytes(value) from json_each(:ids))
+  and not exists (select 1 from penstock.running_job u where u.id = job_id);
+-- PostgreSQL: passes by what workers have in hand, who wait for the records.
+delete from penstock.cancel_request c where c.ctid in (
+    select r.ctid from penstock.cancel_request r
+    where r.job_id = any(:ids::uuid[]) and not exists (select from penstock.running_job u where u.id = r.job_id)
+    for update skip locked
+);
+
+-- forget: forget records that are held, if there is no job any more, with what is kept of their last ones.
+-- SQLite: takes rows as JSON.
+delete from penstock.task_record
+where (task, key) in (select g.value ->> 0, g.value ->> 1 from json_each(:rows) g) and not live
+returning task, key, id;
+-- PostgreSQL: takes rows as two arrays, and does both halves.
+with gone as (
+    delete from penstock.task_record r using unnest(:tasks::integer[], :keys::text[]) as g (task, key)
+    where r.task = g.task and r.key = g.key and not r.live
+    returning r.task, r.key, r.id
+), ended as (
+    delete from penstock.finished_job f where f.id = any(array(select id from gone)) and f.slot = -1
+)
+select task, key from gone;
+
+-- forget_ends: forget what is kept of jobs that have ended.
+-- SQLite: there is no DELETE in WITH.
+delete from penstock.finished_job where id in (select penstock_bytes(value) from json_each(:ids));
+
+-- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
+-- SQLite: whatever has ended is in one table.
+select f.id, f.options ->> 'task', f.args ->> 'key'
+from penstock.finished_job f
+where f.id in (select penstock_bytes(value) from json_each(:ids)) and f.state in ('failed', 'canceled')
+  and f.options ->> 'task' is not null;
+-- PostgreSQL: those of tasks are kept in one part of the table.
+select f.id, (f.options::jsonb ->> 'task')::integer, f.args::jsonb ->> 'key'
+from penstock.finished_job f
+where f.id = any(:ids::uuid[]) and f.slot = -1 and f.state in ('failed', 'canceled') and f.options::jsonb ->> 'task' is not null;

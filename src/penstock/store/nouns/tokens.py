@@ -1,0 +1,94 @@
+"""Tokens at rest. Who ends a job with one locks the token first and then the job, so that each counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock.jobs.progress import Progress, progress_text
+from penstock.jobs.token import Token, Told
+from penstock.store.contract.external import OUTSIDE, TOKEN_KEPT, Redeemed
+from penstock.store.contract.jobs import Jobs, Settle
+from penstock.store.contract.session import Row, Session, writing
+from penstock.store.nouns.noun import Access, Noun
+
+
+class StoredTokens(Noun):
+    """See `store.contract.Tokens`.
+
+    Args:
+        access: For what workers do.
+        calls: For what functions and programs do, of which there may be many at once.
+        jobs: Settles jobs.
+    """
+
+    def __init__(self, access: Access, calls: Access, jobs: Jobs) -> None:
+        super().__init__(access, "tokens")
+        self._calls = calls
+        self._jobs = jobs
+
+    async def report(self, lease: int, progress: Mapping[UUID, Progress]) -> None:
+        rows = [{"id": job_id, "progress": progress_text(said)} for job_id, said in progress.items()]
+        await self._run_each("report", rows, lease=lease)
+
+    async def issue(self, lease: int, token: Token, deadline: datetime) -> bool:
+        values = {
+            "id": token.job_id,
+            "lease": lease,
+            "attempt": token.attempt,
+            "hash": token.hash,
+            "deadline": deadline,
+            "kept_until": deadline + TOKEN_KEPT,
+        }
+        return bool(await self._calls.run(self._queries["issue"], values))
+
+    async def void(self, job_id: UUID, attempt: int) -> bool:
+        rows = await self._calls.run(self._queries["void"], {"id": job_id, "attempt": attempt})
+        return not rows or rows[0][0] == "expired"
+
+    async def hold(self, lease: int, attempts: Sequence[tuple[UUID, int]]) -> set[UUID]:
+        rows = [{"id": job_id, "attempt": attempt} for job_id, attempt in attempts]
+        return {self._access.uuid(row[0]) for row in await self._run_each("hold", rows, lease=lease)}
+
+    async def redeem(self, token: Token, told: Told, now: datetime, settle: Settle) -> Redeemed | None:
+        key = {"id": token.job_id, "attempt": token.attempt}
+        async with writing(self._calls.begin_write) as session:
+            known = await self._fetch(session, "known", **key)
+            if not known or not token.fits(known[0][0]):
+                return None
+            if known[0][2] is not None:
+                return Redeemed(accepted=False, told=known[0][2])
+            rows = await self._fetch(session, "lease_of", **key)
+            if not rows or self._access.time(known[0][1]) <= now:
+                return Redeemed(accepted=False, told="expired")
+            await self._end(session, rows[0][0], rows[0][1:], told, now, settle)
+        return Redeemed(accepted=True, told=told)
+
+    async def expire(self, now: datetime, limit: int, settle: Settle) -> int:
+        return await self._sweep("overdue", {"now": now, "limit": limit}, "expired", now, settle)
+
+    async def cancel(self, now: datetime, limit: int, settle: Settle) -> int:
+        return await self._sweep("canceled", {"limit": limit}, "canceled", now, settle)
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        return await self._prune(now, limit)
+
+    # ----- steps
+
+    async def _sweep(self, name: str, values: Mapping[str, Any], told: Told, now: datetime, settle: Settle) -> int:
+        if self._access.looks_first and not await self._look(name, **values):
+            return 0
+        async with self._writing() as session:
+            rows = await self._fetch(session, name, **values)
+            for row in sorted(rows, key=lambda row: str(row[5])):  # slots of several pools are freed in one order
+                await self._end(session, OUTSIDE, row, told, now, settle)
+        return len(rows)
+
+    async def _end(self, session: Session, lease: int, row: Row, told: Told, now: datetime, settle: Settle) -> None:
+        job = self._access.job(row)
+        await self._jobs.settle_all_within(session, lease, settle([job]))
+        if lease == OUTSIDE:
+            await self._fetch(session, "free_slot", pool=job.pool)
+        await self._fetch(session, "tell", id=job.id, attempt=job.attempt, told=told, kept_until=now + TOKEN_KEPT)

@@ -1,0 +1,119 @@
+"""How nouns reach PostgreSQL: the driver takes and gives values as they are, and one statement writes many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from penstock.jobs.job import Job, JobStatus
+from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.nouns.noun import Access, Values
+from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
+from penstock.store.postgres.session import BEGIN_INTERNAL, BEGIN_READ, begin
+from penstock.store.rows.jobs import job_of, status_of
+from penstock.store.sql.queries import Query
+
+
+class PostgresAccess(Access):
+    """See `store.nouns.Access`."""
+
+    dialect = POSTGRES
+    looks_first = False
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def begin_read(self) -> Session:
+        return await begin(self._connections, BEGIN_READ)
+
+    async def begin_write(self) -> Session:
+        return await begin(self._connections, BEGIN_INTERNAL)
+
+    async def look(self, query: Query, values: Values) -> Sequence[Row]:
+        return await run(self._connections, query, values)
+
+    async def run(self, query: Query, values: Values) -> Sequence[Row]:
+        return await run(self._connections, query, values)
+
+    async def run_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
+        return await run(self._connections, query, _lists(rows, values))
+
+    async def fetch_each(
+        self, session: OpenTransaction, query: Query, rows: Sequence[Values], values: Values
+    ) -> Sequence[Row]:
+        return await self.fetch(session, query, _lists(rows, values))
+
+    def args(self, query: Query, values: Values) -> list[Any]:
+        return query.args(values)
+
+    def time(self, value: Any) -> Any:
+        return value
+
+    def uuid(self, value: Any) -> UUID:
+        return UUID(int=value.int)  # the driver's own class is another one
+
+    def items(self, value: Any) -> list[Any]:
+        return list(value)
+
+    def duration(self, value: Any) -> timedelta:
+        found: timedelta = value
+        return found
+
+    def job(self, row: Row) -> Job:
+        return job_of(row)
+
+    def status(self, row: Row) -> JobStatus:
+        return status_of(row)
+
+
+async def run(
+    connections: Connections, query: Query, values: Mapping[str, Any], *, once: bool = False
+) -> Sequence[Row]:
+    """Run one query in a transaction of its own.
+
+    Args:
+        connections: On one of them it is run.
+        query: The query.
+        values: Its parameters.
+        once: Whether it must not be run again if nobody knows whether it has been.
+    """
+    if connections.route.pooled:
+        return await _run_pooled(connections, query, values)
+    connection = await connections.acquire()
+    broken = True
+    try:
+        rows: Sequence[Row] = await connection.fetch(
+            query.statement.sql, *query.args(values), timeout=connections.answer_timeout
+        )
+        broken = False
+    except BaseException as error:
+        broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)
+        if is_connection_lost(error):
+            connections.drop_free()
+        if once and not was_not_sent(error) and (is_connection_lost(error) or isinstance(error, TimeoutError)):
+            raise uncertain(error) from error
+        raise translate(error) from error
+    finally:
+        connections.release(connection, broken=broken)
+    return rows
+
+
+async def _run_pooled(connections: Connections, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
+    """The same through a pooler, where settings hold within a transaction only."""
+    session = await begin(connections, BEGIN_INTERNAL)
+    try:
+        rows = await session.fetch(query.statement, query.args(values))
+        await session.commit()
+    finally:
+        await session.rollback()
+    return rows
+
+
+def _lists(rows: Sequence[Values], values: Values) -> Values:
+    return {**values, **{name: [row[name] for row in rows] for name in rows[0]}}

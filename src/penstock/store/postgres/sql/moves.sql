@@ -1,0 +1,319 @@
+-- enqueue: store new jobs: those due in ready, the others, and those that pass a gate, in scheduled.
+-- Differs: one statement for any number of jobs.
+with new as materialized (
+    select * from unnest(
+        :ids::uuid[], :pools::text[], :functions::text[], :kinds::text[], :args::text[], :priorities::smallint[],
+        :ranks::bigint[], :run_ats::timestamptz[], :options::text[], :on_completes::text[], :concurrency_keys::text[]
+    ) with ordinality
+        as t (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, concurrency_key, place)
+), later as (
+    insert into penstock.scheduled_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, gated, waiting,
+         concurrency_key)
+    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, 0, :now::timestamptz,
+           concurrency_key is not null, concurrency_key is not null and run_at <= :now, coalesce(concurrency_key, '')
+    from new where run_at > :now or concurrency_key is not null
+)
+insert into penstock.ready_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
+select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, 0, :now
+from new where run_at <= :now and concurrency_key is null order by place;
+
+-- enqueue_one: store a new job that may start at once, as most do that come alone (PostgreSQL only: half the work of
+-- enqueue).
+insert into penstock.ready_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
+values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, 0, :now);
+
+-- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay, and those that pass a
+-- gate wait for it from now on.
+-- Differs: SKIP LOCKED steps around other workers, and one statement does both halves.
+with due as materialized (
+    select s.id, s.gated from penstock.scheduled_job s
+    where s.run_at <= :now and not s.waiting
+      and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
+    order by s.run_at, s.id limit :limit for update of s skip locked
+), waiting as (
+    update penstock.scheduled_job s set waiting = true from due where s.id = due.id and due.gated
+), moved as (
+    delete from penstock.scheduled_job s using due where s.id = due.id and not due.gated
+    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.rank, s.run_at, s.options, s.on_complete, s.ending,
+              s.attempt, s.enqueued_at, s.error, s.attempts
+)
+insert into penstock.ready_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+     attempts)
+select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+       attempts
+from moved order by run_at, id;
+
+-- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
+-- The first row is of none of them: it has the next scheduled time, whether anybody has asked for a cancel, and the pools
+-- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing. If there are
+-- more, those of the pools that run the least come first, of equals of those named first.
+-- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule. It holds the
+-- pools against a change of their limits, which waits for what began before it, and after which nothing starts as before.
+-- It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed over.
+with ending as materialized (
+    select r.ctid from penstock.ready_job r
+    where r.ending is not null and exists (select from penstock.lease l where l.id = :lease)
+    order by r.seq limit :limit for update of r skip locked
+), limited as materialized (
+    select p.name, p.epoch from penstock.pool p where p.name = any(:pools::text[]) and p.rate_limit is null
+    order by p.name for key share of p
+), before as materialized (
+    select pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) as passed
+), room as materialized (
+    select t.pool, t.room, t.running, t.rank, t.seq, t.place from before cross join unnest(
+        :pools, :rooms::integer[], :epochs::bigint[], :running::integer[], :after_ranks::bigint[], :after_seqs::bigint[]
+    ) with ordinality as t (pool, room, epoch, running, rank, seq, place)
+    where exists (select from penstock.lease l where l.id = :lease)
+      and (t.epoch is null or exists (select from limited p where p.name = t.pool and p.epoch = t.epoch))
+), due as materialized (
+    select j.ctid, j.rank, j.seq, room.running + j.turn as turn, room.place
+    from room cross join lateral (
+        select k.ctid, k.rank, k.seq, row_number() over () as turn from (
+            select r.ctid, r.rank, r.seq from penstock.ready_job r
+            where r.pool = room.pool and r.ending is null and (r.rank, r.seq) > (room.rank, room.seq) and (
+                not exists (select from penstock.cancel_request)
+                or not exists (select from penstock.cancel_request c where c.job_id = r.id)
+            )
+            order by r.rank, r.seq limit room.room for update of r skip locked
+        ) k
+    ) j
+), chosen as materialized (
+    select ctid from ending
+    union all
+    (select ctid from due order by turn, place, rank, seq limit :limit - (select count(*) from ending))
+), taken as (
+    delete from penstock.ready_job r where r.ctid = any(array(select ctid from chosen))
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.rank, r.run_at, r.options, r.on_complete, r.ending,
+              r.attempt + (r.ending is null)::integer as attempt, r.enqueued_at, r.error, r.attempts, r.seq
+), started as (
+    insert into penstock.running_job (id, lease, pool, function, kind, args, priority, rank, run_at, options, on_complete,
+        ending, attempt, enqueued_at, started_at, error, attempts)
+    select id, :lease, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt,
+           enqueued_at, :now::timestamptz, error, attempts
+    from taken
+)
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, rank, seq, cancels, gates,
+       case when id is null then
+           pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) - (select passed from before)
+       end, failing_since
+from (
+    select null as id, null as function, null as kind, null as args, null as rank, null as seq, (
+            select s.run_at from penstock.scheduled_job s
+            where not s.waiting
+              and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
+            order by s.run_at, s.id limit 1
+        ) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
+        null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
+            select p.pool from unnest(:pools) as p (pool)
+            where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
+               or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
+                   and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
+        ) as gates, null as failing_since
+    union all
+    select id, function, kind, args, rank, seq, run_at, pool, priority, options, on_complete, ending, attempt,
+           nullif(enqueued_at, run_at), null, null,  -- what need not be sent is not
+           case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end
+    from taken
+) found order by rank nulls first, seq;
+
+-- succeed: write that running jobs have returned, and nothing follows from it: what becomes of most. What they have in
+-- common is said once; `returned` are those that say anything for themselves. The lease is the fence: the jobs that it does
+-- not hold any more are returned.
+-- Differs: one statement for any number of jobs.
+with gone as (
+    delete from penstock.running_job r where r.id = any(:ids::uuid[]) and r.lease = :lease
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.attempt,
+              r.enqueued_at, r.started_at, r.attempts
+), ended as (
+    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+        enqueued_at, started_at, finished_at, expires_at, state, result, attempts)
+    select coalesce(o.slot, :slot::smallint), g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options,
+           g.on_complete, g.attempt, g.enqueued_at, g.started_at, coalesce(o.finished_at, :finished_at::timestamptz),
+           coalesce(o.expires_at, :expires_at::timestamptz), 'success', coalesce(o.result, :result::text), g.attempts
+    from gone g left join unnest(
+        :returned::uuid[], :results::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :slots::smallint[]
+    ) as o (id, result, finished_at, expires_at, slot) on o.id = g.id
+)
+select t.id from unnest(:ids) as t (id)
+where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id from gone);
+
+-- settle: write what became of running jobs. If only its on_complete was left of one, what is known is when its last
+-- attempt began. The lease is the fence: a job it no longer holds is not returned.
+-- Differs: one statement for any number of jobs.
+with outcome as materialized (
+    select * from unnest(
+        :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
+        :expires_ats::timestamptz[], :slots::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
+        :endings::text[], :on_complete_errors::text[], :on_complete_attempts::text[], :failed_attempts::text[],
+        :keep_turns::boolean[]
+    ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback, ending, on_complete_error,
+            on_complete_attempts, failed, keeps_turn)
+), gone as (
+    delete from penstock.running_job r using outcome o
+    where r.id = o.id and r.id = any(:ids) and r.lease = :lease  -- said twice: the index of a table with many dead rows
+    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.options, r.on_complete, r.enqueued_at,
+              case when r.ending is null then r.started_at else (r.ending::jsonb ->> 'started_at')::timestamptz end as started_at,
+              r.gated, r.concurrency_key, r.rank, r.run_at as last_run_at,
+              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
+              o.on_complete_error, o.on_complete_attempts, r.error as last_error,
+              coalesce(o.keeps_turn, false) and r.concurrency_key <> '' as keeps_turn,
+              case when o.failed is null then r.attempts
+                   when r.attempts is null then '[' || o.failed || ']'
+                   when jsonb_array_length(r.attempts::jsonb) < 20 then (r.attempts::jsonb || o.failed::jsonb)::text
+                   else (r.attempts::jsonb - 0 || o.failed::jsonb)::text end as attempts
+), ended as (
+    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+        enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error,
+        on_complete_attempts, attempts)
+    select slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at, started_at,
+           finished_at, expires_at, state, result, error, traceback, on_complete_error, on_complete_attempts, attempts
+    from gone where state not in ('pending', 'completing')
+), completing as (
+    insert into penstock.ready_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+         attempts)
+    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+           attempts
+    from gone where state = 'completing' and run_at <= finished_at
+), again as (
+    insert into penstock.scheduled_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+         gated, concurrency_key, keeps_turn, attempts)
+    select id, pool, function, kind, args, priority,
+           rank + case when keeps_turn then 0 else (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
+           options, on_complete, ending, attempt, enqueued_at, coalesce(error, last_error),
+           gated and state = 'pending', concurrency_key, keeps_turn, attempts
+    from gone where state = 'pending' or (state = 'completing' and run_at > finished_at)
+), freed as (
+    delete from penstock.job_key k where k.job_id = any(:freed::uuid[]) and k.job_id in (select id from gone)
+)
+select id from gone;
+
+-- cancelable: pending jobs for which a request to cancel stands.
+-- Differs: holds them against other workers.
+with asked as materialized (
+    select c.job_id as id from penstock.cancel_request c
+    where exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
+       or exists (select from penstock.scheduled_job j where j.id = c.job_id and j.ending is null)
+    limit :limit
+), ready as (
+    select j.* from penstock.ready_job j join asked on j.id = asked.id for update of j skip locked
+), scheduled as (
+    select j.* from penstock.scheduled_job j join asked on j.id = asked.id for update of j skip locked
+)
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now::timestamptz,
+       null
+from ready
+union
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now,
+       null
+from scheduled;
+
+-- settle_pending: write what became of pending jobs that were canceled.
+-- Differs: one statement for any number of jobs.
+with outcome as materialized (
+    select * from unnest(
+        :ids::uuid[], :states::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :slots::smallint[],
+        :endings::text[]
+    ) as t (id, state, finished_at, expires_at, slot, ending)
+), ready as (
+    delete from penstock.ready_job j using outcome o where j.id = o.id
+    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
+              j.enqueued_at, j.attempts
+), scheduled as (
+    delete from penstock.scheduled_job j using outcome o where j.id = o.id
+    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
+              j.enqueued_at, j.attempts
+), gone as (
+    select * from ready union all select * from scheduled
+), ended as (
+    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+        enqueued_at, finished_at, expires_at, state, attempts)
+    select o.slot, g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options, g.on_complete, g.attempt,
+           g.enqueued_at, o.finished_at, o.expires_at, o.state, g.attempts
+    from gone g join outcome o on o.id = g.id where o.state <> 'completing'
+), completing as (
+    insert into penstock.ready_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, attempts)
+    select g.id, g.pool, g.function, g.kind, g.args, g.priority, g.rank, g.run_at, g.options, g.on_complete, o.ending,
+           g.attempt, g.enqueued_at, g.attempts
+    from gone g join outcome o on o.id = g.id where o.state = 'completing'
+), cleared as (
+    delete from penstock.cancel_request c where c.job_id in (select id from gone)
+), freed as (
+    delete from penstock.job_key k where k.job_id = any(:freed::uuid[]) and k.job_id in (select id from gone)
+)
+select id from gone;
+
+-- retry: make jobs pending again that have failed or were canceled; one that is not so any more is not returned.
+-- Requests to cancel it that came before are forgotten. Its attempts begin anew, what became of the last ones is kept, and
+-- their tokens count no more.
+-- Differs: one statement for any number of jobs.
+with asked as materialized (
+    select id, min(place) as place from unnest(:ids::uuid[]) with ordinality as t (id, place) group by id
+), gone as (
+    delete from penstock.finished_job j using asked
+    where j.id = asked.id and j.state in ('failed', 'canceled') and j.expires_at > :now::timestamptz
+    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.options, j.on_complete, j.enqueued_at, j.error,
+              j.attempts, asked.place
+), cleared as (
+    delete from penstock.cancel_request c where c.job_id in (select id from gone)
+), voided as (
+    update penstock.token t set told = 'expired' where t.told is null and t.job_id in (select id from gone)
+), anew as materialized (
+    select g.*, (extract(epoch from :now) * 1000000)::bigint - g.priority * coalesce(p.ageing, :no_ageing::bigint) as rank,
+           coalesce(
+               g.options::jsonb ->> 'concurrency_key',
+               case when p.rate_limit is not null or g.options::jsonb ->> 'key' is not null then '' end
+           ) as concurrency_key
+    from gone g left join penstock.pool p on p.name = g.pool
+), ready as (
+    insert into penstock.ready_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error, attempts)
+    select id, pool, function, kind, args, priority, rank, :now, options, on_complete, 0, enqueued_at, error, attempts
+    from anew where concurrency_key is null order by place
+), waiting as (
+    insert into penstock.scheduled_job
+        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error, attempts,
+         gated, waiting, concurrency_key)
+    select id, pool, function, kind, args, priority, rank, :now, options, on_complete, 0, enqueued_at, error, attempts,
+           true, true, concurrency_key
+    from anew where concurrency_key is not null
+)
+select id from anew order by place;
+
+-- recall: let jobs whose on_complete has raised for the last time wait for it again, with their endings; one that is not so
+-- any more is not returned.
+-- Differs: one statement for any number of jobs.
+with gone as (
+    delete from penstock.finished_job
+    where id = any(:ids::uuid[]) and on_complete_error is not null and expires_at > :now::timestamptz
+    returning *
+)
+insert into penstock.ready_job
+    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, attempts)
+select id, pool, function, kind, args, priority, (extract(epoch from :now) * 1000000)::bigint, :now, options, on_complete,
+       json_build_object(
+           'state', state, 'finished_at', to_char(finished_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           'started_at', to_char(started_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           'run_at', to_char(run_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           'result', result, 'error', error, 'traceback', traceback, 'attempts', on_complete_attempts::json
+       )::text, attempt, enqueued_at, attempts
+from gone order by run_at, id
+returning id;
+
+-- count_slot: how many finished jobs a partition holds (PostgreSQL only: SQLite deletes them one by one).
+-- From :most on it is an estimate, since counting millions takes long.
+select greatest(found.number, case when found.number >= :most then c.reltuples end)::bigint
+from (select count(*) as number from (select from penstock.finished_job where slot = :slot limit :most) few) found
+left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :slot);
+
+-- prune: forget finished jobs that stayed longer than the ring of partitions turns, once their time is over.
+with old as materialized (
+    select id from penstock.finished_job_long where expires_at <= :now order by expires_at limit :limit for update skip locked
+)
+delete from penstock.finished_job_long j using old where j.id = old.id;

@@ -1,9 +1,0 @@
--- declared: the functions that programs have declared, and what kind they are.
-select name, kind from penstock.function;
-
--- declare: make functions known; one that was of another kind is of this one from now on.
--- Differs: one statement for any number of functions, in one order, so that programs that start together do not wait for
--- each other in a circle.
-insert into penstock.function as f (name, kind)
-select t.name, t.kind from unnest(:names::text[], :kinds::text[]) as t (name, kind) order by t.name
-on conflict (name) do update set kind = excluded.kind where f.kind <> excluded.kind;

@@ -1,0 +1,99 @@
+"""How nouns reach SQLite: ids are bytes, times are text, lists are JSON, and each row is written by a statement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from penstock.jobs.job import Job, JobStatus
+from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
+from penstock.store.nouns.noun import Access, Values
+from penstock.store.rows.jobs import status_of
+from penstock.store.sql.queries import Query
+from penstock.store.sqlite.dialect import SQLITE, encode_datetime
+from penstock.store.sqlite.jobrows import job_from, time_of
+from penstock.store.sqlite.session import Begin
+
+
+def _item(value: UUID | datetime) -> str:
+    return value.hex if isinstance(value, UUID) else encode_datetime(value)
+
+
+_list_text = json.JSONEncoder(default=_item).encode
+_ENCODE: Mapping[type, Callable[[Any], Any]] = {
+    datetime: encode_datetime,
+    UUID: lambda value: value.bytes,
+    timedelta: timedelta.total_seconds,
+    list: _list_text,
+    tuple: _list_text,
+}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class SqliteAccess(Access):
+    """See `store.nouns.Access`."""
+
+    dialect = SQLITE
+    looks_first = True  # one transaction writes at a time, whoever's it is
+
+    def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
+        self._begin_read = begin_read
+        self._begin_write = begin_write
+
+    async def begin_read(self) -> Session:
+        session: Session = await self._begin_read()
+        return session
+
+    async def begin_write(self) -> Session:
+        session: Session = await self._begin_write()
+        return session
+
+    async def look(self, query: Query, values: Values) -> Sequence[Row]:
+        async with reading(self._begin_read) as session:
+            return await self.fetch(session, query, values)
+
+    async def run(self, query: Query, values: Values) -> Sequence[Row]:
+        async with writing(self._begin_write) as session:
+            return await self.fetch(session, query, values)
+
+    async def run_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
+        async with writing(self._begin_write) as session:
+            return await self.fetch_each(session, query, rows, values)
+
+    async def fetch_each(
+        self, session: OpenTransaction, query: Query, rows: Sequence[Values], values: Values
+    ) -> Sequence[Row]:
+        return [row for own in rows for row in await self.fetch(session, query, {**values, **own})]
+
+    def args(self, query: Query, values: Values) -> list[Any]:
+        bound: dict[str, Any] = {}  # a name that comes again stands for the same value
+        for name in query.parameters:
+            if name not in bound:
+                value = values[name]
+                bound[name] = _ENCODE.get(type(value), _same)(value)
+        return [bound[name] for name in query.parameters]
+
+    def time(self, value: Any) -> Any:
+        return time_of(value)
+
+    def uuid(self, value: Any) -> UUID:
+        return UUID(bytes=value)
+
+    def items(self, value: Any) -> list[Any]:
+        found: list[Any] = json.loads(value)
+        return found
+
+    def duration(self, value: Any) -> timedelta:
+        return timedelta(seconds=value)
+
+    def job(self, row: Row) -> Job:
+        return job_from(row)
+
+    def status(self, row: Row) -> JobStatus:
+        return status_of((UUID(bytes=row[0]), *row[1:5], *map(time_of, row[5:9]), *row[9:]))
