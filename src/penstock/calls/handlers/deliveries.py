@@ -1,6 +1,6 @@
 """Calls the handlers of outboxes: turns captured changes into messages, and runs the handler for one or many.
 
-`services/relay/delivery` decides which messages come next, and writes the result.
+`services/relay` decides which messages come next, and writes the result.
 """
 
 from __future__ import annotations
