@@ -1,6 +1,6 @@
 """A pool as programs use it: enqueue work with a limit over all machines, and see its outcome.
 
-`pools/admin` changes work and limits. `calls/enqueue` stores the jobs; workers hold the limits.
+`admin` changes work and limits. `calls/enqueue` stores the jobs; workers hold the limits.
 """
 
 from __future__ import annotations
