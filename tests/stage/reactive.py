@@ -53,13 +53,13 @@ class Stage:
         self.app = App(tables=tables)
         self.ran: list[Ran] = []
         self.error: Exception | None = None
-        self._step: Step | None = None
-        self._result: Any = None
+        self._steps: dict[int, Step] = {}
+        self._results: dict[int, Any] = {}
+        self._numbers = itertools.count()
 
         @self.app.mutation
-        async def act(ctx: MutationCtx) -> None:
-            assert self._step is not None
-            self._result = await self._step(ctx)
+        async def act(ctx: MutationCtx, number: int) -> None:
+            self._results[number] = await self._steps[number](ctx)
 
         self._act = act
 
@@ -83,10 +83,11 @@ class Stage:
     # ----- writing rows
 
     async def do(self, test: Backend, step: Step) -> Any:
-        """Do something in a mutation; what it returns."""
-        self._step = step
-        await test.run_mutation(self._act)
-        return self._result
+        """Do something in a mutation; what it returns. Handlers that run at the same time may."""
+        number = next(self._numbers)
+        self._steps[number] = step
+        await test.run_mutation(self._act, number=number)
+        return self._results.pop(number)
 
     async def insert(self, test: Backend, *rows: Table) -> list[Id[Any]]:
         """Insert rows in one transaction."""

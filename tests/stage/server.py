@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -69,12 +70,23 @@ class Server:
         pgexec("pg_ctl", (*arguments, *place), bin_path=self._handle.bin_path, user=self._handle.system_user)
 
 
+def started(folder: Path, *, cleanup_mode: str | None) -> Any:
+    """The wheel's handle of a server that is started in a folder.
+
+    For root the wheel makes a user first, who is made several times if many do so at once.
+    """
+    with (Path(tempfile.gettempdir()) / "penstock-pg.lock").open("w") as lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return get_server(folder, cleanup_mode=cleanup_mode)
+
+
 @contextmanager
 def server() -> Iterator[Server]:
     """A server for the time of a block."""
     with tempfile.TemporaryDirectory(prefix="penstock-pg-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        handle = get_server(Path(folder), cleanup_mode=None)
+        handle = started(Path(folder), cleanup_mode=None)
         own = Server(handle)
         try:
             yield own
