@@ -105,7 +105,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
 
 
 OF_GATES = {"turns", "start"}  # the others are of jobs
-SMALL = {"pool", "turn", "rate_limit"}  # there are few pools
+SMALL = {"pool", "gate", "rate_limit"}  # there are few pools
 LIMITED = {"list", "look", "claim_ending", "next_run_at"}
 
 
@@ -167,7 +167,7 @@ async def fill_postgres(url: str) -> None:
     await connection.execute(
         "insert into penstock.pool (name, declared, max_parallelism, key_parallelism) values ('keyed', 9, 9, 2)"
     )
-    await connection.execute("insert into penstock.turn values ('keyed', 'key-3')")
+    await connection.execute("insert into penstock.gate values ('keyed', 'key-3')")
     await connection.execute("analyze")
     await connection.close()
 

@@ -206,9 +206,9 @@ create table penstock.slot (
 );  -- PostgreSQL
 ) strict, without rowid;  -- SQLite
 
--- Which concurrency key had the last turn in a pool. Its row is the lock of the pool's gate: one worker at a time lets jobs
--- through. Written and read by workers.
-create table penstock.turn (
+-- The gates of pools: which concurrency key had the last turn. The row is the gate's lock: one worker at a time lets jobs
+-- through. Written by backends that start and by workers; read by workers.
+create table penstock.gate (
     pool text primary key,
     concurrency_key text not null default ''
 );  -- PostgreSQL

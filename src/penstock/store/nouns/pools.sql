@@ -10,13 +10,13 @@ on conflict (name) do update
 set max_parallelism = case when declared = excluded.declared then max_parallelism else excluded.declared end,
     declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
     key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = epoch + 1;
-insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing;
+insert into penstock.gate (pool) values (:pool) on conflict (pool) do nothing;
 update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool and open_at > moment;
 -- PostgreSQL: one statement for all, which waits for claims that began before it.
 with held as materialized (
     select name from penstock.pool where name = :pool for update
 ), gate as (
-    insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing
+    insert into penstock.gate (pool) values (:pool) on conflict (pool) do nothing
 ), rates as (
     update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool::text and open_at > moment
 )
