@@ -17,13 +17,14 @@ from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.outboxes import aside_of, aside_values, outbox_of, plan_values, step_values
 
 
-class StoredOutboxes(Noun):
-    """See `store.contract.Outboxes`."""
+class Outboxes(Noun):
+    """Outboxes at rest: how their delivery stands, and the messages that are put aside."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access, "outboxes")
 
     async def declare(self, plan: OutboxPlan, backfill: str | None, now: datetime) -> OutboxRow:
+        """Make an outbox known: as it was before, or not ready if it is new. A lower version changes nothing."""
         known = await self._list(plan.name)
         if not known:
             await self._run("add", **plan_values(plan), backfill=backfill, now=now)
@@ -34,28 +35,40 @@ class StoredOutboxes(Noun):
         return known[0]
 
     async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
+        """Have its messages read under these numbers too, and judged by this meaning."""
         await self._run("capture", outbox=outbox, interests=[*interests], meaning=meaning)
 
     async def prepared(self, outbox: int) -> None:
+        """Its changes are captured from now on."""
         await self._run("prepared", outbox=outbox)
 
     async def topic(self, name: str) -> int:
+        """The number of a topic, which is made known."""
         if not (found := await self._look("topic", topic=name)):
             await self._run("add_topic", topic=name)
             found = await self._look("topic", topic=name)
         return int(found[0][0])
 
     async def send(self, session: OpenTransaction, topic: str, payload: str, key: str | None) -> bool:
+        """Send a message in a transaction; False if nobody has ever declared the topic."""
         return bool(await self._fetch(session, "send", topic=topic, payload=payload, key=key))
 
     async def resend(self, session: OpenTransaction, interest: int, rows: Sequence[tuple[str, str]]) -> None:
+        """Append rows to the change feed as they are, each with its key, in a transaction that has locked them."""
         keys, afters = ([row[place] for row in rows] for place in (0, 1))
         await self._fetch(session, "resend", interest=interest, rows=[*rows], keys=keys, afters=afters)
 
     async def list(self) -> builtins.list[OutboxRow]:
+        """All outboxes by name."""
         return await self._list(None)
 
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
+        """Write what a step says, in a transaction; by default in one of its own.
+
+        Returns:
+            False if the reader was lost, or the outbox was changed by others. Whoever gets False undoes the
+            transaction.
+        """
         if session is not None:
             return await self._advance(session, step, now)
         if not step.put and not step.taken and not self._queries["advance"].then:
@@ -70,54 +83,67 @@ class StoredOutboxes(Noun):
         return True
 
     async def waiting(self, outbox: int, limit: int) -> builtins.list[Aside]:
+        """Messages that wait, of keys of which none has failed, in their order."""
         return self._asides(await self._look("waiting", outbox=outbox, limit=limit))
 
     async def failed(self, outbox: int, now: datetime, limit: int) -> builtins.list[Aside]:
+        """Messages that keep those of their key waiting, and are to be tried again by now; the longest due first."""
         return self._asides(await self._look("failed", outbox=outbox, now=now, limit=limit))
 
     async def next_retry(self, outbox: int) -> datetime | None:
+        """When the next of these is to be tried again."""
         found: datetime | None = self._access.time((await self._look("next_retry", outbox=outbox))[0][0])
         return found
 
     async def kept_keys(self, outbox: int) -> set[str]:
+        """The keys of which messages wait or have failed, those parked left out."""
         return {row[0] for row in await self._look("kept_keys", outbox=outbox)}
 
     async def turned(self, outbox: int) -> set[int]:
+        """The numbers of messages aside that were turned into inserts."""
         return {row[0] for row in await self._look("turned", outbox=outbox)}
 
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
     ) -> set[str]:
+        """Of rows with these keys those of which a change of these kinds was put aside, as a session sees it."""
         return {row[0] for row in await self._fetch(session, "put_keys", outbox=outbox, keys=[*keys], kinds=[*kinds])}
 
     async def aside(
         self, outbox: int, states: Sequence[AsideState], limit: int, after: int = BEFORE_ALL
     ) -> builtins.list[Aside]:
+        """Messages that are put aside, in their order, after the one with a number."""
         return self._asides(await self._look("aside", outbox=outbox, states=[*states], limit=limit, after=after))
 
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
+        """What is put aside of each outbox, by state; no more than `most` of each are counted."""
         return [
             AsideCount(outbox, state, number, self._access.time(oldest_at), used_up)
             for outbox, state, number, oldest_at, used_up in await self._look("backlog", most=most)
         ]
 
     async def pause(self, name: str, *, paused: bool) -> bool:
+        """Send nothing of an outbox, or go on; False if there is none."""
         return bool(await self._run("pause", name=name, paused=paused))
 
     async def retry(self, name: str, now: datetime, seqs: Sequence[int] | None = None) -> int:
+        """Have what has failed tried again now: the next message and those aside, or some of these; how many."""
         wanted = None if seqs is None else [*seqs]
         head = await self._run("retry", name=name, said=now.isoformat(), seqs=wanted)
         return len(head) + len(await self._run("retry_aside", name=name, now=now, seqs=wanted))
 
     async def skip(self, name: str, seq: int) -> bool:
+        """Pass a message by that has failed; False if none of this number has."""
         if await self._run("skip", name=name, seq=seq):
             return True
         return bool(await self._run("skip_aside", name=name, seq=seq))
 
     async def halt(self, name: str, trouble: Trouble) -> bool:
+        """Have an outbox wait for somebody to look after it; False if there is none."""
         return bool(await self._run("halt", name=name, trouble=trouble.text()))
 
     async def hold(self, name: str, lease: int) -> bool:
+        """Take an outbox from the relay that reads it, and keep it from all relays under a lease; False if none is."""
         async with self._writing() as session:
             if not await self._fetch(session, "touch", name=name):
                 return False
@@ -135,12 +161,29 @@ class StoredOutboxes(Noun):
         interests: Sequence[int] | None = None,
         session: Session | None = None,
     ) -> bool:
+        """Go on from elsewhere; False if there is no such outbox.
+
+        Args:
+            name: The outbox.
+            at: The position; None for where the feed ends.
+            backfill: What is left of older rows; `KEPT` for what was left of them.
+            now: The time.
+            forgets: Which messages that are put aside are forgotten: those that are read ``"again"``, which those that
+                were turned are not; with ``"pending"`` all but those parked; or ``"all"``.
+            interests: The numbers under which it is known to be read; by default that does not matter.
+            session: The transaction; by default one of its own.
+
+        Raises:
+            Conflict: It is read under other numbers by now.
+            CursorInvalid: The feed has not come to this position yet: it is of another database.
+        """
         if session is not None:
             return await self._place(session, name, at, backfill, now, forgets, interests)
         async with self._writing() as own:
             return await self._place(own, name, at, backfill, now, forgets, interests)
 
     async def forget(self, name: str) -> bool:
+        """Drop an outbox, with its reader and what is put aside; False if there is none."""
         async with self._writing() as session:
             found = await self._fetch(session, "forget", name=name)
             await self._fetch(session, "forget_reader", reader=reader_name(name))

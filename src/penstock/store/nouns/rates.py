@@ -12,19 +12,22 @@ from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.pools import state_of
 
 
-class StoredRates(Noun):
-    """See `store.contract.Rates`."""
+class Rates(Noun):
+    """Rate limits at rest."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access, "rates")
 
     async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
+        """What is left of a rate limit, held against others until the transaction ends; None if nothing was taken."""
         return self._state(await self._fetch(transaction, "hold", name=name, key=key, now=now))
 
     async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
+        """What is left of a rate limit; None if nothing was taken."""
         return self._state(await self._fetch(transaction, "peek", name=name, key=key))
 
     async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
+        """Keep what is left of rate limits."""
         rows = [
             {
                 "name": row.name,
@@ -40,9 +43,11 @@ class StoredRates(Noun):
         await self._fetch_each(transaction, "keep", rows)
 
     async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
+        """Forget what was taken of a rate limit."""
         await self._fetch(transaction, "forget", name=name, key=key)
 
     async def prune(self, now: datetime, limit: int) -> int:
+        """Forget rate limits that are full again, in one bounded step; how many."""
         return await self._prune(now, limit, "any_full")
 
     def _state(self, rows: Sequence[Row]) -> RateState | None:

@@ -1,7 +1,7 @@
 """Records of reactive tasks, as they are listed and changed by whoever looks after them.
 
-Whatever is changed is held first, in the order of keys: planners and workers hold records in this order too, and look
-at job rows after them.
+A record is what is kept of one row of a task. Whatever is changed is held first, in the order of keys: planners and
+workers hold records in this order too, and look at job rows after them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from uuid import UUID
 from penstock.jobs.states import JobState
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.jobs import Jobs
 from penstock.store.contract.records import (
     FAILED,
     STANDS,
@@ -29,6 +28,7 @@ from penstock.store.contract.records import (
     TaskBacklog,
 )
 from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.records import matching_rows, spelled_key, state_of, where_values
 
@@ -48,8 +48,8 @@ class Ends(Protocol):
         """Run rows again, or of these only those whose jobs stand so; those that are."""
 
 
-class StoredRecords(Noun, ABC):
-    """See `store.contract.Records`."""
+class Records(Noun, ABC):
+    """Records of reactive tasks, as they are listed and changed by whoever looks after them."""
 
     def __init__(self, access: Access, jobs: Jobs, ends: Ends) -> None:
         super().__init__(access, "records")
@@ -59,6 +59,7 @@ class StoredRecords(Noun, ABC):
     async def list(
         self, session: Session, where: RecordQuery, limit: int, after: RowKey | None = None
     ) -> builtins.list[RecordState]:
+        """Records that meet a filter, by task and key, those after one."""
         task, key = after or _BEGINNING
         name = "records_failed" if where.states == FAILED else "records"
         values = where_values(where) | {"limit": limit, "after_task": task, "after_key": key}
@@ -67,6 +68,7 @@ class StoredRecords(Noun, ABC):
     async def due(
         self, session: Session, where: RecordQuery, limit: int, after: tuple[datetime | None, RowKey] | None = None
     ) -> builtins.list[RecordState]:
+        """The same, those first that are due first; those whose jobs have ended last. It sorts all that there are."""
         moment, (task, key) = after or (_FIRST, _BEGINNING)
         values: dict[str, Any] = {"after_due": moment, "after_task": task, "after_key": key, "limit": limit}
         return self._states(await self._fetch(session, "records_due", **where_values(where), **values))
@@ -74,14 +76,17 @@ class StoredRecords(Noun, ABC):
     async def among(
         self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
     ) -> builtins.list[RecordState]:
+        """The same of these rows of these tasks only, whatever the filter says of tasks."""
         values = where_values(where) | {"tasks": builtins.list(tasks), "keys": builtins.list(keys)}
         return self._states(await self._fetch(session, "records_of", **values))
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
+        """How many records meet a filter. It reads them all."""
         name = "count_failed" if where.states == FAILED else "count_records"
         return [RecordCount(*row) for row in await self._fetch(session, name, **where_values(where))]
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
+        """How much there is to do for each task, counted up to `most`, whatever the number of records."""
         time = self._access.time
         return [
             TaskBacklog(*(*row[:6], time(row[6]), bool(row[7]), time(row[8]), time(row[9])))
@@ -89,9 +94,11 @@ class StoredRecords(Noun, ABC):
         ]
 
     async def asked(self, session: Session, job: UUID) -> bool:
+        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
         return bool((await self._fetch(session, "asked", id=job))[0][0])
 
     async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
+        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
         for found, stands, task, key in await self._fetch(session, "ahead", id=job, now=now):
             return Ahead(self._access.uuid(found), STANDS[stands], task, key)
         return None
@@ -104,26 +111,37 @@ class StoredRecords(Noun, ABC):
         limit: int,
         after: Sequence[Any] | None = None,
     ) -> SourcePiece:
+        """Rows of a table that meet a condition, in the order of their keys; up to `limit` of them are looked at."""
         spelled, known = self._key_text(definition), self._is_known(definition)
         return await matching_rows(session, self._access.dialect, definition, condition, limit, after, spelled, known)
 
     async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
+        """The key of a row as the change feed spells it, from what the driver takes for its columns."""
         text, casts = self._key_text(definition), self._casts(definition)
         return await spelled_key(session, self._access.dialect, definition, key, text, casts)
 
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> builtins.list[RowKey]:
+        """Run rows again, or of these only those whose jobs stand so; those that are. Attempts are counted anew.
+
+        Those that run are run once more when they have ended.
+        """
         async with self._writing() as session:
             return await self._ends.rerun(session, rows, now, states)
 
     async def skip(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
+        """End the pending jobs of rows as skipped; those that were pending."""
         async with self._writing() as session:
             live = [row for row in await self._ends.hold(session, rows) if row[3]]
             ended = await self._end(session, live, JobState.SKIPPED, now) if live else set()
         return [(row[0], row[1]) for row in live if row[2] in ended]
 
     async def delete(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
+        """Forget records; those that are forgotten. Pending jobs are canceled first.
+
+        Of those whose jobs run a cancel is requested, and they stay.
+        """
         async with self._writing() as session:
             held = await self._ends.hold(session, rows)
             live = [row for row in held if row[3]]

@@ -12,9 +12,9 @@ from uuid import UUID
 from penstock.jobs.job import Job
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept
-from penstock.store.contract.changes import Changes
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
+from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.tasks import (
     is_unkeyed,
@@ -27,14 +27,18 @@ from penstock.store.rows.tasks import (
 )
 
 
-class StoredTasks(Noun, ABC):
-    """See `store.contract.Tasks`."""
+class Tasks(Noun, ABC):
+    """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""
 
     def __init__(self, access: Access, changes: Changes) -> None:
         super().__init__(access, "tasks")
         self._changes = changes
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
+        """Make the tasks of a program known: as they were kept before, or as they are kept now if they are new.
+
+        A task of which a higher version was declared stays as it is.
+        """
         known = {row.plan.name: row for row in await self.list()} if plans else {}
         for plan in sorted(plans, key=lambda plan: plan.name):
             new, reconciling = newly(plan, known.get(plan.name))
@@ -50,6 +54,7 @@ class StoredTasks(Noun, ABC):
         return [row for row in await self.list() if row.plan.name in names] if plans else []
 
     async def list(self) -> builtins.list[TaskRow]:
+        """All tasks by name."""
         items, time = self._access.items, self._access.time
         return [
             task_of(row, sorted(items(row[12])), items(row[20]), time(row[13]), time(row[15]), time(row[17]))
@@ -59,6 +64,11 @@ class StoredTasks(Noun, ABC):
     async def plan(
         self, rows: Sequence[RowPlan], move: Move | None, now: datetime, progress: Sequence[Progress] = ()
     ) -> int | None:
+        """Write what is planned, and move the reader on with it; how many jobs there are more.
+
+        With it goes how far looking at the rows of tasks has come. None, and nothing is written, if the reader was
+        lost, or such a task was declared anew meanwhile, or looking at its rows was begun anew.
+        """
         session = await self._access.begin_write()
         try:
             launched = await self._plan(session, rows, now) if rows else 0
@@ -76,20 +86,25 @@ class StoredTasks(Noun, ABC):
         return launched
 
     async def hold(self, task: int, until: datetime) -> None:
+        """Let none of a task's jobs start until a time."""
         await self._run("hold", task=task, until=until)
 
     async def held(self, now: datetime) -> dict[int, datetime | None]:
+        """The tasks of which no jobs start: until when, or None for those that are paused."""
         rows = await self._look("held", now=now)
         return {row[0]: None if row[1] else self._access.time(row[2]) for row in rows}
 
     async def pause(self, name: str, *, paused: bool) -> int | None:
+        """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
         rows = await self._run("pause", name=name, paused=paused)
         return rows[0][0] if rows else None
 
     async def release(self, task: int, now: datetime, limit: int) -> int:
+        """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
         return len(await self._run("release", task=task, now=now, held=HELD, limit=limit))
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
+        """The record of a row; None if there is none."""
         rows = await self._fetch(session, "find", task=task, key=key)
         if not rows:
             return None
@@ -97,39 +112,54 @@ class StoredTasks(Noun, ABC):
         return record_of(rows[0], job, *times)
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
     async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
+        """How many changes the records of rows of one task know of, by key; without a session as they are committed."""
         values: dict[str, Any] = {"task": task, "keys": [*keys]}
         if session is None:
             return {key: number for key, number in await self._look("generations", **values)}  # noqa: C416 - records
         return {key: number for key, number in await self._fetch(session, "generations", **values)}  # noqa: C416
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
+        """Say in a transaction that a running job is done, whatever comes after; False if the lease does not hold it.
+
+        Once that has committed, the job ends as success, also if its worker is lost.
+        """
         query, values = self._queries["mark"], {"id": job.id, "lease": lease, "started_at": job.started_at}
         return await transaction.execute(query.statement, self._access.args(query, values)) == 1
 
     async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
+        """Of jobs that the lease holds, whether that was said; None for those of which a transaction may be saying it.
+
+        SQLite has no such transactions beside others: it waits for its turn, and knows.
+        """
         rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after whoever may be saying it
         return {self._access.uuid(row[0]): None if row[1] is None else bool(row[1]) for row in rows}
 
     async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
+        """Note that attempts of a task have failed; the times of the last ones on all machines."""
         rows = await self._run("failed", task=task, times=[*times], most=most)
         return [self._access.time(time) for row in rows for time in self._access.items(row[0])]
 
     async def open(self, task: int, until: datetime) -> bool:
+        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""
         return bool(await self._run("open", task=task, until=until))
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
+        """What is kept of some rows, by key."""
         rows = await self._fetch(session, "records", task=task, keys=[*keys])
         return {row[0]: Kept(row[1], row[2]) for row in rows}
 
     async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
+        """What is kept of rows after a key, in the order of keys."""
         rows = await self._fetch(session, "slice", task=task, after=after, limit=limit)
         return {key: Kept(after, gone, state, bool(runs), *rest) for key, after, gone, state, runs, *rest in rows}
 
     async def forget(self, now: datetime, limit: int) -> int:
+        """Forget records whose time is over, and their jobs with them, in one bounded step; how many."""
         return int((await self._run("forget", now=now, limit=limit))[0][0])
 
     # ----- steps

@@ -17,7 +17,7 @@ from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Batch, Rotation
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
-from penstock.store.nouns.changes import StoredReaders
+from penstock.store.nouns.changes import Changes
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"
@@ -38,8 +38,8 @@ _BOUNDS = ("seen_end", "seen_open", "last", "batch_end", "batch_open")
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
 
-class PostgresChanges(StoredReaders):
-    """See `store.contract.Changes`."""
+class PostgresChanges(Changes):
+    """See `store.nouns.Changes`."""
 
     async def take(self, name: str, lease: int) -> Position | None:
         ((origin, here),) = await self._run("origin")

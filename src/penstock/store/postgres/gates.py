@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from penstock.jobs.job import Job
 from penstock.pools.gate import Gate, WaitingKey, passage, passed
 from penstock.store.contract.jobs import Room
-from penstock.store.contract.keys import Rates
 from penstock.store.contract.session import Session
 from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.rates import Rates
 from penstock.store.rows.jobs import job_of
 from penstock.store.rows.pools import KEYS_COMPARED, rates_of, turns_of
 

@@ -15,6 +15,7 @@ from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError
 from penstock.store.contract.changes import Source, State
 from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
+from penstock.store.nouns.interests import Interests, by_one_if_refused
 from penstock.store.postgres.access import run
 from penstock.store.postgres.capture import EVENTS, function_name, install, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
@@ -37,7 +38,6 @@ from penstock.store.rows.interests import (
     stored_interest,
 )
 from penstock.store.sql.conditions import ConditionSql
-from penstock.store.sql.interests import StoredInterests, by_one_if_refused
 from penstock.store.sql.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
@@ -55,8 +55,8 @@ _VIRTUAL = " virtual"  # what the view adds to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
-class PostgresInterests(StoredInterests[SchemaLock]):
-    """See `store.contract.changes.Interests`."""
+class PostgresInterests(Interests[SchemaLock]):
+    """See `store.nouns.Interests`."""
 
     def __init__(self, connections: Connections, catalog: PostgresCatalog) -> None:
         self._connections = connections

@@ -14,7 +14,7 @@ from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
 from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
-from penstock.store.nouns.jobs import StoredJobs
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.postgres.access import run
@@ -56,8 +56,8 @@ _TRUNCATE = "truncate penstock.finished_job_{slot}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 
 
-class PostgresJobs(StoredJobs):
-    """See `store.contract.Jobs`."""
+class PostgresJobs(Jobs):
+    """See `store.nouns.Jobs`."""
 
     def __init__(
         self, access: Access, connections: Connections, gates: PostgresGates, heads: Heads, ends: PostgresTaskEnds

@@ -8,18 +8,18 @@ from typing import Any
 
 from penstock.jobs.states import JobState
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.jobs import Jobs
 from penstock.store.contract.records import RowKey
 from penstock.store.contract.session import Row, Session
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.records import StoredRecords
+from penstock.store.nouns.records import Records
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.spelling import key_text
 from penstock.store.postgres.taskends import PostgresTaskEnds
 
 
-class PostgresRecords(StoredRecords):
-    """See `store.contract.Records`."""
+class PostgresRecords(Records):
+    """See `store.nouns.Records`."""
 
     def __init__(self, access: Access, jobs: Jobs, ends: PostgresTaskEnds) -> None:
         super().__init__(access, jobs, ends)

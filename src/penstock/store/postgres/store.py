@@ -10,15 +10,15 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row
-from penstock.store.nouns.crons import StoredCrons
-from penstock.store.nouns.keys import StoredKeys
-from penstock.store.nouns.leases import StoredLeases
-from penstock.store.nouns.locks import StoredLocks
-from penstock.store.nouns.outboxes import StoredOutboxes
-from penstock.store.nouns.pools import StoredPools
-from penstock.store.nouns.programs import StoredPrograms
-from penstock.store.nouns.rates import StoredRates
-from penstock.store.nouns.tokens import StoredTokens
+from penstock.store.nouns.crons import Crons
+from penstock.store.nouns.keys import Keys
+from penstock.store.nouns.leases import Leases
+from penstock.store.nouns.locks import Locks
+from penstock.store.nouns.outboxes import Outboxes
+from penstock.store.nouns.pools import Pools
+from penstock.store.nouns.programs import Programs
+from penstock.store.nouns.rates import Rates
+from penstock.store.nouns.tokens import Tokens
 from penstock.store.postgres.access import PostgresAccess
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.changes import PostgresChanges
@@ -62,22 +62,22 @@ class PostgresStore:
         if config.direct_database:
             self._direct = Connections(Route(config.direct_database, *limits), size=1, **timing)
         access = PostgresAccess(for_services)
-        self.keys = StoredKeys(access)
-        self.rates = StoredRates(access)
+        self.keys = Keys(access)
+        self.rates = Rates(access)
         heads = Heads(clock)
         ends = PostgresTaskEnds(access)
         self.jobs = PostgresJobs(access, for_services, PostgresGates(access, self.rates), heads, ends)
-        self.pools = StoredPools(access, heads.after)
-        self.programs = StoredPrograms(access)
-        self.crons = StoredCrons(access, self.jobs)
-        self.leases = StoredLeases(access, self.jobs)
-        self.tokens = StoredTokens(access, PostgresAccess(self._connections), self.jobs)
-        self.locks = StoredLocks(access, PostgresAccess(self._connections))
+        self.pools = Pools(access, heads.after)
+        self.programs = Programs(access)
+        self.crons = Crons(access, self.jobs)
+        self.leases = Leases(access, self.jobs)
+        self.tokens = Tokens(access, PostgresAccess(self._connections), self.jobs)
+        self.locks = Locks(access, PostgresAccess(self._connections))
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(for_services, self.catalog)
         self.changes = PostgresChanges(access)
         self.tasks = PostgresTasks(access, self.changes, ends, clock)
-        self.outboxes = StoredOutboxes(access)
+        self.outboxes = Outboxes(access)
         self.records = PostgresRecords(access, self.jobs, ends)
         self.signals = PostgresSignals(for_services, self._direct, self._queries)
 

@@ -14,15 +14,15 @@ from asyncpg.pgproto.pgproto import UUID as _UUID  # made six times as fast
 
 from penstock.clock import Clock
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.changes import Changes
 from penstock.store.contract.session import Session
+from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import StoredTasks
+from penstock.store.nouns.tasks import Tasks
 from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one
 
 
-class PostgresTasks(StoredTasks):
-    """See `store.contract.Tasks`."""
+class PostgresTasks(Tasks):
+    """See `store.nouns.Tasks`."""
 
     def __init__(self, access: Access, changes: Changes, ends: PostgresTaskEnds, clock: Clock) -> None:
         super().__init__(access, changes)

@@ -10,11 +10,11 @@ from penstock.changes.change import changes_told
 from penstock.changes.position import Position
 from penstock.store.contract.changes import Batch, Rotation
 from penstock.store.contract.session import OpenTransaction, Row
-from penstock.store.nouns.changes import StoredReaders
+from penstock.store.nouns.changes import Changes
 
 
-class SqliteChanges(StoredReaders):
-    """See `store.contract.Changes`."""
+class SqliteChanges(Changes):
+    """See `store.nouns.Changes`."""
 
     async def read(
         self,

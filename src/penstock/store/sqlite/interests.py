@@ -17,6 +17,7 @@ from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.store.contract.changes import Source, State
 from penstock.store.contract.session import OpenTransaction, Session, Statement
+from penstock.store.nouns.interests import Interests
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.interests import (
     Capture,
@@ -33,7 +34,6 @@ from penstock.store.rows.interests import (
     stored_interest,
 )
 from penstock.store.sql.conditions import ConditionSql
-from penstock.store.sql.interests import StoredInterests
 from penstock.store.sqlite.capture import lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
@@ -43,8 +43,8 @@ _NO_TABLES = {"view": "a view", "virtual": "a virtual table"}
 _TRIAL = "create table penstock_change (changed_at, interests, kinds, key, before, after)"
 
 
-class SqliteInterests(Noun, StoredInterests[Session]):
-    """See `store.contract.changes.Interests`."""
+class SqliteInterests(Noun, Interests[Session]):
+    """See `store.nouns.Interests`."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access, "interests")

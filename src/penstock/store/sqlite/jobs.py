@@ -16,7 +16,7 @@ from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
 from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session
-from penstock.store.nouns.jobs import StoredJobs
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text
@@ -47,8 +47,8 @@ _LARGEST_TOGETHER = 4096  # characters of a result that is sent with those of ot
 _REQUEST_KEPT = timedelta(minutes=1)
 
 
-class SqliteJobs(StoredJobs):
-    """See `store.contract.Jobs`."""
+class SqliteJobs(Jobs):
+    """See `store.nouns.Jobs`."""
 
     def __init__(self, access: Access, write_alone: WriteAlone, gates: SqliteGates, ends: SqliteTaskEnds) -> None:
         super().__init__(access)

@@ -9,17 +9,17 @@ from typing import Any
 
 from penstock.jobs.states import JobState
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.jobs import Jobs
 from penstock.store.contract.records import RowKey
 from penstock.store.contract.session import Row, Session
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.records import Ends, StoredRecords
+from penstock.store.nouns.records import Ends, Records
 from penstock.store.sqlite.capture import is_known, key_text
 from penstock.store.sqlite.tasks import SqliteTasks
 
 
-class SqliteRecords(StoredRecords):
-    """See `store.contract.Records`."""
+class SqliteRecords(Records):
+    """See `store.nouns.Records`."""
 
     def __init__(self, access: Access, jobs: Jobs, ends: Ends, tasks: SqliteTasks) -> None:
         super().__init__(access, jobs, ends)

@@ -13,10 +13,10 @@ from penstock.config import FOR_EVER
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.changes import Changes
 from penstock.store.contract.session import Row, Session
+from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import StoredTasks
+from penstock.store.nouns.tasks import Tasks
 from penstock.store.sqlite.jobrows import time_texts
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.taskends import SqliteTaskEnds
@@ -24,8 +24,8 @@ from penstock.store.sqlite.taskends import SqliteTaskEnds
 _LAST = 2**62  # no row has changed so often
 
 
-class SqliteTasks(StoredTasks):
-    """See `store.contract.Tasks`."""
+class SqliteTasks(Tasks):
+    """See `store.nouns.Tasks`."""
 
     def __init__(self, access: Access, changes: Changes, jobs: SqliteJobs, ends: SqliteTaskEnds, clock: Clock) -> None:
         super().__init__(access, changes)
