@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus
+from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
@@ -91,6 +92,18 @@ class Access(ABC):
     @abstractmethod
     def duration(self, value: Any) -> timedelta:
         """A duration as the driver gives it."""
+
+    @abstractmethod
+    def key_text(self, definition: TableDefinition) -> str:
+        """What spells the key of a row of a user's table, called ``r``, as the change feed does."""
+
+    def known_keys(self, definition: TableDefinition) -> Sequence[str]:  # noqa: ARG002 - of some stores not all have one
+        """What is true of rows, called ``r``, that have a key which can be spelled."""
+        return ()
+
+    def key_casts(self, definition: TableDefinition) -> Sequence[str]:
+        """What gives each value of a key its type."""
+        return [""] * len(definition.key)
 
     @abstractmethod
     def job(self, row: Row) -> Job:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
+from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position, Snapshot
 from penstock.errors import Conflict, CursorInvalid
 from penstock.outbox.backfill import BEFORE_ALL
@@ -14,7 +18,6 @@ from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.outboxes import aside_of, aside_values, outbox_of, plan_values, step_values
 
 
 class Outboxes(Noun):
@@ -27,10 +30,10 @@ class Outboxes(Noun):
         """Make an outbox known: as it was before, or not ready if it is new. A lower version changes nothing."""
         known = await self._list(plan.name)
         if not known:
-            await self._run("add", **plan_values(plan), backfill=backfill, now=now)
+            await self._run("add", **asdict(plan), backfill=backfill, now=now)
             known = await self._list(plan.name)  # which another program may have added just now
         if known[0].plan != plan:  # who finds all as it is takes no lock, and needs no right to write
-            await self._run("declare", **plan_values(plan), now=now)
+            await self._run("declare", **asdict(plan), now=now)
             known = await self._list(plan.name)
         return known[0]
 
@@ -72,7 +75,7 @@ class Outboxes(Noun):
         if session is not None:
             return await self._advance(session, step, now)
         if not step.put and not step.taken and not self._queries["advance"].then:
-            return bool(await self._run("advance", **step_values(step), now=now))
+            return bool(await self._run("advance", **_step_values(step), now=now))
         own = await self._access.begin_write()
         try:
             if not await self._advance(own, step, now):
@@ -192,11 +195,11 @@ class Outboxes(Noun):
     # ----- steps
 
     async def _advance(self, session: Session, step: Step, now: datetime) -> bool:
-        if not await self._fetch(session, "advance", **step_values(step), now=now):
+        if not await self._fetch(session, "advance", **_step_values(step), now=now):
             return False
         if step.taken:
             await self._fetch(session, "take", outbox=step.outbox.id, seqs=[*step.taken])
-        await self._fetch_each(session, "put", [aside_values(one) for one in step.put], outbox=step.outbox.id)
+        await self._fetch_each(session, "put", [_aside_values(one) for one in step.put], outbox=step.outbox.id)
         return True
 
     async def _place(
@@ -235,19 +238,89 @@ class Outboxes(Noun):
         return at
 
     async def _list(self, name: str | None) -> builtins.list[OutboxRow]:
+        return [self._outbox(row) for row in await self._look("list", name=name)]
+
+    def _outbox(self, row: Row) -> OutboxRow:
+        number, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, *state = row
+        ready, paused, backfill, skips, trouble, delivered, delivered_at, rate, meanings, passed, fence = state
         access = self._access
-        return [
-            outbox_of(
-                row,
-                access.duration(row[7]),
-                access.items(row[8]),
-                access.time(row[9]),
-                access.items(row[14]),
-                access.time(row[17]),
-            )
-            for row in await self._look("list", name=name)
-        ]
+        return OutboxRow(
+            id=number,
+            plan=OutboxPlan(name, function, kind, source, spec, version, access.duration(keep_for)),
+            interests=tuple(access.items(interests)),
+            declared_at=access.time(declared_at),
+            epoch=epoch,
+            ready=bool(ready),
+            paused=bool(paused),
+            backfill=backfill,
+            skips=tuple(access.items(skips)),
+            trouble=None if trouble is None else Trouble.parse(trouble),
+            delivered=delivered,
+            delivered_at=access.time(delivered_at),
+            rate=rate,
+            meanings={int(number): said for number, said in json.loads(meanings).items()},
+            passed=frozenset((number, key) for number, key in json.loads(passed)),
+            fence=fence or 0,
+        )
 
     def _asides(self, rows: Sequence[Row]) -> builtins.list[Aside]:
-        time = self._access.time
-        return [aside_of(row, time(row[6]), time(row[10]), time(row[11])) for row in rows]
+        return [self._aside(row) for row in rows]
+
+    def _aside(self, row: Row) -> Aside:
+        seq, interest, kind, row_key, before, after, changed_at, key, state, *known = row
+        attempts, failed_at, retry_at, error, traceback, deaths, used_up, turned = known
+        trouble = None
+        if failed_at is not None:
+            trouble = Trouble(
+                seq=seq,
+                attempts=attempts,
+                since=self._access.time(failed_at),
+                retry_at=self._access.time(retry_at),
+                error=error or "",
+                traceback=traceback,
+                halted=bool(used_up),
+                deaths=deaths,
+            )
+        change = CapturedChange(seq, interest, kind, row_key, before, after, self._access.time(changed_at))
+        return Aside(change, key, state, trouble, bool(turned))
+
+
+def _step_values(step: Step) -> dict[str, Any]:
+    """A step as the values of the query that writes how an outbox stands."""
+    return {
+        "outbox": step.outbox.id,
+        "epoch": step.outbox.epoch,
+        "reader": step.move.reader,
+        "lease": step.move.lease,
+        "before": str(step.move.before),
+        "after": str(step.move.after),
+        "backfill": step.backfill,
+        "trouble": None if step.trouble is None else step.trouble.text(),
+        "delivered": step.delivered,
+        "passed": json.dumps(sorted(step.passed, key=str)) if step.passed else "[]",
+        "skipped": [*step.skipped],
+    }
+
+
+def _aside_values(one: Aside) -> dict[str, Any]:
+    """A message that is put aside as the values of the query that puts it there."""
+    change, trouble = one.change, one.trouble
+    return {
+        "seq": change.seq,
+        "key": one.key,
+        "state": one.state,
+        "interest": change.interest,
+        "kind": change.kind,
+        "row_key": change.key,
+        "before": change.before,
+        "after": change.after,
+        "changed_at": change.changed_at,
+        "attempts": trouble.attempts if trouble else 0,
+        "failed_at": trouble.since if trouble else None,
+        "retry_at": trouble.retry_at if trouble else None,
+        "error": trouble.error if trouble else None,
+        "traceback": trouble.traceback if trouble else None,
+        "deaths": trouble.deaths if trouble else 0,
+        "used_up": trouble.halted if trouble else False,
+        "turned": one.turned,
+    }

@@ -264,10 +264,14 @@ delete from penstock.cancel_request c where c.ctid in (
 );
 
 -- forget: forget records that are held, if there is no job any more, with what is kept of their last ones.
--- SQLite: takes rows as JSON.
+-- SQLite: takes rows as JSON; there is no DELETE in WITH.
+delete from penstock.finished_job where id in (
+    select r.id from json_each(:rows) g join penstock.task_record r on r.task = g.value ->> 0 and r.key = g.value ->> 1
+    where not r.live
+);
 delete from penstock.task_record
 where (task, key) in (select g.value ->> 0, g.value ->> 1 from json_each(:rows) g) and not live
-returning task, key, id;
+returning task, key;
 -- PostgreSQL: takes rows as two arrays, and does both halves.
 with gone as (
     delete from penstock.task_record r using unnest(:tasks::integer[], :keys::text[]) as g (task, key)
@@ -277,10 +281,6 @@ with gone as (
     delete from penstock.finished_job f where f.id = any(array(select id from gone)) and f.slot = -1
 )
 select task, key from gone;
-
--- forget_ends: forget what is kept of jobs that have ended.
--- SQLite: there is no DELETE in WITH.
-delete from penstock.finished_job where id in (select penstock_bytes(value) from json_each(:ids));
 
 -- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
 -- SQLite: whatever has ended is in one table.

@@ -5,26 +5,24 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import Job
+from penstock.jobs.states import JobState
 from penstock.reactive.planning import RowPlan
-from penstock.reactive.reconciling import Kept
-from penstock.store.contract.session import OpenTransaction, Session
+from penstock.reactive.reconciling import Kept, Reconciling
+from penstock.reactive.task import TaskSpec
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.tasks import (
-    is_unkeyed,
-    newly,
-    plan_values,
-    progress_values,
-    record_of,
-    runs_otherwise,
-    task_of,
-)
+from penstock.store.rows.jobs import options_of, options_text
+
+LAST_GENERATION = 2**62  # no row has changed so often
+_REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
 
 
 class Tasks(Noun, ABC):
@@ -47,19 +45,15 @@ class Tasks(Noun, ABC):
             values = {"now": now, "reconciling": None if reconciling is None else reconciling.text()}
             row = known.get(plan.name)
             if row is None:
-                await self._run("add", **plan_values(plan, None), **values)
+                await self._run("add", **_plan_values(plan, None), **values)
                 row = next(one for one in await self.list() if one.plan.name == plan.name)
-            await self._declare(plan, row, plan_values(plan, row.id) | values)
+            await self._declare(plan, row, _plan_values(plan, row.id) | values)
         names = {plan.name for plan in plans}
         return [row for row in await self.list() if row.plan.name in names] if plans else []
 
     async def list(self) -> builtins.list[TaskRow]:
         """All tasks by name."""
-        items, time = self._access.items, self._access.time
-        return [
-            task_of(row, sorted(items(row[12])), items(row[20]), time(row[13]), time(row[15]), time(row[17]))
-            for row in await self._look("list")
-        ]
+        return [self._task(row) for row in await self._look("list")]
 
     async def plan(
         self, rows: Sequence[RowPlan], move: Move | None, now: datetime, progress: Sequence[Progress] = ()
@@ -77,7 +71,7 @@ class Tasks(Noun, ABC):
             ):
                 return None
             for one in progress:
-                values = progress_values(one) | {"declared_at": one.task.declared_at}
+                values = _progress_values(one) | {"declared_at": one.task.declared_at}
                 if not await self._fetch(session, "progress", **values, now=now):
                     return None
             await session.commit()
@@ -105,11 +99,13 @@ class Tasks(Noun, ABC):
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
-        rows = await self._fetch(session, "find", task=task, key=key)
-        if not rows:
-            return None
-        job, *times = self._access.uuid(rows[0][2]), *map(self._access.time, rows[0][8:10])
-        return record_of(rows[0], job, *times)
+        for row in await self._fetch(session, "find", task=task, key=key):
+            _, _, job, generation, live, change, before, after, changed_at, due_at, gone = row
+            times = self._access.time(changed_at), self._access.time(due_at)
+            return RecordRow(
+                task, key, self._access.uuid(job), generation, bool(live), change, before, after, *times, gone
+            )
+        return None
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
         """Filter and watch of a task as they are kept."""
@@ -165,13 +161,109 @@ class Tasks(Noun, ABC):
     # ----- steps
 
     @abstractmethod
+    async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
+        """End the pending jobs of records, given task, key and job; the ids of those that were pending, as stored."""
+
+    @abstractmethod
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         """Write what is planned; how many jobs there are more."""
 
     async def _declare(self, plan: TaskPlan, row: TaskRow, values: dict[str, Any]) -> None:
         async with self._writing() as session:
             await self._fetch(session, "declare", **values)
-            if runs_otherwise(plan, row):
-                await self._fetch(session, "redeclare", task=row.id, unkeyed=is_unkeyed(plan, row))
-        if is_unkeyed(plan, row):  # apart, as planners lock records before tasks
+            if _runs_otherwise(plan, row):
+                await self._fetch(session, "redeclare", task=row.id, unkeyed=_is_unkeyed(plan, row))
+        if _is_unkeyed(plan, row):  # apart, as planners lock records before tasks
             await self._run("unkey", task=row.id)
+
+    def _task(self, row: Row) -> TaskRow:
+        number, name, function, kind, pool, priority, options, resets, history, version, signature, spec, *state = row
+        interests, declared_at, paused, held_until, reconciling, reconciled_at, begun, interest, earlier = state
+        plan = TaskPlan(
+            name=name,
+            function=function,
+            kind=kind,
+            pool=pool,
+            priority=priority,
+            options=replace(options_of(options), task=None),
+            resets=bool(resets),
+            history=history,
+            version=version,
+            signature=signature,
+            spec=TaskSpec.parse(spec),
+        )
+        return TaskRow(
+            id=number,
+            plan=plan,
+            interest=interest,
+            interests=tuple(sorted(self._access.items(interests))),
+            earlier=tuple(self._access.items(earlier)),
+            declared_at=self._access.time(declared_at),
+            paused=bool(paused),
+            held_until=self._access.time(held_until),
+            reconciling=None if reconciling is None else Reconciling.parse(reconciling),
+            reconciled_at=self._access.time(reconciled_at),
+            begun=begun,
+        )
+
+
+def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
+    """A task as the values of the queries that declare it."""
+    return {
+        "name": plan.name,
+        "function": plan.function,
+        "kind": plan.kind,
+        "pool": plan.pool,
+        "priority": plan.priority,
+        "options": options_text(replace(plan.options, task=number)) or "",
+        "resets": plan.resets,
+        "history": plan.history,
+        "version": plan.version,
+        "signature": plan.signature,
+        "spec": plan.spec.text(),
+    }
+
+
+def _progress_values(progress: Progress) -> dict[str, Any]:
+    """How far looking at the rows of a task has come, as values of the query that writes it."""
+    task, reconciling = progress.task, progress.reconciling
+    return {
+        "task": task.id,
+        "version": task.plan.version,
+        "signature": task.plan.signature,
+        "begun": task.begun,
+        "begins": int(progress.begins),
+        "reconciling": None if reconciling is None else reconciling.text(),
+    }
+
+
+def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | None]:
+    """Whether a declaration says anything new of a task, and which of its rows are to be looked at for that."""
+    if known is None:
+        return True, Reconciling()
+    if known.plan.version > plan.version or known.plan == plan:
+        return False, None
+    reprocess = plan.on_version_change if plan.version > known.plan.version else "none"
+    rekeyed = _is_unkeyed(plan, known) and plan.spec.partition is not None
+    if reprocess == "none" and not (plan.reconciles and (rekeyed or known.plan.signature != plan.signature)):
+        return True, None
+    again = known.reconciling or Reconciling(part="records")
+    return True, replace(
+        again.begun(),
+        part="rows" if plan.reconciles else again.part,
+        version=again.version if reprocess == "none" else plan.version,
+        reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index),
+        retimes=again.retimes or rekeyed or plan.spec.run_at != known.plan.spec.run_at,
+    )
+
+
+def _runs_otherwise(plan: TaskPlan, known: TaskRow) -> bool:
+    """Whether pending jobs of a task are to run otherwise than they were made to."""
+    if _is_unkeyed(plan, known):
+        return True
+    return any(getattr(plan, name) != getattr(known.plan, name) for name in ("function", "kind", "pool", "priority"))
+
+
+def _is_unkeyed(plan: TaskPlan, known: TaskRow) -> bool:
+    """Whether the keys that rows have for the gate are of another column."""
+    return plan.spec.partition != known.plan.spec.partition

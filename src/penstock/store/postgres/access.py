@@ -10,12 +10,14 @@ from uuid import UUID
 import asyncpg
 
 from penstock.jobs.job import Job, JobStatus
+from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.session import BEGIN_INTERNAL, BEGIN_READ, begin
+from penstock.store.postgres.spelling import key_text
 from penstock.store.rows.jobs import job_of, status_of
 from penstock.store.sql.queries import Query
 
@@ -64,6 +66,12 @@ class PostgresAccess(Access):
     def duration(self, value: Any) -> timedelta:
         found: timedelta = value
         return found
+
+    def key_text(self, definition: TableDefinition) -> str:
+        return key_text("r", {column.name: POSTGRES.types[column.kind] for column in definition.key_columns})
+
+    def key_casts(self, definition: TableDefinition) -> Sequence[str]:
+        return [f"::{POSTGRES.types[column.kind]}" for column in definition.key_columns]
 
     def job(self, row: Row) -> Job:
         return job_of(row)

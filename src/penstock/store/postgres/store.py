@@ -18,6 +18,7 @@ from penstock.store.nouns.outboxes import Outboxes
 from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
+from penstock.store.nouns.records import Records
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.postgres.access import PostgresAccess
 from penstock.store.postgres.catalog import PostgresCatalog
@@ -29,7 +30,6 @@ from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.interests import PostgresInterests
 from penstock.store.postgres.jobs import PostgresJobs
-from penstock.store.postgres.records import PostgresRecords
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
@@ -78,7 +78,7 @@ class PostgresStore:
         self.changes = PostgresChanges(access)
         self.tasks = PostgresTasks(access, self.changes, ends, clock)
         self.outboxes = Outboxes(access)
-        self.records = PostgresRecords(access, self.jobs, ends)
+        self.records = Records(access, self.jobs, self.tasks, ends)
         self.signals = PostgresSignals(for_services, self._direct, self._queries)
 
     async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database

@@ -22,6 +22,7 @@ from penstock.store.nouns.outboxes import Outboxes
 from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
+from penstock.store.nouns.records import Records
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
@@ -37,7 +38,6 @@ from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.leases import SqliteLeases
 from penstock.store.sqlite.readers import Readers
-from penstock.store.sqlite.records import SqliteRecords
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.taskends import SqliteTaskEnds
@@ -79,7 +79,7 @@ class SqliteStore:
         self.changes = SqliteChanges(access)
         self.tasks = SqliteTasks(access, self.changes, self.jobs, ends, clock)
         self.outboxes = Outboxes(access)
-        self.records = SqliteRecords(access, self.jobs, ends, self.tasks)
+        self.records = Records(access, self.jobs, self.tasks, ends)
         self.leases = SqliteLeases(access, self.jobs, Extensions(path), clock)
         self.tokens = Tokens(access, calls, self.jobs)
         self.locks = Locks(access, calls)
