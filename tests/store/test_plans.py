@@ -17,6 +17,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.open import make_store
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.push.migrate import push
@@ -98,7 +99,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     ),
     "prune": ({"now": NOW + timedelta(days=400), "limit": 10}, {"finished_job": {"finished_job_expires_at", "key"}}),
     "list": (
-        {**dict.fromkeys(FILTER), "limit": 10, "now": NOW},
+        {**dict.fromkeys(FILTER), "below": ABOVE_ALL, "limit": 10, "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
     ),
 }

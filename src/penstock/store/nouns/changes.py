@@ -19,7 +19,7 @@ class Changes(Noun, ABC):
     """
 
     def __init__(self, access: Access) -> None:
-        super().__init__(access, "changes")
+        super().__init__(access, "changes", "feed")
 
     async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
         """Add a reader at a position, or where the feed ends now; False if there is one of this name."""

@@ -44,7 +44,7 @@ class Jobs(Noun, ABC):
 
     async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first."""
-        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now)
+        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now, below=ABOVE_ALL)
         return [self._access.status(row) for row in rows]
 
     async def matching(

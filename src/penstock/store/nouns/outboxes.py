@@ -24,7 +24,7 @@ class Outboxes(Noun):
     """Outboxes at rest: how their delivery stands, and the messages that are put aside."""
 
     def __init__(self, access: Access) -> None:
-        super().__init__(access, "outboxes")
+        super().__init__(access, "outboxes", "feed")
 
     async def declare(self, plan: OutboxPlan, backfill: str | None, now: datetime) -> OutboxRow:
         """Make an outbox known: as it was before, or not ready if it is new. A lower version changes nothing."""

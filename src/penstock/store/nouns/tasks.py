@@ -29,7 +29,7 @@ class Tasks(Noun, ABC):
     """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""
 
     def __init__(self, access: Access, changes: Changes) -> None:
-        super().__init__(access, "tasks")
+        super().__init__(access, "moves", "tasks")
         self._changes = changes
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
