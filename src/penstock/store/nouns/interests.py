@@ -11,29 +11,45 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError, PenstockError
 from penstock.store.contract.changes import InterestRow, Source, State
-from penstock.store.contract.session import OpenTransaction
+from penstock.store.contract.session import OpenTransaction, Row
+from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.interests import (
     Identity,
     Rebuild,
     Stored,
     StoredInterest,
     by_capture,
+    by_identity,
     identity_of,
     namesakes,
     replaced,
+    stored_interest,
 )
 from penstock.store.sql.conditions import ConditionSql
 
 Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite, the schema lock on PostgreSQL
 
 
-class Interests(ABC, Generic[Right]):
+class Interests(Noun, ABC, Generic[Right]):
     """Interests at rest, and the triggers that capture what they want."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "interests")
+
+    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
+        stored, numbers = await self._stored(), builtins.list[int]()
+        for one in interests:
+            while (found := stored.get(identity_of(one))) is None:  # another release may have replaced it already
+                await self._add(None, one, now)
+                stored = await self._stored()
+            numbers.append(found.id)
+        return numbers
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
         """Refuse what `declare` would refuse, without changing anything; what is in order takes no lock.
@@ -80,7 +96,7 @@ class Interests(ABC, Generic[Right]):
         if not replaced(interests, numbers, stored) and all(self._is_current(one, stored) for one in interests):
             return frozenset()
         async with self._changing() as right:
-            missing = replaced(interests, numbers, await self._stored(right))
+            missing = replaced(interests, numbers, await self._stored(self._within(right)))
             left = [one for one, number in zip(interests, numbers, strict=True) if number not in missing]
             await self._declare(right, left, now, drop_namesakes=True)
         return missing
@@ -100,7 +116,7 @@ class Interests(ABC, Generic[Right]):
         if all(identity_of(one) in declared and self._is_current(one, stored) for one in interests):
             return
         async with self._changing() as right:
-            declared = await self._declared(interests, right)
+            declared = await self._declared(interests, self._within(right))
             left = [one for one in interests if identity_of(one) in declared]
             stored = await self._declare(right, left, now, drop_namesakes=True)
             stale = [stored.get(identity_of(one)) for one in interests if identity_of(one) not in declared]
@@ -115,7 +131,7 @@ class Interests(ABC, Generic[Right]):
         """
         if ids:
             async with self._changing() as right:
-                stored = (await self._stored(right)).values()
+                stored = (await self._stored(self._within(right))).values()
                 await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
 
     async def list(self) -> builtins.list[InterestRow]:
@@ -123,66 +139,116 @@ class Interests(ABC, Generic[Right]):
         stored = (await self._stored()).values()
         return [InterestRow(one.id, one.interest, self._state(one), one.declared_at) for one in stored]
 
+    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
+        """Those of some tables of which each change counts, as a transaction sees it.
+
+        Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
+        """
+        names = {self._name(table): table for table in tables}
+        return frozenset(names[row[0]] for row in await self._ask(session, "each_of", tables=[*names]))
+
+    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
+        """How the rows are read that an interest is about; None if there is no such interest, or no such table.
+
+        Args:
+            number: Its number.
+            only: Which of its rows, with the columns that are told as they were. These rows are kept from being changed
+                until the transaction ends in which they are read.
+        """
+        one = next((one for one in (await self._stored()).values() if one.id == number), None)
+        if one is None or one.found is None:
+            return None
+        interest = one.interest if only is None else one.interest.narrowed(only.sql, only.columns)
+        return self._source(interest, one, held=only is not None)
+
     # ----- steps
+
+    async def _stored(self, session: OpenTransaction | None = None) -> Stored:
+        """All interests, as a transaction sees them, or now."""
+        rows = await self._ask(session, "list")
+        return by_identity(stored_interest(row, self._access.time(row[2])) for row in rows)
+
+    async def _declared(self, interests: Sequence[Interest], session: OpenTransaction | None = None) -> set[Identity]:
+        """What the tasks of these interests are declared with now."""
+        rows = await self._ask(session, "declared", names=[one.name for one in interests])
+        return {(row[0], row[1]) for row in rows}
+
+    async def _add(self, session: OpenTransaction | None, interest: Interest, now: datetime) -> builtins.list[int]:
+        """Give an interest a number, in a transaction or in one of its own."""
+        values = self._added(interest, now)
+        rows = await (self._run("add", **values) if session is None else self._fetch(session, "add", **values))
+        return [row[0] for row in rows]
+
+    def _added(self, interest: Interest, now: datetime) -> dict[str, Any]:
+        source = self._name(interest.table)
+        return {"name": interest.name, "digest": interest.digest, "source": source, "spec": interest.text(), "now": now}
+
+    async def _take_back(self, session: OpenTransaction | None, added: Sequence[int]) -> None:
+        """Remove interests that could not be captured, if no transaction does."""
+        for id_ in () if session else added:
+            await self._run("remove", id=id_)
+
+    async def _ask(self, session: OpenTransaction | None, query_name: str, /, **values: Any) -> Sequence[Row]:
+        return await (
+            self._look(query_name, **values) if session is None else self._fetch(session, query_name, **values)
+        )
+
+    def _name(self, table: str) -> str:
+        """The name of a table as it is kept: where there are schemas, as SQL."""
+        dialect = self._access.dialect
+        return dialect.table(table) if dialect.schemas else table
 
     async def _declare(
         self, right: Right, interests: Sequence[Interest], now: datetime, *, drop_namesakes: bool = False
     ) -> Stored:
         """Have interests captured, a group that shares triggers at a time; all interests as they are stored then."""
-        declared = await self._declared(interests, right)
+        declared = await self._declared(interests, self._within(right))
         for group in by_capture(interests):
             declare = partial(self._declare_group, right, now, declared, drop_namesakes)
             await by_one_if_refused(group, declare)
-        return await self._stored(right)
+        return await self._stored(self._within(right))
 
     async def _declare_group(
         self, right: Right, now: datetime, declared: set[Identity], drop_namesakes: bool, group: Sequence[Interest]
     ) -> None:
-        stored, added = await self._stored(right), builtins.list[int]()
+        stored, added = await self._stored(self._within(right)), builtins.list[int]()
         for one in group:
             if identity_of(one) not in stored:
-                added += await self._add(right, one, now)
-        stored = await self._stored(right) if added else stored
+                added += await self._add(self._within(right), one, now)
+        stored = await self._stored(self._within(right)) if added else stored
         asked = [one for one in (stored[identity_of(each)] for each in group) if self._state(one) != "ok"]
         dropped = [other for one in group for other in namesakes(one, stored)] if drop_namesakes else []
         try:
             if asked or dropped:
                 await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
         except PenstockError:
-            await self._take_back(right, added)
+            await self._take_back(self._within(right), added)
             raise
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:
         for one in dropped:
-            await self._rebuild(right, Rebuild(await self._stored(right), dropped=[one]))
+            await self._rebuild(right, Rebuild(await self._stored(self._within(right)), dropped=[one]))
 
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
         return self._state(stored.get(identity_of(interest))) == "ok" and not namesakes(interest, stored)
 
     # ----- what each store does
 
+    def _within(self, right: Right | None) -> OpenTransaction | None:  # noqa: ARG002 - a lock is no transaction
+        """The transaction that is the right to make triggers, if it is one."""
+        return None
+
+    @abstractmethod
+    def _source(self, interest: Interest, one: StoredInterest, *, held: bool) -> Source:
+        """How the rows of an interest are read; `held`, so that they are not changed before the transaction ends."""
+
     @abstractmethod
     def _changing(self) -> AbstractAsyncContextManager[Right]:
         """The right to make triggers, for a block."""
 
     @abstractmethod
-    async def _stored(self, right: Right | None = None) -> Stored:
-        """All interests."""
-
-    @abstractmethod
-    async def _declared(self, interests: Sequence[Interest], right: Right | None = None) -> set[Identity]:
-        """What the tasks of these interests are declared with now."""
-
-    @abstractmethod
     def _state(self, one: StoredInterest | None) -> State:
         """Whether an interest is captured as it was declared."""
-
-    @abstractmethod
-    async def _add(self, right: Right, interest: Interest, now: datetime) -> builtins.list[int]:
-        """Give an interest a number."""
-
-    async def _take_back(self, right: Right, added: Sequence[int]) -> None:
-        """Remove interests that could not be captured, if no transaction does."""
 
     @abstractmethod
     async def _rebuild(self, right: Right, rebuild: Rebuild) -> None:
@@ -195,33 +261,12 @@ class Interests(ABC, Generic[Right]):
     # ----- what each store does
 
     @abstractmethod
-    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
-
-    @abstractmethod
     async def mend(self, id_: int) -> bool:
         """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
 
         Raises:
             DeclarationError: It does not fit the table any more.
             DatabaseBusy: Others hold locks on the table.
-        """
-
-    @abstractmethod
-    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        """Those of some tables of which each change counts, as a transaction sees it.
-
-        Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
-        """
-
-    @abstractmethod
-    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        """How the rows are read that an interest is about; None if there is no such interest, or no such table.
-
-        Args:
-            number: Its number.
-            only: Which of its rows, with the columns that are told as they were. These rows are kept from being changed
-                until the transaction ends in which they are read.
         """
 
 

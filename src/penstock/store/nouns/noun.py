@@ -132,6 +132,9 @@ class Noun:
     def _writing(self) -> AbstractAsyncContextManager[Session]:
         return writing(self._access.begin_write)
 
+    def _kept_if_committed(self) -> AbstractAsyncContextManager[Session]:
+        return reading(self._access.begin_write)
+
     async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await self._access.fetch(session, self._queries[query_name], values)
 

@@ -76,13 +76,10 @@ class Outboxes(Noun):
             return await self._advance(session, step, now)
         if not step.put and not step.taken and not self._queries["advance"].then:
             return bool(await self._run("advance", **_step_values(step), now=now))
-        own = await self._access.begin_write()
-        try:
+        async with self._kept_if_committed() as own:
             if not await self._advance(own, step, now):
                 return False
             await own.commit()
-        finally:
-            await own.rollback()
         return True
 
     async def waiting(self, outbox: int, limit: int) -> builtins.list[Aside]:

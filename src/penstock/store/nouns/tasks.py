@@ -63,8 +63,7 @@ class Tasks(Noun, ABC):
         With it goes how far looking at the rows of tasks has come. None, and nothing is written, if the reader was
         lost, or such a task was declared anew meanwhile, or looking at its rows was begun anew.
         """
-        session = await self._access.begin_write()
-        try:
+        async with self._kept_if_committed() as session:
             launched = await self._plan(session, rows, now) if rows else 0
             if move is not None and not await self._changes.move(
                 session, move.reader, move.lease, move.before, move.after, now
@@ -75,8 +74,6 @@ class Tasks(Noun, ABC):
                 if not await self._fetch(session, "progress", **values, now=now):
                     return None
             await session.commit()
-        finally:
-            await session.rollback()
         return launched
 
     async def hold(self, task: int, until: datetime) -> None:

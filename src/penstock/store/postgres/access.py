@@ -11,7 +11,7 @@ import asyncpg
 
 from penstock.jobs.job import Job, JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session, writing
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
@@ -114,13 +114,8 @@ async def run(
 
 async def _run_pooled(connections: Connections, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
     """The same through a pooler, where settings hold within a transaction only."""
-    session = await begin(connections, BEGIN_INTERNAL)
-    try:
-        rows = await session.fetch(query.statement, query.args(values))
-        await session.commit()
-    finally:
-        await session.rollback()
-    return rows
+    async with writing(lambda: begin(connections, BEGIN_INTERNAL)) as session:
+        return await session.fetch(query.statement, query.args(values))
 
 
 def _lists(rows: Sequence[Values], values: Values) -> Values:

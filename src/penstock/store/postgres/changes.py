@@ -120,28 +120,22 @@ class PostgresChanges(Changes):
 
         Once its lock is held, no open transaction has written there, and none can until it is truncated.
         """
-        session = await self._access.begin_write()
         try:
-            await session.execute(_IMPATIENT)
-            await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
-            (held,) = await self._fetch(session, "lock_room")
-            if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
-                return False
-            await session.execute(Statement(_TRUNCATE.format(slot=slot)))
-            await session.commit()
+            async with self._writing() as session:
+                await session.execute(_IMPATIENT)
+                await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
+                (held,) = await self._fetch(session, "lock_room")
+                if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
+                    return False
+                await session.execute(Statement(_TRUNCATE.format(slot=slot)))
         except (DatabaseBusy, Conflict):  # somebody uses it, or waits for this transaction while this one waits
             return False
-        finally:
-            await session.rollback()
         return True
 
     async def _is_kept(self, slot: int) -> bool:
         """The same as `_is_young`, without a lock."""
-        session = await self._access.begin_write()
-        try:
+        async with self._kept_if_committed() as session:
             return await self._is_young(session, slot)
-        finally:
-            await session.rollback()
 
     async def _is_young(self, session: Session, slot: int) -> bool:
         """Whether a slot holds changes that outboxes keep to send them again, by the clock of the database."""

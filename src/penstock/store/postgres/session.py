@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any
 
@@ -51,16 +50,6 @@ async def begin(connections: Connections, how: str, queue: int | None = None) ->
                 raise
         else:
             return session
-
-
-@asynccontextmanager
-async def internal_transaction(connections: Connections) -> AsyncIterator[PostgresSession]:
-    """A transaction of penstock's own for a block, which commits it; otherwise it is undone."""
-    session = await begin(connections, BEGIN_INTERNAL)
-    try:
-        yield session
-    finally:
-        await session.rollback()
 
 
 def _lock(queue: int) -> str:

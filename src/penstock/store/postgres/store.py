@@ -9,7 +9,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row, reading
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.keys import Keys
 from penstock.store.nouns.leases import Leases
@@ -74,7 +74,7 @@ class PostgresStore:
         self.tokens = Tokens(access, PostgresAccess(self._connections), self.jobs)
         self.locks = Locks(access, PostgresAccess(self._connections))
         self.catalog = PostgresCatalog(self._connections, self._direct)
-        self.interests = PostgresInterests(for_services, self.catalog)
+        self.interests = PostgresInterests(access, self.catalog)
         self.changes = PostgresChanges(access)
         self.tasks = PostgresTasks(access, self.changes, ends, clock)
         self.outboxes = Outboxes(access)
@@ -128,13 +128,13 @@ class PostgresStore:
     async def begin_write(self, queue: int | None = None) -> PostgresSession:
         return await begin(self._connections, BEGIN_WRITE, queue)
 
+    async def _begin_service_read(self) -> PostgresSession:
+        return await begin(self._for_services, BEGIN_READ)
+
     async def ping(self) -> None:
         """Raise unless the database answers; calls may hold all connections that are for them."""
-        session = await begin(self._for_services, BEGIN_READ)
-        try:
+        async with reading(self._begin_service_read) as session:
             await session.fetch(self._queries["ping"].statement)
-        finally:
-            await session.rollback()
 
     async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Set the clock by the database's, to within the time of a round trip, so that all machines agree."""
@@ -143,11 +143,8 @@ class PostgresStore:
         if transaction is not None:
             await self._set_clock(self._clock, transaction)
             return
-        session = await begin(self._for_services, BEGIN_READ)
-        try:
+        async with reading(self._begin_service_read) as session:
             await self._set_clock(self._clock, session)
-        finally:
-            await session.rollback()
 
     async def _set_clock(self, clock: SystemClock, transaction: OpenTransaction) -> None:
         before = datetime_of(clock)

@@ -14,7 +14,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Statement, not_open
+from penstock.store.contract.session import OpenTransaction, Statement, not_open, reading
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.keys import Keys
 from penstock.store.nouns.locks import Locks
@@ -142,11 +142,8 @@ class SqliteStore:
         """Nothing to do: all processes are on one machine."""
 
     async def ping(self) -> None:
-        session = await self._begin_service_read()
-        try:
+        async with reading(self._begin_service_read) as session:
             await session.fetch(self._queries["ping"].statement)
-        finally:
-            await session.rollback()
 
     def check_definition(self, definition: TableDefinition) -> None:
         if "." in definition.name:
