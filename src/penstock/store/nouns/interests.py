@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError, PenstockError
 from penstock.store.contract.changes import InterestRow, Source, State
-from penstock.store.contract.session import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.interests import (
     Identity,
@@ -187,11 +187,6 @@ class Interests(Noun, ABC, Generic[Right]):
         """Remove interests that could not be captured, if no transaction does."""
         for id_ in () if session else added:
             await self._run("remove", id=id_)
-
-    async def _ask(self, session: OpenTransaction | None, query_name: str, /, **values: Any) -> Sequence[Row]:
-        return await (
-            self._look(query_name, **values) if session is None else self._fetch(session, query_name, **values)
-        )
 
     def _name(self, table: str) -> str:
         """The name of a table as it is kept: where there are schemas, as SQL."""

@@ -146,6 +146,11 @@ class Noun:
     async def _look(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await self._access.look(self._queries[query_name], values)
 
+    async def _ask(self, session: OpenTransaction | None, query_name: str, /, **values: Any) -> Sequence[Row]:
+        return await (
+            self._look(query_name, **values) if session is None else self._fetch(session, query_name, **values)
+        )
+
     async def _run(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await self._access.run(self._queries[query_name], values)
 

@@ -111,18 +111,15 @@ class Tasks(Noun, ABC):
 
     async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
         """How many changes the records of rows of one task know of, by key; without a session as they are committed."""
-        values: dict[str, Any] = {"task": task, "keys": [*keys]}
-        if session is None:
-            return {key: number for key, number in await self._look("generations", **values)}  # noqa: C416 - records
-        return {key: number for key, number in await self._fetch(session, "generations", **values)}  # noqa: C416
+        rows = await self._ask(session, "generations", task=task, keys=[*keys])
+        return {key: number for key, number in rows}  # noqa: C416 - records
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
         """Say in a transaction that a running job is done, whatever comes after; False if the lease does not hold it.
 
         Once that has committed, the job ends as success, also if its worker is lost.
         """
-        query, values = self._queries["mark"], {"id": job.id, "lease": lease, "started_at": job.started_at}
-        return await transaction.execute(query.statement, self._access.args(query, values)) == 1
+        return await self._execute(transaction, "mark", id=job.id, lease=lease, started_at=job.started_at) == 1
 
     async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
         """Of jobs that the lease holds, whether that was said; None for those of which a transaction may be saying it.

@@ -58,7 +58,7 @@ class PostgresChanges(Changes):
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
-            rows = await self._in(session, "go_on", {**position.bounds(), **asked, "limit": limit})
+            rows = await self._ask(session, "go_on", **position.bounds(), **asked, limit=limit)
             room, changes = limit - len(rows), changes_told(rows, interests)
             position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
@@ -97,7 +97,7 @@ class PostgresChanges(Changes):
     async def _begin(self, session: OpenTransaction | None, values: dict[str, Any]) -> Sequence[Row]:
         """The first changes of a new batch, however large it is."""
         try:
-            return await self._in(session, "begin", values)
+            return await self._ask(session, "begin", **values)
         except DatabaseBusy as error:
             if session is not None or not error.facts.get("slow"):
                 raise
@@ -179,9 +179,3 @@ class PostgresChanges(Changes):
             await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))
         await self._fetch(session, "settle_numbers", high=high)
         await self._fetch(session, "settle_in")
-
-    async def _in(self, session: OpenTransaction | None, query_name: str, values: dict[str, Any]) -> Sequence[Row]:
-        """Run a query in a transaction, or in one of its own."""
-        if session is None:
-            return await self._run(query_name, **values)
-        return await self._fetch(session, query_name, **values)

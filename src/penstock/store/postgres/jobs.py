@@ -24,7 +24,7 @@ from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import PostgresSession
-from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.postgres.taskends import PostgresTaskEnds, or_none
 from penstock.store.rows.jobs import (
     attempt_text,
     attempts_text,
@@ -73,8 +73,7 @@ class PostgresJobs(Jobs):
         if len(jobs) >= COPY_FROM and isinstance(session, PostgresSession):
             await copy(session, jobs, now)
             return
-        query = self._queries["enqueue"]
-        await session.execute(query.statement, query.args(arrays(jobs, now)))
+        await self._execute(session, "enqueue", **arrays(jobs, now))
 
     async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
         left, copies = iter(jobs), isinstance(session, PostgresSession)
@@ -173,14 +172,12 @@ class PostgresJobs(Jobs):
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
         slot = expired_slot(now)
-        count_slot, query = self._queries["count_slot"], self._queries["prune"]
         async with self._writing() as session:
-            rows = await session.fetch(count_slot.statement, count_slot.args({"slot": slot, "most": limit}))
-            count: int = rows[0][0]
+            count: int = (await self._fetch(session, "count_slot", slot=slot, most=limit))[0][0]
             if count:
                 await session.execute(_IMPATIENT)
                 await session.execute(Statement(_TRUNCATE.format(slot=slot)))
-            count += await session.execute(query.statement, query.args({"now": now, "limit": limit}))
+            count += await self._execute(session, "prune", now=now, limit=limit)
         return count
 
     async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -274,9 +271,4 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "failed_attempts": [attempt_text(item.failed) for item in settlements],
         "keep_turns": [item.keeps_turn or None for item in settlements],
     }
-    # unnest takes NULL for an array of nulls, which mostly costs nothing to send.
-    return {name: None if _is_all_null(values) else values for name, values in arrays.items()}
-
-
-def _is_all_null(values: list[Any]) -> bool:
-    return values.count(None) == len(values)
+    return {name: or_none(values) for name, values in arrays.items()}

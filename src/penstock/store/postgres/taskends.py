@@ -65,3 +65,8 @@ class PostgresTaskEnds(TaskEnds):
 def if_alike_one(values: Sequence[Any]) -> Sequence[Any]:
     """Values of which none is None, or the first if all equal it: asyncpg takes its time with each of an array."""
     return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def or_none(values: list[Any]) -> list[Any] | None:
+    """Values, if there are any: unnest takes NULL for an array of nulls, which costs nothing to send."""
+    return None if values.count(None) == len(values) else values

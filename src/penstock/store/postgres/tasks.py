@@ -21,7 +21,7 @@ from penstock.store.contract.session import Row, Session
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access
 from penstock.store.nouns.tasks import LAST_GENERATION, Tasks
-from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one
+from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one, or_none
 from penstock.store.rows.jobs import LONG_SLOT
 
 
@@ -74,19 +74,14 @@ class PostgresTasks(Tasks):
             "ids": [_UUID(self._clock.uuid7().to_bytes(16)) for _ in plans],
             "runs": if_alike_one([plan.runs for plan in plans]),
             "changes": if_alike_one([plan.change for plan in plans]),
-            "befores": _or_none([plan.before for plan in plans]),
+            "befores": or_none([plan.before for plan in plans]),
             "afters": [plan.after for plan in plans],
-            "partitions": _or_none([plan.partition for plan in plans]),
+            "partitions": or_none([plan.partition for plan in plans]),
             "places": [plan.place for plan in plans],
             "changed_ats": if_alike_one([plan.changed_at for plan in plans]),
             "due_ats": if_alike_one([plan.due_at for plan in plans]),
-            "latest_ats": _or_none([plan.latest_at for plan in plans]),
-            "gones": _or_none([plan.gone for plan in plans]),
-            "forget_ats": _or_none([plan.forgets_at for plan in plans]),
+            "latest_ats": or_none([plan.latest_at for plan in plans]),
+            "gones": or_none([plan.gone for plan in plans]),
+            "forget_ats": or_none([plan.forgets_at for plan in plans]),
             "for_versions": if_alike_one([plan.version for plan in plans]),
         }
-
-
-def _or_none(values: list[Any]) -> list[Any] | None:
-    """Values, if there are any: unnest takes NULL for an array of nulls, which costs nothing to send."""
-    return None if values.count(None) == len(values) else values

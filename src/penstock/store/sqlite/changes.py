@@ -44,10 +44,7 @@ class SqliteChanges(Changes):
             return Rotation(kept=int(unread))
         async with self._writing() as session:
             high, unread = await self._passed(session)  # a reader may have been put further back meanwhile
-            query = self._queries["clear"]
-            emptied = await session.execute(
-                query.statement, self._access.args(query, {"high": high, "limit": limit, "kept": kept})
-            )
+            emptied = await self._execute(session, "clear", high=high, limit=limit, kept=kept)
         return Rotation(emptied, kept=int(unread))
 
     async def oldest_transaction(self) -> timedelta | None:

@@ -11,14 +11,11 @@ create index finished_job_long_failed on penstock.finished_job_long ((options::j
 -- Queues of mutations that conflict; nobody writes or reads these tables. A mutation locks one of them before its
 -- snapshot, and thus runs after those that locked it earlier. A lock of the first one is a lock of all.
 create table penstock.mutation_queue ();
-create table penstock.mutation_queue_1 () inherits (penstock.mutation_queue);
-create table penstock.mutation_queue_2 () inherits (penstock.mutation_queue);
-create table penstock.mutation_queue_3 () inherits (penstock.mutation_queue);
-create table penstock.mutation_queue_4 () inherits (penstock.mutation_queue);
-create table penstock.mutation_queue_5 () inherits (penstock.mutation_queue);
-create table penstock.mutation_queue_6 () inherits (penstock.mutation_queue);
-create table penstock.mutation_queue_7 () inherits (penstock.mutation_queue);
-create table penstock.mutation_queue_8 () inherits (penstock.mutation_queue);
+do $$ begin
+    for queue in 1..8 loop
+        execute format('create table penstock.mutation_queue_%s () inherits (penstock.mutation_queue)', queue);
+    end loop;
+end $$;
 
 -- The arguments of a job of a task, and its rank as jobs/order.py says (in microseconds; 252460800000000 is NO_AGEING).
 -- Part of the statements that make such jobs.
