@@ -89,7 +89,7 @@ class Jobs(Noun, ABC):
 
         Those that wait for their on_complete come first. Of the others each comes from the pool that then runs the
         least, of equals from the one named first, and of a pool the most urgent and oldest comes first. Those that
-        pass a gate come last, as `pools.turns` decides.
+        pass a gate come last, as `pools.gate` decides.
         """
 
     @abstractmethod

@@ -124,7 +124,8 @@ class PostgresJobs(Jobs):
         """Start jobs that wait at the gates of these pools; `opened` learns after which time more may start."""
         taken: list[Job] = []
         for room in rooms:
-            jobs, opened[room.pool] = await self._gates.open(lease, room, now)
+            async with self._writing() as session:
+                jobs, opened[room.pool] = await self._gates.open(session, lease, room, now)
             rooms.took(len(jobs))
             taken += jobs
         return taken

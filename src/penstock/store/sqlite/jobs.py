@@ -24,7 +24,6 @@ from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.jobrows import (
     CANCELED,
-    CLAIMED,
     READY,
     RECALLED,
     RETRIED,
@@ -246,9 +245,9 @@ class SqliteJobs(Jobs):
     ) -> builtins.list[Job]:
         jobs: list[Job] = []
         for room in rooms:
-            rows, opened[room.pool] = await self._gates.open(session, lease, room, now)
-            rooms.took(len(rows))
-            jobs += await self._start_gated(session, lease, rows, now)
+            started, opened[room.pool] = await self._gates.open(session, lease, room, now)
+            rooms.took(len(started))
+            jobs += started
         return jobs
 
     async def _put_under_lease(self, session: Session, lease: int, rows: Sequence[Row], now: datetime) -> None:
@@ -257,18 +256,6 @@ class SqliteJobs(Jobs):
             values = {"lease": lease, "seqs": seqs, "started_at": encode_datetime(now)}
             await self._write(session, "start", values)
             await self._write(session, "started", values)
-
-    async def _start_gated(
-        self, session: Session, lease: int, rows: Sequence[Row], now: datetime
-    ) -> builtins.list[Job]:
-        started_at, started = encode_datetime(now), []
-        for row in rows:
-            values = dict(zip(CLAIMED, row, strict=True))
-            values |= {"lease": lease, "started_at": started_at, "gated": True}
-            values["attempt"] += values["ending"] is None
-            await self._write(session, "start_gated", values)
-            started.append(job_from((*row[:10], values["attempt"], row[11], started_at, values["failing_since"])))
-        return started
 
     async def settle_pending(self, session: Session, settlement: Settlement) -> None:
         """Write what became of a pending job."""

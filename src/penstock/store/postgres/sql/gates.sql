@@ -128,7 +128,8 @@ with unchanged as materialized (
     from taken
 )
 select id, function, kind, args, run_at, pool, priority, options, on_complete, null, attempt, enqueued_at, :now,
-       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end
+       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end,
+       concurrency_key
 from taken order by number, turn;
 
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.

@@ -74,7 +74,7 @@ from gate left join free on true;
 -- start: take jobs that wait at the gate of a pool, of one key. A pool whose limit was changed since the worker last looked
 -- at it gives nothing. None starts behind a job of a task that is due and does not wait yet, as more are due than are let
 -- wait at once.
--- Differs: takes them out; start of jobs puts them in. One statement a key.
+-- Differs: takes them out; started puts them in. One statement a key.
 delete from penstock_scheduled_job
 where id in (
     select k.id from (
@@ -95,6 +95,12 @@ where id in (
 returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
           attempts, case when attempt > 0 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end,
           concurrency_key;
+
+-- started: put a job under its lease that has passed a gate (SQLite only: part of start).
+insert into penstock_running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
+    ending, attempt, enqueued_at, started_at, error, gated, concurrency_key, attempts)
+values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :rank, :options, :on_complete, :ending, :attempt,
+    :enqueued_at, :started_at, :error, 1, :concurrency_key, :attempts);
 
 -- free_started: another job may have the key of one that has started (SQLite only: part of start).
 delete from penstock_job_key where job_id = :id and until_start;
