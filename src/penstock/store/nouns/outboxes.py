@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -177,10 +178,19 @@ class Outboxes(Noun):
             Conflict: It is read under other numbers by now.
             CursorInvalid: The feed has not come to this position yet: it is of another database.
         """
-        if session is not None:
-            return await self._place(session, name, at, backfill, now, forgets, interests)
-        async with self._writing() as own:
-            return await self._place(own, name, at, backfill, now, forgets, interests)
+        async with self._writing() if session is None else nullcontext(session) as own:
+            at = await self._known_position(own, at)
+            if not (rows := await self._fetch(own, "place", name=name, backfill=backfill)):
+                return False
+            outbox, numbers = rows[0][0], self._access.items(rows[0][1])
+            if interests is not None and [*interests] != numbers:
+                raise Conflict(f"Outbox {name} was redeclared meanwhile.")
+            await self._fetch(own, "put_reader", reader=reader_name(name), position=str(at), now=now)
+            unread = {"interests": numbers, "older": backfill not in {None, KEPT}, "high": at.high}
+            await self._fetch(own, "forget_unread", outbox=outbox, **unread, **at.bounds())
+            if forgets != "again":
+                await self._fetch(own, "forget_aside", outbox=outbox, parked=forgets == "all")
+            return True
 
     async def forget(self, name: str) -> bool:
         """Drop an outbox, with its reader and what is put aside; False if there is none."""
@@ -197,29 +207,6 @@ class Outboxes(Noun):
         if step.taken:
             await self._fetch(session, "take", outbox=step.outbox.id, seqs=[*step.taken])
         await self._fetch_each(session, "put", [_aside_values(one) for one in step.put], outbox=step.outbox.id)
-        return True
-
-    async def _place(
-        self,
-        session: Session,
-        name: str,
-        at: Position | None,
-        backfill: str | None,
-        now: datetime,
-        forgets: Forgets,
-        known: Sequence[int] | None,
-    ) -> bool:
-        at = await self._known_position(session, at)
-        if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
-            return False
-        outbox, interests = rows[0][0], self._access.items(rows[0][1])
-        if known is not None and [*known] != interests:
-            raise Conflict(f"Outbox {name} was redeclared meanwhile.")
-        await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
-        unread = {"interests": interests, "older": backfill not in {None, KEPT}, "high": at.high}
-        await self._fetch(session, "forget_unread", outbox=outbox, **unread, **at.bounds())
-        if forgets != "again":
-            await self._fetch(session, "forget_aside", outbox=outbox, parked=forgets == "all")
         return True
 
     async def _known_position(self, session: Session, at: Position | None) -> Position:
