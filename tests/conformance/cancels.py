@@ -23,7 +23,7 @@ from penstock.store.contract.session import Session
 
 
 class Cancels(Suite):
-    """`store.contract.Jobs`: canceling."""
+    """`store.nouns.Jobs`: canceling."""
 
     # ----- cancel
 

@@ -19,7 +19,7 @@ READER = "reader"
 
 
 class Changes(Suite):
-    """`store.changes.Changes`."""
+    """`store.nouns.Changes`."""
 
     # ----- reading
 

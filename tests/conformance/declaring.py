@@ -15,7 +15,7 @@ from penstock.errors import DeclarationError
 
 
 class Declaring(Suite):
-    """`store.changes.Interests`: `check`, `declare`, `replace` and `keep_declared`."""
+    """`store.nouns.Interests`: `check`, `declare`, `replace` and `keep_declared`."""
 
     @story
     async def test_what_is_checked_is_not_declared(self, bench: Bench) -> None:

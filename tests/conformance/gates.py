@@ -36,7 +36,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Gates(Suite):
-    """`store.contract.Jobs`, for jobs that pass a gate."""
+    """`store.nouns.Jobs`, for jobs that pass a gate."""
 
     # ----- turns
 

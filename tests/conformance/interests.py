@@ -23,7 +23,7 @@ GREATER = '{row}."amount" > 10'
 
 
 class Interests(Suite):
-    """`store.changes.Interests`."""
+    """`store.nouns.Interests`."""
 
     @story
     async def test_without_conditions_every_change_is_told(self, bench: Bench) -> None:

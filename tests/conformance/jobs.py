@@ -49,7 +49,7 @@ class Listening:
 
 
 class Jobs(Suite):
-    """`store.contract.Jobs`: enqueueing, claiming, looking and pruning."""
+    """`store.nouns.Jobs`: enqueueing, claiming, looking and pruning."""
 
     # ----- enqueue
 

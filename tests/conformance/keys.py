@@ -26,7 +26,7 @@ from penstock.store.contract.keys import KeyHolder
 
 
 class Keys(Suite):
-    """`store.contract.Keys`."""
+    """`store.nouns.Keys`."""
 
     @story
     async def test_a_key_is_had_by_one_job_of_a_pool(self, bench: Bench) -> None:

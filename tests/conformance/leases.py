@@ -15,7 +15,7 @@ from penstock.store.contract.session import Session
 
 
 class Leases(Suite):
-    """`store.contract.Leases`."""
+    """`store.nouns.Leases`."""
 
     @story
     async def test_each_lease_has_a_number_of_its_own_that_rises(self, bench: Bench) -> None:

@@ -20,7 +20,7 @@ _attempts = itertools.count(1)
 
 
 class Locks(Suite):
-    """`store.contract.Locks`."""
+    """`store.nouns.Locks`."""
 
     @story
     async def test_a_free_lock_is_taken_and_a_held_one_is_not(self, bench: Bench) -> None:

@@ -23,7 +23,7 @@ EVENTS = ("insert", "update", "delete")
 
 
 class Mending(Suite):
-    """`store.changes.Interests.mend`."""
+    """`store.nouns.Interests.mend`."""
 
     @story
     async def test_what_is_amiss_is_mended_as_it_was_declared(self, bench: Bench) -> None:

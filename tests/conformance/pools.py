@@ -36,7 +36,7 @@ from penstock.store.contract.store import Store
 
 
 class Pools(Suite):
-    """`store.contract.Pools`, and what jobs in pools do."""
+    """`store.nouns.Pools`, and what jobs in pools do."""
 
     # ----- limits
 

@@ -15,7 +15,7 @@ POLICY = TokenBucket(rate=10, period=timedelta(seconds=10))
 
 
 class Rates(Suite):
-    """`store.contract.Rates`."""
+    """`store.nouns.Rates`."""
 
     @story
     async def test_what_is_left_is_kept_for_each_name_and_key(self, bench: Bench) -> None:

@@ -35,7 +35,7 @@ _OFTEN = Retry(max_attempts=_MANY, initial_backoff=0.0)
 
 
 class Retries(Suite):
-    """`store.contract.Jobs`: attempts that are kept, retries, filters."""
+    """`store.nouns.Jobs`: attempts that are kept, retries, filters."""
 
     # ----- attempts
 

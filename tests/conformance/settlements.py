@@ -14,7 +14,7 @@ from penstock.store.contract.store import Store
 
 
 class Settlements(Suite):
-    """`store.contract.Jobs`: settling."""
+    """`store.nouns.Jobs`: settling."""
 
     # ----- settle
 

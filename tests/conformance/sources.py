@@ -16,7 +16,7 @@ IN_ORDER = ["b", "d", "c", "e", "a"]
 
 
 class Sources(Suite):
-    """`store.changes.Source`, and `store.changes.Changes.read` with a session."""
+    """`store.changes.Source`, and `store.nouns.Changes.read` with a session."""
 
     @story
     async def test_rows_are_read_in_the_order_of_columns_and_then_of_their_keys(self, bench: Bench) -> None:

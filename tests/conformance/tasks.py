@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 from conformance.bench import NOW, Bench, Suite, after, story
 from conformance.interests import note, run
@@ -27,6 +28,7 @@ from conformance.taskbench import (
 )
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
+from penstock.pools.rates import FixedWindow
 from penstock.reactive.reconciling import Reconciling
 from penstock.store.contract.tasks import Progress, TaskPlan, from_the_beginning
 
@@ -342,6 +344,16 @@ class Tasks(Suite):
         assert [await bench.state(one) for one in (ended.id, (await found(bench, task, "later")).job)] == [
             "pending"
         ] * 2
+
+    @story
+    async def test_rows_with_a_key_take_of_its_rate_limit(self, bench: Bench) -> None:
+        limit = FixedWindow(rate=2, period=timedelta(minutes=1))
+        await bench.store.pools.declare([PoolDefinition("keyed", 9, key_rate_limit=limit)])
+        task, lease = await task_of(bench, pool="keyed"), await bench.lease()
+        await plan(bench, *(row(task, key, partition="p") for key in ("a", "b", "c", "d")))
+        assert len(await claim(bench, lease, "keyed")) == 2
+        assert await claim(bench, lease, "keyed", 1) == []
+        assert len(await claim(bench, lease, "keyed", 61)) == 2
 
     @story
     async def test_a_run_that_is_asked_for_again_is_the_only_one_of_its_row(self, bench: Bench) -> None:

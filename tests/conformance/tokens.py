@@ -50,7 +50,7 @@ def decide(event: JobEvent = JobEvent.RETURNED, seconds: float = 1, **facts: Any
 
 
 class Tokens(Suite):
-    """`store.contract.Tokens`."""
+    """`store.nouns.Tokens`."""
 
     async def _held(self, bench: Bench, *jobs: NewJob) -> tuple[int, list[Job]]:
         """Jobs of the pool p that are held outside, and the lease that they ran under."""

@@ -31,7 +31,7 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.store.nouns.keys import StoredKeys
+from penstock.store.nouns.keys import Keys
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)
@@ -270,9 +270,9 @@ async def test_a_key_without_a_job_that_two_find_is_free_for_the_second_too(
                 with pytest.raises(ConnectionResetError):
                     once.enqueue(own, note, what="lost")
             backend.clock.advance(1.1 * MINUTE)
-            fetch = StoredKeys._fetch
+            fetch = Keys._fetch
 
-            async def overtaken(self: StoredKeys, transaction: Any, name: str, **values: Any) -> Any:
+            async def overtaken(self: Keys, transaction: Any, name: str, **values: Any) -> Any:
                 found = await fetch(self, transaction, name, **values)
                 if name == "lost":  # now another one frees the key, whose transaction does not come to an end
                     assert found
@@ -280,7 +280,7 @@ async def test_a_key_without_a_job_that_two_find_is_free_for_the_second_too(
                         other.execute("delete from penstock.job_key")
                 return found
 
-            monkeypatch.setattr(StoredKeys, "_fetch", overtaken)
+            monkeypatch.setattr(Keys, "_fetch", overtaken)
             once.enqueue(own, note, what="k")
         await backend.run_until_idle()
         assert ran == ["k"]

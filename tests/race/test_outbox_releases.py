@@ -69,7 +69,7 @@ async def test_of_two_that_make_an_outbox_known_at_once_the_newer_one_says_how_i
     async with OutboxStage(Item).open(database_url) as test:
         store = test.engine.store.outboxes
         plans: list[OutboxPlan] = [next(iter(stage.app.outboxes)).plan() for stage in (one, two)]
-        look, looked = store._list, asyncio.Event()  # type: ignore[attr-defined]
+        look, looked = store._list, asyncio.Event()
 
         async def early(name: str | None) -> Any:
             found = await look(name)
@@ -91,7 +91,7 @@ async def test_of_two_that_make_an_outbox_known_at_once_the_older_one_changes_no
     async with OutboxStage(Item).open(database_url) as test:
         store = test.engine.store.outboxes
         plans: list[OutboxPlan] = [next(iter(stage.app.outboxes)).plan() for stage in (two, one)]
-        look, looked = store._list, asyncio.Event()  # type: ignore[attr-defined]
+        look, looked = store._list, asyncio.Event()
 
         async def early(name: str | None) -> Any:
             found = await look(name)

@@ -17,6 +17,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.open import make_store
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.push.migrate import push
@@ -98,14 +99,14 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     ),
     "prune": ({"now": NOW + timedelta(days=400), "limit": 10}, {"finished_job": {"finished_job_expires_at", "key"}}),
     "list": (
-        {**dict.fromkeys(FILTER), "limit": 10, "now": NOW},
+        {**dict.fromkeys(FILTER), "below": ABOVE_ALL, "limit": 10, "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
     ),
 }
 
 
 OF_GATES = {"turns", "start"}  # the others are of jobs
-SMALL = {"pool", "turn", "rate_limit"}  # there are few pools
+SMALL = {"pool", "gate", "rate_limit"}  # there are few pools
 LIMITED = {"list", "look", "claim_ending", "next_run_at"}
 
 
@@ -167,7 +168,7 @@ async def fill_postgres(url: str) -> None:
     await connection.execute(
         "insert into penstock.pool (name, declared, max_parallelism, key_parallelism) values ('keyed', 9, 9, 2)"
     )
-    await connection.execute("insert into penstock.turn values ('keyed', 'key-3')")
+    await connection.execute("insert into penstock.gate values ('keyed', 'key-3')")
     await connection.execute("analyze")
     await connection.close()
 

@@ -16,7 +16,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.open import make_store
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.push.migrate import push
+from penstock.store.push.migrate import load_migrations, push
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
 from penstock.store.sqlite.dialect import SQLITE
@@ -152,7 +152,7 @@ def test_the_states_in_sql_are_those_of_the_state_machine() -> None:
 
     expected = {state.value for state in FINISHED}
     for dialect in DIALECTS:
-        text = (files(f"penstock.store.{dialect}") / "migrations" / "0001_initial.sql").read_text()
+        ((_, text),) = load_migrations(dialect)
         (listed,) = re.findall(r"check \(state in \((.*?)\)\)", text)
         assert set(re.findall(r"'(\w+)'", listed)) == expected
 

@@ -28,8 +28,8 @@ from penstock.store.contract.changes import InterestRow
 from penstock.store.contract.outboxes import OutboxRow
 from penstock.store.contract.pools import PoolRow
 from penstock.store.contract.tasks import TaskRow
+from penstock.store.nouns.tasks import newly
 from penstock.store.push.migrate import Plan, push
-from penstock.store.rows.tasks import newly
 
 
 @click.command("migrate")

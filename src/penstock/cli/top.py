@@ -28,8 +28,8 @@ from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import make_console, print_json
 from penstock.clock import SystemClock
 from penstock.jobs.job import DEFAULT_POOL
-from penstock.store.contract.overview import Activity, LeaseRow
-from penstock.store.contract.pools import PoolRow
+from penstock.store.contract.jobs import LeaseRow
+from penstock.store.contract.pools import Activity, PoolRow
 
 _WINDOW = 10.0  # seconds, for rates
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count

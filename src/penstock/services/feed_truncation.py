@@ -8,7 +8,7 @@ from __future__ import annotations
 from penstock.changes.rotation import LATEST, pause_after
 from penstock.clock import Clock
 from penstock.observe.logs import event as log_event
-from penstock.store.contract.changes import Changes
+from penstock.store.nouns.changes import Changes
 
 _AT_ONCE = 2000
 

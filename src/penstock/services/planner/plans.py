@@ -10,7 +10,8 @@ from datetime import datetime
 from penstock.errors import DataError, InputError
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.tasks import Move, Progress, Tasks
+from penstock.store.contract.tasks import Move, Progress
+from penstock.store.nouns.tasks import Tasks
 
 _LONGEST_KEY = 200
 

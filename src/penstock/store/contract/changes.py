@@ -1,18 +1,16 @@
-"""The promises of a store about the change feed; a part of `store.contract`, in a file of its own for its length."""
+"""What verbs about the change feed, and about interests in it, take and give (`store.nouns`)."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from datetime import datetime
+from typing import Literal
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import NOTHING, Position
-from penstock.store.contract.session import OpenTransaction, Session, Statement
-from penstock.store.sql.conditions import ConditionSql
+from penstock.store.contract.session import Statement
 
 State = Literal["ok", "missing", "disabled", "altered", "gone"]
 
@@ -53,93 +51,6 @@ class Source:
     among: Statement
     keys: Statement
     passed: Statement
-
-
-class Interests(Protocol):
-    """Interests at rest, and the triggers that capture what they want."""
-
-    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
-
-    async def check(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Refuse what `declare` would refuse, without changing anything; what is in order takes no lock.
-
-        Where others hold locks on a table, it is not tried out what its database says to the SQL.
-
-        Raises:
-            DeclarationError: See `declare`.
-        """
-
-    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
-
-        Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
-        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew; so is one that a
-        task is declared with already, as it should have been captured.
-
-        Raises:
-            DeclarationError: There is no such table, it is a view or the like, or the database refuses the SQL.
-            DatabaseBusy: Others hold locks on the table for too long.
-        """
-
-    async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
-        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more.
-
-        One transaction ends the one and begins the other. Those that are in order and alone take no lock.
-
-        Returns:
-            The numbers that are gone, as somebody else has replaced them meanwhile: nothing was done about these.
-
-        Raises:
-            DeclarationError: See `declare`.
-            DatabaseBusy: Others hold locks on the table for too long.
-        """
-
-    async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Have captured for tasks what they are declared with now, and nothing else.
-
-        If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
-        told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
-        since, the one that was given is dropped.
-
-        Raises:
-            DeclarationError: See `declare`.
-            DatabaseBusy: Others hold locks on the table for too long.
-        """
-
-    async def mend(self, id_: int) -> bool:
-        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
-
-        Raises:
-            DeclarationError: It does not fit the table any more.
-            DatabaseBusy: Others hold locks on the table.
-        """
-
-    async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        """Have them captured no more. What was captured stays until its readers have passed it.
-
-        Args:
-            ids: Their numbers.
-            unused: Whether only those of them are dropped which were added, and never captured.
-        """
-
-    async def list(self) -> builtins.list[InterestRow]:
-        """All interests by number, and whether each still captures."""
-
-    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        """Those of some tables of which each change counts, as a transaction sees it.
-
-        Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
-        """
-
-    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        """How the rows are read that an interest is about; None if there is no such interest, or no such table.
-
-        Args:
-            number: Its number.
-            only: Which of its rows, with the columns that are told as they were. These rows are kept from being changed
-                until the transaction ends in which they are read.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,94 +133,3 @@ class Rotation:
     emptied: int = 0
     kept: int = 0
     moved: bool = False
-
-
-class Readers(Protocol):
-    """The readers of the change feed."""
-
-    async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
-
-    async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
-
-    async def take(self, name: str, lease: int) -> Position | None:
-        """Read under a lease from now on; where the reader is, or None if another lease has it that is not gone.
-
-        If the database was restored elsewhere, all readers are first made to fit it.
-        """
-
-    async def leave(self, name: str, lease: int) -> None:
-        """Read no more under a lease: the next one to take the reader knows that this one has not died."""
-
-    async def move(
-        self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
-    ) -> bool:
-        """Move a reader on in a transaction, with what was done about what it read; False if it was lost.
-
-        It is lost if another lease has taken it, or it is not where it was. Whoever gets False undoes the transaction.
-        """
-
-    async def readers(self) -> list[ReaderRow]:
-        """All readers by name."""
-
-    async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        """How far behind a position is; no more than `most` writes are counted."""
-
-    async def forget(self, name: str) -> bool:
-        """Drop a reader, so that nothing is kept for it; False if there is none."""
-
-
-class Feed(Protocol):
-    """The change feed."""
-
-    async def read(
-        self,
-        position: Position,
-        limit: int,
-        interests: Sequence[int] | None = None,
-        session: OpenTransaction | None = None,
-    ) -> Batch:
-        """What comes after a position: the changes of up to `limit` writes, of these interests or of all.
-
-        All that one write tells is handed over together.
-
-        With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
-
-        Raises:
-            Conflict: The position is of another server, from which the database was restored: take the reader again.
-        """
-
-    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
-        """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
-
-        Changes of whole tables have no keys, and count as more.
-
-        Args:
-            session: The session.
-            position: The position.
-            interest: Of which interest.
-            limit: How many there may be.
-        """
-
-    async def before(self, moment: datetime) -> Position:
-        """A position before all that was written at a time or later and is kept still."""
-
-    async def rotate(self, now: datetime, limit: int) -> Rotation:
-        """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody.
-
-        What is younger than the longest `keep_for` of an outbox is kept.
-        """
-
-    async def size(self) -> int:
-        """How many bytes the feed takes; on SQLite about that many."""
-
-    async def oldest_transaction(self) -> timedelta | None:
-        """For how long the oldest transaction has been open; None if nobody can say."""
-
-
-class Changes(Readers, Feed, Protocol):
-    """The change feed: what was captured, and how far each of its readers has come.
-
-    Nobody writes there but triggers. A reader is read under a lease, as jobs are run: who has lost it cannot move on.
-    """

@@ -1,15 +1,13 @@
-"""The promises of a store about crons; a part of `store.contract`, in a file of its own for its length."""
+"""What verbs about crons take and give (`store.nouns.crons`)."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
-from penstock.crons.plan import CronPlan, KeptCron
+from penstock.crons.plan import KeptCron
 from penstock.jobs.job import NewJob
-from penstock.store.contract.session import OpenTransaction, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +42,3 @@ class CronMove:
 
 
 CronDecide = Callable[[list[tuple[KeptCron, bool]]], Awaitable[list[CronMove]]]
-
-
-class Crons(Protocol):
-    """Crons at rest: their plans, and how far each has come. A cron is under way until its last job has ended."""
-
-    async def declare(self, plans: Sequence[CronPlan], now: datetime) -> None:
-        """Make the plans of a program known; those that differ from what was declared before hold from now on."""
-
-    async def create(self, session: Session, plan: CronPlan, now: datetime) -> bool:
-        """Add one in a transaction; False if its name is taken."""
-
-    async def remove(self, session: Session, name: str) -> bool:
-        """Remove one in a transaction; False if there is none."""
-
-    async def pause(self, session: Session, name: str, now: datetime, *, pause: bool) -> bool:
-        """Pause or resume one in a transaction; False if there is none."""
-
-    async def look(self, scope: CronScope, now: datetime) -> CronLook:
-        """Whether anything is to be decided, and when the next look is due."""
-
-    async def decide(self, scope: CronScope, now: datetime, limit: int, decide: CronDecide) -> int:
-        """Have `decide` decide on up to `limit` that are due; how many there were.
-
-        It is told of each whether it is under way. They are held meanwhile, so that nobody decides on them twice. The
-        decisions and the jobs are written together.
-        """
-
-    async def start(self, name: str, now: datetime, decide: CronDecide) -> bool:
-        """The same for one cron, due or not; False if there is none."""
-
-    async def list(self, session: OpenTransaction, now: datetime) -> list[tuple[KeptCron, str | None]]:
-        """All crons by name, with the state of the last job of each, as long as that is kept."""

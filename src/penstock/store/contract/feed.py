@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from penstock.changes.lag import ReaderLag
-from penstock.store.contract.changes import Changes, ReaderRow
+from penstock.store.contract.changes import ReaderRow
+from penstock.store.nouns.changes import Changes
 
 BY_ITSELF = 0.1  # seconds after which a reader looks that nobody tells of what is written
 BACKSTOP = 1.0  # the same of one that is told

@@ -1,16 +1,12 @@
-"""The promises of a store about keys of jobs and rate limits; a part of `store.contract`."""
+"""What verbs about keys of jobs and rate limits take and give (`store.nouns`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
-from penstock.jobs.job import NewJob
 from penstock.pools.rates import RateLimit, RateState
-from penstock.store.contract.session import OpenTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +26,6 @@ class KeyHolder:
     canceled: bool = False
 
 
-class Keys(Protocol):
-    """Keys of jobs, of which there is one at a time. They are freed where jobs are claimed and settled."""
-
-    async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
-        """Let a job that is about to be enqueued have its key; False if another one has it."""
-
-    async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
-        """Who has a key."""
-
-    async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
-        """Take a key from a job that is not there, and so will never free it; False if it is there."""
-
-    async def replace(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob, now: datetime) -> bool:
-        """Put a job in the place of a pending one, which keeps its id; False if that has started, or is canceled."""
-
-    async def take_over(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob) -> bool:
-        """Let a job that is about to be enqueued have the key of one that is canceled; False if that has started."""
-
-
 @dataclass(frozen=True, slots=True)
 class RateRow:
     """What is left of a rate limit.
@@ -61,22 +38,3 @@ class RateRow:
     key: str
     policy: RateLimit
     state: RateState
-
-
-class Rates(Protocol):
-    """Rate limits at rest."""
-
-    async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
-        """What is left of a rate limit, held against others until the transaction ends; None if nothing was taken."""
-
-    async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
-        """What is left of a rate limit; None if nothing was taken."""
-
-    async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
-        """Keep what is left of rate limits."""
-
-    async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
-        """Forget what was taken of a rate limit."""
-
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget rate limits that are full again, in one bounded step; how many."""

@@ -1,17 +1,11 @@
-"""The promises of a store about pools; a part of `store.contract`, in a file of its own for its length."""
+"""What verbs about pools take and give (`store.nouns.pools`)."""
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
-from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit
-from penstock.store.contract.overview import Activity
-from penstock.store.contract.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,38 +108,18 @@ class KeyRow:
     running: int
 
 
-class Pools(Protocol):
-    """Pools at rest: their limits, and which worker holds how many slots."""
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How many jobs of a pool stand in one place.
 
-    async def declare(self, pools: Sequence[PoolDefinition]) -> None:
-        """Make pools known; what differs from what was declared before holds from now on."""
+    Attributes:
+        place: Ready, completing, scheduled or running; or success, failed or canceled.
+        count: How many; of those that have ended, how many since a time.
+        first: Of those that wait, when the first one may run; of those that run, when the first one began; of those
+            that have ended, when the first one did.
+    """
 
-    async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
-        """Change a limit, for all workers at once; False if there is no such pool."""
-
-    async def epoch(self, session: Session, pool: str) -> int | None:
-        """The number of a pool's limit; None if there is no such pool."""
-
-    async def look(self, lease: int, pools: Sequence[str], most: int) -> list[PoolView]:
-        """How pools stand for a worker, counting waiting jobs up to `most`."""
-
-    async def acquire(self, lease: int, pool: str, count: int) -> int:
-        """Take up to this many more slots; how many the worker holds then. What it lacks, it is known to want.
-
-        The slots of all workers together are never more than the limit. None are given to a lease that was lost.
-        """
-
-    async def release(self, lease: int, pool: str, count: int) -> int:
-        """Give this many slots back, and want none; how many the worker holds then."""
-
-    async def backlog(self, most: int) -> Sequence[Backlog]:
-        """How much work of each pool waits, and of the jobs without one, counted up to `most`."""
-
-    async def list(self, session: Session) -> builtins.list[PoolRow]:
-        """All pools, by name."""
-
-    async def waiting(self, session: Session, pool: str, keys: int, most: int) -> builtins.list[KeyRow]:
-        """The concurrency keys whose jobs wait at the gate of a pool, in their order: so many, each counted so far."""
-
-    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
-        """What goes on in each pool, that without a limit too, and what has ended since a time."""
+    pool: str
+    place: str
+    count: int
+    first: datetime

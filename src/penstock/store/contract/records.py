@@ -1,22 +1,14 @@
-"""The promises of a store about records of reactive tasks, for whoever looks after them; a part of `store.contract`.
-
-A record is what is kept of one row of a task. Planners and workers write records as `store.tasks` says; what is changed
-here is changed beside them, with the records held before their jobs are looked at.
-"""
+"""What verbs about records of reactive tasks take and give (`store.nouns.records`)."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from uuid import UUID
 
-from penstock.reactive.expression import Condition
 from penstock.reactive.task import Change
-from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Session
 
 FAILED = ("failed",)
 RowKey = tuple[int, str]
@@ -146,72 +138,3 @@ class SourcePiece:
 
     keys: builtins.list[str]
     last: tuple[Any, ...] | None
-
-
-class RecordLooks(Protocol):
-    """Records of tasks as people look at them."""
-
-    async def list(
-        self, session: Session, where: RecordQuery, limit: int, after: RowKey | None = None
-    ) -> builtins.list[RecordState]:
-        """Records that meet a filter, by task and key, those after one."""
-
-    async def due(
-        self, session: Session, where: RecordQuery, limit: int, after: tuple[datetime | None, RowKey] | None = None
-    ) -> builtins.list[RecordState]:
-        """The same, those first that are due first; those whose jobs have ended last. It sorts all that there are."""
-
-    async def among(
-        self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
-    ) -> builtins.list[RecordState]:
-        """The same of these rows of these tasks only, whatever the filter says of tasks."""
-
-    async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
-        """How many records meet a filter. It reads them all."""
-
-    async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
-        """How much there is to do for each task, counted up to `most`, whatever the number of records."""
-
-    async def asked(self, session: Session, job: UUID) -> bool:
-        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
-
-    async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
-        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
-
-    async def matching(
-        self,
-        session: Session,
-        definition: TableDefinition,
-        condition: Condition,
-        limit: int,
-        after: Sequence[Any] | None = None,
-    ) -> SourcePiece:
-        """Rows of a table that meet a condition, in the order of their keys; up to `limit` of them are looked at."""
-
-    async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
-        """The key of a row as the change feed spells it, from what the driver takes for its columns."""
-
-
-class RecordAdmin(Protocol):
-    """Records of tasks as people change them."""
-
-    async def rerun(
-        self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
-    ) -> builtins.list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are. Attempts are counted anew.
-
-        Those that run are run once more when they have ended.
-        """
-
-    async def skip(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
-        """End the pending jobs of rows as skipped; those that were pending."""
-
-    async def delete(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
-        """Forget records; those that are forgotten. Pending jobs are canceled first.
-
-        Of those whose jobs run a cancel is requested, and they stay.
-        """
-
-
-class Records(RecordLooks, RecordAdmin, Protocol):
-    """Records of reactive tasks, as they are listed and changed by whoever looks after them."""

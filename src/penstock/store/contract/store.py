@@ -1,28 +1,33 @@
-"""The promises of a store: one small protocol per noun. Both stores keep them; `tests/conformance` checks them.
+"""The promises of a store. Both stores keep them; `tests/conformance` checks them.
 
-A row is a tuple of values in the store's own form, which the dialect converts. Errors of a driver leave a store only
-as errors of penstock's tree.
+What a verb of a noun promises stands in the noun's class, in `store.nouns`; where the stores differ, it is an abstract
+method there. A row is a tuple of values in the store's own form, which the dialect converts. Errors of a driver leave a
+store only as errors of penstock's tree.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.changes.position import Position
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.changes import Changes, Interests
-from penstock.store.contract.crons import Crons
-from penstock.store.contract.external import Tokens
-from penstock.store.contract.jobs import Jobs, Leases, Programs
-from penstock.store.contract.keys import Keys, Rates
-from penstock.store.contract.locks import Locks
-from penstock.store.contract.outboxes import Outboxes
-from penstock.store.contract.pools import Pools
-from penstock.store.contract.records import Records
 from penstock.store.contract.schema import Catalog
 from penstock.store.contract.session import OpenTransaction, Session
-from penstock.store.contract.tasks import Tasks
+from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.crons import Crons
+from penstock.store.nouns.interests import Interests
+from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.keys import Keys
+from penstock.store.nouns.leases import Leases
+from penstock.store.nouns.locks import Locks
+from penstock.store.nouns.outboxes import Outboxes
+from penstock.store.nouns.pools import Pools
+from penstock.store.nouns.programs import Programs
+from penstock.store.nouns.rates import Rates
+from penstock.store.nouns.records import Records
+from penstock.store.nouns.tasks import Tasks
+from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
 
 
@@ -60,7 +65,7 @@ class Store(Protocol):
     pools: Pools
     programs: Programs
     crons: Crons
-    interests: Interests
+    interests: Interests[Any]
     changes: Changes
     tasks: Tasks
     records: Records

@@ -1,20 +1,16 @@
-"""The promises of a store about reactive tasks; a part of `store.contract`, in a file of its own for its length."""
+"""What verbs about reactive tasks take and give (`store.nouns.tasks`)."""
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
 from penstock.changes.position import Position
-from penstock.jobs.job import Job, Options
-from penstock.reactive.planning import RowPlan
-from penstock.reactive.reconciling import Kept, Reconciling
+from penstock.jobs.job import Options
+from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
-from penstock.store.contract.session import OpenTransaction
 
 HELD = "The task is held"  # why a job waits that is put off since none of its task's start
 
@@ -118,7 +114,7 @@ class RecordRow:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """How a reader of the change feed moves on with what it has planned; see `store.changes.Changes.move`."""
+    """How a reader of the change feed moves on with what it has planned; see `store.nouns.Changes.move`."""
 
     reader: str
     lease: int
@@ -144,85 +140,3 @@ class Progress:
 def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
     """That all rows of tasks are looked at, and what was to be run again in any case still is."""
     return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
-
-
-class TaskDeclarations(Protocol):
-    """Reactive tasks, and which of them are held."""
-
-    async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
-        """Make the tasks of a program known: as they were kept before, or as they are kept now if they are new.
-
-        A task of which a higher version was declared stays as it is.
-        """
-
-    async def list(self) -> builtins.list[TaskRow]:
-        """All tasks by name."""
-
-    async def signature(self, session: OpenTransaction, task: int) -> str:
-        """Filter and watch of a task as they are kept."""
-
-    async def hold(self, task: int, until: datetime) -> None:
-        """Let none of a task's jobs start until a time."""
-
-    async def held(self, now: datetime) -> dict[int, datetime | None]:
-        """The tasks of which no jobs start: until when, or None for those that are paused."""
-
-    async def pause(self, name: str, *, paused: bool) -> int | None:
-        """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
-
-    async def release(self, task: int, now: datetime, limit: int) -> int:
-        """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
-
-    async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
-        """Note that attempts of a task have failed; the times of the last ones on all machines."""
-
-    async def open(self, task: int, until: datetime) -> bool:
-        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""
-
-
-class TaskRecords(Protocol):
-    """The records of the rows of tasks."""
-
-    async def plan(
-        self,
-        rows: Sequence[RowPlan],
-        move: Move | None,
-        now: datetime,
-        progress: Sequence[Progress] = (),
-    ) -> int | None:
-        """Write what is planned, and move the reader on with it; how many jobs there are more.
-
-        With it goes how far looking at the rows of tasks has come. None, and nothing is written, if the reader was
-        lost, or such a task was declared anew meanwhile, or looking at its rows was begun anew.
-        """
-
-    async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
-        """What is kept of some rows, by key."""
-
-    async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
-        """What is kept of rows after a key, in the order of keys."""
-
-    async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
-        """The record of a row; None if there is none."""
-
-    async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
-        """How many changes the records of rows of one task know of, by key; without a session as they are committed."""
-
-    async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
-        """Say in a transaction that a running job is done, whatever comes after; False if the lease does not hold it.
-
-        Once that has committed, the job ends as success, also if its worker is lost.
-        """
-
-    async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
-        """Of jobs that the lease holds, whether that was said; None for those of which a transaction may be saying it.
-
-        SQLite has no such transactions beside others: it waits for its turn, and knows.
-        """
-
-    async def forget(self, now: datetime, limit: int) -> int:
-        """Forget records whose time is over, and their jobs with them, in one bounded step; how many."""
-
-
-class Tasks(TaskDeclarations, TaskRecords, Protocol):
-    """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""

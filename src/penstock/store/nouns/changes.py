@@ -2,60 +2,89 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from penstock.changes.position import Position, Snapshot
-from penstock.store.contract.changes import Lag, ReaderRow
+from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Access, Noun
 
 
-class StoredReaders(Noun):
-    """The part of `store.contract.Changes` that is the same for both stores."""
+class Changes(Noun, ABC):
+    """The change feed: what was captured, and how far each of its readers has come.
+
+    Nobody writes there but triggers. A reader is read under a lease, as jobs are run: who has lost it cannot move on.
+    """
 
     def __init__(self, access: Access) -> None:
-        super().__init__(access, "changes")
+        super().__init__(access, "changes", "feed")
 
     async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
+        """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
         return await self._put("register", name, now, at)
 
     async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
+        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
         return await self._put("place", name, now, at)
 
     async def take(self, name: str, lease: int) -> Position | None:
+        """Read under a lease from now on; where the reader is, or None if another lease has it that is not gone.
+
+        If the database was restored elsewhere, all readers are first made to fit it.
+        """
         rows = await self._run("take", name=name, lease=lease)
         return Position.parse(rows[0][0]) if rows else None
 
     async def leave(self, name: str, lease: int) -> None:
+        """Read no more under a lease: the next one to take the reader knows that this one has not died."""
         await self._run("leave", name=name, lease=lease)
 
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
     ) -> bool:
+        """Move a reader on in a transaction, with what was done about what it read; False if it was lost.
+
+        It is lost if another lease has taken it, or it is not where it was. Whoever gets False undoes the transaction.
+        """
         values = {"name": name, "lease": lease, "before": str(before), "after": str(after), "now": now}
         return bool(await self._fetch(session, "move", **values))
 
     async def readers(self) -> list[ReaderRow]:
+        """All readers by name."""
         return [
             ReaderRow(name, Position.parse(position), lease, *map(self._access.time, times))
             for name, position, lease, *times in await self._look("readers")
         ]
 
     async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
+        """How far behind a position is; no more than `most` writes are counted."""
         wanted = None if interests is None else list(interests)
         values = position.bounds() | {"high": position.high}
         ((rows, oldest_at),) = await self._look("lag", **values, interests=wanted, most=most)
         return Lag(rows, self._access.time(oldest_at))
 
     async def forget(self, name: str) -> bool:
+        """Drop a reader, so that nothing is kept for it; False if there is none."""
         return bool(await self._run("forget", name=name))
 
     async def before(self, moment: datetime) -> Position:
+        """A position before all that was written at a time or later and is kept still."""
         ((first, high),) = await self._look("first_since", moment=moment)
         return Position(high=high) if first is None else Position(Snapshot(first), high=high)
 
     async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+        """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
+
+        Changes of whole tables have no keys, and count as more.
+
+        Args:
+            session: The session.
+            position: The position.
+            interest: Of which interest.
+            limit: How many there may be.
+        """
         values = position.bounds() | {"high": position.high, "interest": interest, "limit": limit + 1}
         keys = [row[0] for row in await self._fetch(session, "unread", **values)]
         if len(keys) > limit or None in keys:
@@ -63,6 +92,7 @@ class StoredReaders(Noun):
         return {key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys}
 
     async def size(self) -> int:
+        """How many bytes the feed takes; on SQLite about that many."""
         return int((await self._look("size"))[0][0])
 
     # ----- steps
@@ -75,3 +105,34 @@ class StoredReaders(Noun):
                 ((snapshot, high),) = await self._fetch(session, "moment")
                 at = Position(high=high) if snapshot is None else Position(Snapshot.parse(snapshot), high=high)
             return bool(await self._fetch(session, query_name, name=name, position=str(at), now=now))
+
+    # ----- what each store does
+
+    @abstractmethod
+    async def read(
+        self,
+        position: Position,
+        limit: int,
+        interests: Sequence[int] | None = None,
+        session: OpenTransaction | None = None,
+    ) -> Batch:
+        """What comes after a position: the changes of up to `limit` writes, of these interests or of all.
+
+        All that one write tells is handed over together.
+
+        With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
+
+        Raises:
+            Conflict: The position is of another server, from which the database was restored: take the reader again.
+        """
+
+    @abstractmethod
+    async def rotate(self, now: datetime, limit: int) -> Rotation:
+        """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody.
+
+        What is younger than the longest `keep_for` of an outbox is kept.
+        """
+
+    @abstractmethod
+    async def oldest_transaction(self) -> timedelta | None:
+        """For how long the oldest transaction has been open; None if nobody can say."""

@@ -5,16 +5,6 @@ on conflict (name) do nothing returning name;
 -- place: move a reader to a position, and end its lease.
 update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :name returning name;
 
--- moment: the end of the feed: a snapshot, and the greatest number given.
--- SQLite: there are no snapshots, and numbers say it all.
-select null, coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
--- PostgreSQL: the snapshot of this statement.
-select pg_current_snapshot()::text, (select last_value from penstock.change_seq);
-
--- hold_room: keep the feed from being emptied until the transaction ends.
--- PostgreSQL: on SQLite there is one writer.
-select slot from penstock.change_slot for share;
-
 -- take: read under a lease, if no living lease has the reader. Each lease that takes it raises the fence, which is a time
 -- if it can be: so it also rises in a database that was restored.
 -- SQLite: its functions of time.

@@ -9,20 +9,21 @@ from typing import Any
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
 from penstock.store.contract.crons import CronDecide, CronLook, CronMove, CronScope
-from penstock.store.contract.jobs import Jobs
 from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.crons import kept_of, plan_values
 
 
-class StoredCrons(Noun):
-    """See `store.contract.Crons`."""
+class Crons(Noun):
+    """Crons at rest: their plans, and how far each has come. A cron is under way until its last job has ended."""
 
     def __init__(self, access: Access, jobs: Jobs) -> None:
         super().__init__(access, "crons")
         self._jobs = jobs
 
     async def declare(self, plans: Sequence[CronPlan], now: datetime) -> None:
+        """Make the plans of a program known; those that differ from what was declared before hold from now on."""
         if not plans:
             return
         async with self._reading() as session:
@@ -38,34 +39,45 @@ class StoredCrons(Noun):
                         await self._fetch(session, "plan", **plan_values(plan), **_times(kept))
 
     async def create(self, session: Session, plan: CronPlan, now: datetime) -> bool:
+        """Add one in a transaction; False if its name is taken."""
         return bool(await self._fetch(session, "create", **plan_values(plan), **_times(begun(plan, now))))
 
     async def remove(self, session: Session, name: str) -> bool:
+        """Remove one in a transaction; False if there is none."""
         return bool(await self._fetch(session, "remove", name=name))
 
     async def pause(self, session: Session, name: str, now: datetime, *, pause: bool) -> bool:
+        """Pause or resume one in a transaction; False if there is none."""
         rows = await self._fetch(session, "lock", name=name)
         if rows:
             await self._move(session, [paused(self._kept(rows[0]), now, pause=pause)])
         return bool(rows)
 
     async def look(self, scope: CronScope, now: datetime) -> CronLook:
+        """Whether anything is to be decided, and when the next look is due."""
         ((due, overdue, next_at),) = await self._look("look", **_scope(scope, now))
         return CronLook(bool(due), bool(overdue) and not due, self._access.time(next_at))
 
     async def decide(self, scope: CronScope, now: datetime, limit: int, decide: CronDecide) -> int:
+        """Have `decide` decide on up to `limit` that are due; how many there were.
+
+        It is told of each whether it is under way. They are held meanwhile, so that nobody decides on them twice. The
+        decisions and the jobs are written together.
+        """
         async with self._writing() as session:
             rows = await self._fetch(session, "due", **_scope(scope, now), limit=limit)
             await self._decide(session, rows, now, decide)
         return len(rows)
 
     async def start(self, name: str, now: datetime, decide: CronDecide) -> bool:
+        """The same for one cron, due or not; False if there is none."""
         async with self._writing() as session:
             rows = await self._fetch(session, "lock", name=name)
             await self._decide(session, rows, now, decide)
         return bool(rows)
 
     async def list(self, session: OpenTransaction, now: datetime) -> builtins.list[tuple[KeptCron, str | None]]:
+        """All crons by name, with the state of the last job of each, as long as that is kept."""
         return [(self._kept(row[:-1]), row[-1]) for row in map(tuple, await self._fetch(session, "list", now=now))]
 
     # ----- steps

@@ -3,46 +3,125 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import JobStatus
-from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.jobs.job import JobStatus, NewJob, Settlement
+from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.jobs import filter_values
 
 
-class StoredJobs(Noun):
-    """The part of `store.contract.Jobs` that is the same for both stores."""
+class Jobs(Noun, ABC):
+    """Jobs at rest. Transactions of users only insert here; services move.
+
+    What takes an `OpenTransaction` runs in a transaction of the user's own as well, and waits for nothing else.
+    """
 
     def __init__(self, access: Access) -> None:
         super().__init__(access, "jobs", "moves")
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
+        """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""
         await self._fetch_each(session, "request_cancel", [{"id": one} for one in ids], now=now)
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
+        """The same for all jobs that meet a filter and have not ended; how many."""
         return await self._execute(session, "request_cancel_all", **filter_values(where), now=now)
 
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
+        """One job, wherever it stands; None if unknown, or its time is over."""
         return (await self.find_many(session, [job_id], now)).get(job_id)
 
     async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
+        """The same for many; those that are found."""
         rows = await self._fetch_each(session, "find", [{"id": one} for one in ids], now=now)
         return {self._access.uuid(row[0]): self._access.status(row) for row in rows}
 
     async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
-        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now)
+        """Jobs that meet a filter, newest first."""
+        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now, below=ABOVE_ALL)
         return [self._access.status(row) for row in rows]
 
     async def matching(
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[UUID]:
+        """Ids of jobs that meet a filter, newest first, those below one id."""
         values = {**filter_values(where), "limit": limit, "now": now, "below": below}
         return [self._access.uuid(row[0]) for row in await self._fetch(session, "matching", **values)]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
+        """How many jobs stand in each place: ready, scheduled, running, finished."""
         return {row[0]: row[1] for row in await self._fetch(session, "count", now=now)}
+
+    # ----- what each store does
+
+    @abstractmethod
+    async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
+        """Store jobs in a transaction, in one statement on Postgres."""
+
+    @abstractmethod
+    async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
+        """Store any number of jobs in a transaction while they are made; they differ in id and arguments only.
+
+        After each piece of them all else that is ready has its turn.
+        """
+
+    @abstractmethod
+    async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
+        """Store a job in a transaction of its own; on Postgres in one round trip.
+
+        Raises:
+            DatabaseUnavailable: With ``facts["uncertain"]``, nobody knows whether it was stored.
+        """
+
+    @abstractmethod
+    async def prepare(self, connections: int) -> None:
+        """Get so many connections ready to claim and to settle, so that the first jobs wait no longer than others."""
+
+    @abstractmethod
+    async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
+        """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
+
+        Those that wait for their on_complete come first. Of the others each comes from the pool that then runs the
+        least, of equals from the one named first, and of a pool the most urgent and oldest comes first. Those that
+        pass a gate come last, as `pools.gate` decides.
+        """
+
+    @abstractmethod
+    async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
+        """Write what became of running jobs; the ids that this lease still held."""
+
+    @abstractmethod
+    async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
+        """The same for one job, in the transaction that is its effect; False if the lease is lost."""
+
+    @abstractmethod
+    async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
+        """The same for many jobs that share a transaction; how many the lease still held."""
+
+    @abstractmethod
+    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
+        """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
+
+    @abstractmethod
+    async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
+        """Make jobs pending again that have failed or were canceled; those that were so, each for one caller only.
+
+        Attempts that failed are kept, and counted anew. A transaction of its own, never one of a user's function.
+        """
+
+    @abstractmethod
+    async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
+        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so, as above.
+
+        How they end stays as it is, and calls that failed are kept, and counted anew.
+        """
+
+    @abstractmethod
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""

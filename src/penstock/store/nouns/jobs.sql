@@ -1,3 +1,19 @@
+-- {found}: jobs that meet a filter, newest first, those below one id.
+select * from (
+    select * from (select * from ({pending} from penstock.ready_job) j {wanted}) few
+    union all
+    select * from (select * from ({pending} from penstock.scheduled_job) j {wanted}) few
+    union all
+    select * from (select * from ({running} from penstock.running_job) j {wanted}) few
+    union all
+    select * from (select * from (
+        {ended} from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
+    ) j {wanted}) few
+) job order by id desc limit :limit
+
+-- {wanted}: those of them that are in one place.
+where {filter} and {on_complete} and id < :below order by id desc limit :limit
+
 -- {filter}: the jobs that a filter means.
 (:state::text is null or state = :state) and (:pool::text is null or pool = :pool)
 and (:function::text is null or function = :function)
@@ -41,59 +57,13 @@ union all {pending} from penstock.scheduled_job where id = any(:id::uuid[])
 union all {running} from penstock.running_job where id = any(:id::uuid[])
 union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and expires_at > :now;
 
--- list: jobs that meet a filter, newest first.
+-- list: jobs that meet a filter, newest first, those below one id.
 -- Unbounded: of jobs that are rare it reads all.
-select * from (
-    select * from (select * from (
-        {pending} from penstock.ready_job
-    ) j where {filter} and {on_complete} order by id desc limit :limit) few
-    union all
-    select * from (select * from (
-        {pending} from penstock.scheduled_job
-    ) j where {filter} and {on_complete} order by id desc limit :limit) few
-    union all
-    select * from (select * from (
-        {running} from penstock.running_job
-    ) j where {filter} and {on_complete} order by id desc limit :limit) few
-    union all
-    select * from (select * from (
-        {ended} from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
-    ) j where {filter} and {on_complete} order by id desc limit :limit) few
-) job order by id desc limit :limit;
+{found};
 
--- matching: ids of jobs that meet a filter, newest first, those below one id.
+-- matching: the same, of which the ids are enough.
 -- Unbounded: of jobs that are rare it reads all.
-select id from (
-    select * from (select * from (
-        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
-               null::timestamptz as finished_at,
-               case when ending is null then 'pending' else 'completing' end as state
-        from penstock.ready_job
-    ) j where {filter} and {on_complete} and id < :below
-    order by id desc limit :limit) few
-    union all
-    select * from (select * from (
-        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
-               null::timestamptz as finished_at,
-               case when ending is null then 'pending' else 'completing' end as state
-        from penstock.scheduled_job
-    ) j where {filter} and {on_complete} and id < :below
-    order by id desc limit :limit) few
-    union all
-    select * from (select * from (
-        select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
-               null::timestamptz as finished_at,
-               case when ending is null then 'running' else 'completing' end as state
-        from penstock.running_job
-    ) j where {filter} and {on_complete} and id < :below
-    order by id desc limit :limit) few
-    union all
-    select * from (select * from (
-        select id, pool, function, options, error, on_complete_error, enqueued_at, finished_at, state
-        from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')
-    ) j where {filter} and {on_complete} and id < :below
-    order by id desc limit :limit) few
-) job order by id desc limit :limit;
+select id from ({found}) found order by id desc;
 
 -- count: how many jobs stand in each state. Who waits at a gate could start, and counts as ready.
 -- Unbounded: it reads whole indexes.

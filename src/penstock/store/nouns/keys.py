@@ -12,24 +12,27 @@ from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.jobs import options_text
 
 
-class StoredKeys(Noun):
-    """See `store.contract.Keys`."""
+class Keys(Noun):
+    """Keys of jobs, of which there is one at a time. They are freed where jobs are claimed and settled."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access, "keys")
 
     async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
+        """Let a job that is about to be enqueued have its key; False if another one has it."""
         options = job.options
         values = {"pool": job.pool, "key": options.key, "until_start": bool(options.until_start)}
         return bool(await self._fetch(transaction, "hold", id=job.id, **values))
 
     async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
+        """Who has a key."""
         for job_id, until_start, enqueued_at, canceled in await self._fetch(transaction, "holder", pool=pool, key=key):
             since = self._access.time(enqueued_at)
             return KeyHolder(self._access.uuid(job_id), bool(until_start), since, bool(canceled))
         return None
 
     async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
+        """Take a key from a job that is not there, and so will never free it; False if it is there."""
         held = {"pool": pool, "key": key, "id": job_id}
         if not await self._fetch(transaction, "lost", **held):  # all may look, but not all may delete
             return False
@@ -37,6 +40,7 @@ class StoredKeys(Noun):
         return True
 
     async def replace(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob, now: datetime) -> bool:
+        """Put a job in the place of a pending one, which keeps its id; False if that has started, or is canceled."""
         until_start = bool(job.options.until_start)
         replaced = await self._fetch(
             transaction,
@@ -58,5 +62,6 @@ class StoredKeys(Noun):
         return bool(replaced)
 
     async def take_over(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob) -> bool:
+        """Let a job that is about to be enqueued have the key of one that is canceled; False if that has started."""
         values = {"pool": job.pool, "key": job.options.key, "until_start": bool(job.options.until_start)}
         return bool(await self._fetch(transaction, "take_over", id=job.id, holder=holder.job_id, **values))

@@ -6,31 +6,35 @@ import builtins
 from datetime import datetime, timedelta
 
 from penstock.jobs.job import Job
-from penstock.store.contract.jobs import Jobs, Settle
-from penstock.store.contract.overview import LeaseRow
+from penstock.store.contract.jobs import LeaseRow, Settle
 from penstock.store.contract.session import Session
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
 
 
-class StoredLeases(Noun):
-    """See `store.contract.Leases`."""
+class Leases(Noun):
+    """Leases of workers: who may move which running jobs, and until when."""
 
     def __init__(self, access: Access, jobs: Jobs) -> None:
         super().__init__(access, "leases")
         self._jobs = jobs
 
     async def take(self, worker: str, ttl: timedelta, now: datetime) -> int:
+        """A new lease; its number fences everything done under it."""
         rows = await self._run("take", worker=worker, now=now, expires_at=now + ttl)
         lease: int = rows[0][0]
         return lease
 
     async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
+        """Extend a lease; False if it was lost."""
         return bool(await self._run("renew", lease=lease, expires_at=now + ttl))
 
     async def jobs(self, lease: int) -> builtins.list[Job]:
+        """The jobs that run under a lease."""
         return [self._access.job(row) for row in await self._look("running", lease=lease)]
 
     async def list(self, session: Session) -> builtins.list[LeaseRow]:
+        """All leases, oldest first."""
         time = self._access.time
         return [
             LeaseRow(lease, worker, time(started_at), time(expires_at), running)
@@ -38,12 +42,19 @@ class StoredLeases(Noun):
         ]
 
     async def give_back(self, lease: int) -> None:
+        """End a lease under which no job runs any more."""
         await self._run("give_back", lease=lease)
 
     async def expired(self, now: datetime) -> builtins.list[int]:
+        """Leases that have run out, and leases that are gone while jobs still run under them."""
         return [row[0] for row in await self._look("expired", now=now) if not self._is_extended(row[0], now)]
 
     async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:
+        """End an expired lease: settle the jobs that still run under it as `settle` decides; how many.
+
+        A job whose own transaction is about to settle it is left to that transaction; the lease is expired until
+        none is left.
+        """
         async with self._writing() as session:
             held = await self._fetch(session, "lock_expired", lease=lease, now=now)
             if held and (not held[0][1] or self._is_extended(lease, now)):

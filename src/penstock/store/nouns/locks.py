@@ -1,4 +1,8 @@
-"""Locks at rest."""
+"""Locks at rest.
+
+A lock is one row while it is held. Each holder has a number of its own, the fence, and every move names it: who has
+lost a lock learns of it, and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.noun import Access, Noun
 
 
-class StoredLocks(Noun):
-    """See `store.contract.Locks`.
+class Locks(Noun):
+    """Locks at rest. Each verb is a transaction of its own, but for `check` and `list`.
 
     Args:
         access: For renewing, which no number of calls may keep up.
@@ -25,6 +29,7 @@ class StoredLocks(Noun):
         self._calls = calls
 
     async def take(self, key: str, attempt: UUID, holder: str, lease: timedelta, now: datetime) -> LockRow:
+        """Take a lock that is free or has run out; whose it is now. Asked again for an attempt, it answers the same."""
         if self._access.looks_first:
             found = self._one(await self._call("find", key=key))
             if found is not None and found.expires_at > now:
@@ -36,24 +41,31 @@ class StoredLocks(Noun):
                 return self._lock(rows[0])
 
     async def want(self, key: str, fence: int) -> bool:
+        """Say that somebody waits for a lock; False if it does not have this holder any more."""
         return bool(await self._call("want", key=key, fence=fence))
 
     async def renew(self, key: str, fence: int, lease: timedelta, now: datetime) -> bool:
+        """Let a lock run out later; False if it does not have this holder any more."""
         return bool(await self._run("renew", key=key, fence=fence, expires_at=now + lease))
 
     async def release(self, key: str, fence: int) -> LockRow | None:
+        """Give a lock back; how it was, or None if it does not have this holder any more."""
         return self._one(await self._call("release", key=key, fence=fence))
 
     async def withdraw(self, key: str, attempt: UUID) -> LockRow | None:
+        """Give a lock back if this attempt took it, whose answer was lost or has come too late."""
         return self._one(await self._call("withdraw", key=key, attempt=attempt))
 
     async def check(self, transaction: OpenTransaction, key: str, fence: int) -> bool:
+        """Whether a lock has this holder, who keeps it at least until the transaction ends."""
         return bool(await self._fetch(transaction, "check", key=key, fence=fence))
 
     async def list(self, session: Session, limit: int) -> builtins.list[LockRow]:
+        """Locks that are held or have run out, in the order in which they were taken."""
         return [self._lock(row) for row in await self._fetch(session, "list", limit=limit)]
 
     async def prune(self, now: datetime, limit: int) -> int:
+        """Forget locks that ran out `LOCK_KEPT` ago, in one bounded step; how many."""
         return await self._prune(now - LOCK_KEPT, limit, "any_old")
 
     async def _call(self, query_name: str, /, **values: object) -> Sequence[Row]:

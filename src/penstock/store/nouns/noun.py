@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus
+from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
@@ -93,6 +94,18 @@ class Access(ABC):
         """A duration as the driver gives it."""
 
     @abstractmethod
+    def key_text(self, definition: TableDefinition) -> str:
+        """What spells the key of a row of a user's table, called ``r``, as the change feed does."""
+
+    def known_keys(self, definition: TableDefinition) -> Sequence[str]:  # noqa: ARG002 - of some stores not all have one
+        """What is true of rows, called ``r``, that have a key which can be spelled."""
+        return ()
+
+    def key_casts(self, definition: TableDefinition) -> Sequence[str]:
+        """What gives each value of a key its type."""
+        return [""] * len(definition.key)
+
+    @abstractmethod
     def job(self, row: Row) -> Job:
         """A job from a row of the query `running`, or of one like it."""
 
@@ -119,6 +132,9 @@ class Noun:
     def _writing(self) -> AbstractAsyncContextManager[Session]:
         return writing(self._access.begin_write)
 
+    def _kept_if_committed(self) -> AbstractAsyncContextManager[Session]:
+        return reading(self._access.begin_write)
+
     async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await self._access.fetch(session, self._queries[query_name], values)
 
@@ -129,6 +145,11 @@ class Noun:
 
     async def _look(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await self._access.look(self._queries[query_name], values)
+
+    async def _ask(self, session: OpenTransaction | None, query_name: str, /, **values: Any) -> Sequence[Row]:
+        return await (
+            self._look(query_name, **values) if session is None else self._fetch(session, query_name, **values)
+        )
 
     async def _run(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await self._access.run(self._queries[query_name], values)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
+from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position, Snapshot
 from penstock.errors import Conflict, CursorInvalid
 from penstock.outbox.backfill import BEFORE_ALL
@@ -14,110 +19,132 @@ from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.outboxes import aside_of, aside_values, outbox_of, plan_values, step_values
 
 
-class StoredOutboxes(Noun):
-    """See `store.contract.Outboxes`."""
+class Outboxes(Noun):
+    """Outboxes at rest: how their delivery stands, and the messages that are put aside."""
 
     def __init__(self, access: Access) -> None:
-        super().__init__(access, "outboxes")
+        super().__init__(access, "outboxes", "feed")
 
     async def declare(self, plan: OutboxPlan, backfill: str | None, now: datetime) -> OutboxRow:
+        """Make an outbox known: as it was before, or not ready if it is new. A lower version changes nothing."""
         known = await self._list(plan.name)
         if not known:
-            await self._run("add", **plan_values(plan), backfill=backfill, now=now)
+            await self._run("add", **asdict(plan), backfill=backfill, now=now)
             known = await self._list(plan.name)  # which another program may have added just now
         if known[0].plan != plan:  # who finds all as it is takes no lock, and needs no right to write
-            await self._run("declare", **plan_values(plan), now=now)
+            await self._run("declare", **asdict(plan), now=now)
             known = await self._list(plan.name)
         return known[0]
 
     async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
+        """Have its messages read under these numbers too, and judged by this meaning."""
         await self._run("capture", outbox=outbox, interests=[*interests], meaning=meaning)
 
     async def prepared(self, outbox: int) -> None:
+        """Its changes are captured from now on."""
         await self._run("prepared", outbox=outbox)
 
     async def topic(self, name: str) -> int:
+        """The number of a topic, which is made known."""
         if not (found := await self._look("topic", topic=name)):
             await self._run("add_topic", topic=name)
             found = await self._look("topic", topic=name)
         return int(found[0][0])
 
     async def send(self, session: OpenTransaction, topic: str, payload: str, key: str | None) -> bool:
+        """Send a message in a transaction; False if nobody has ever declared the topic."""
         return bool(await self._fetch(session, "send", topic=topic, payload=payload, key=key))
 
     async def resend(self, session: OpenTransaction, interest: int, rows: Sequence[tuple[str, str]]) -> None:
+        """Append rows to the change feed as they are, each with its key, in a transaction that has locked them."""
         keys, afters = ([row[place] for row in rows] for place in (0, 1))
         await self._fetch(session, "resend", interest=interest, rows=[*rows], keys=keys, afters=afters)
 
     async def list(self) -> builtins.list[OutboxRow]:
+        """All outboxes by name."""
         return await self._list(None)
 
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
+        """Write what a step says, in a transaction; by default in one of its own.
+
+        Returns:
+            False if the reader was lost, or the outbox was changed by others. Whoever gets False undoes the
+            transaction.
+        """
         if session is not None:
             return await self._advance(session, step, now)
         if not step.put and not step.taken and not self._queries["advance"].then:
-            return bool(await self._run("advance", **step_values(step), now=now))
-        own = await self._access.begin_write()
-        try:
+            return bool(await self._run("advance", **_step_values(step), now=now))
+        async with self._kept_if_committed() as own:
             if not await self._advance(own, step, now):
                 return False
             await own.commit()
-        finally:
-            await own.rollback()
         return True
 
     async def waiting(self, outbox: int, limit: int) -> builtins.list[Aside]:
+        """Messages that wait, of keys of which none has failed, in their order."""
         return self._asides(await self._look("waiting", outbox=outbox, limit=limit))
 
     async def failed(self, outbox: int, now: datetime, limit: int) -> builtins.list[Aside]:
+        """Messages that keep those of their key waiting, and are to be tried again by now; the longest due first."""
         return self._asides(await self._look("failed", outbox=outbox, now=now, limit=limit))
 
     async def next_retry(self, outbox: int) -> datetime | None:
+        """When the next of these is to be tried again."""
         found: datetime | None = self._access.time((await self._look("next_retry", outbox=outbox))[0][0])
         return found
 
     async def kept_keys(self, outbox: int) -> set[str]:
+        """The keys of which messages wait or have failed, those parked left out."""
         return {row[0] for row in await self._look("kept_keys", outbox=outbox)}
 
     async def turned(self, outbox: int) -> set[int]:
+        """The numbers of messages aside that were turned into inserts."""
         return {row[0] for row in await self._look("turned", outbox=outbox)}
 
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
     ) -> set[str]:
+        """Of rows with these keys those of which a change of these kinds was put aside, as a session sees it."""
         return {row[0] for row in await self._fetch(session, "put_keys", outbox=outbox, keys=[*keys], kinds=[*kinds])}
 
     async def aside(
         self, outbox: int, states: Sequence[AsideState], limit: int, after: int = BEFORE_ALL
     ) -> builtins.list[Aside]:
+        """Messages that are put aside, in their order, after the one with a number."""
         return self._asides(await self._look("aside", outbox=outbox, states=[*states], limit=limit, after=after))
 
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
+        """What is put aside of each outbox, by state; no more than `most` of each are counted."""
         return [
             AsideCount(outbox, state, number, self._access.time(oldest_at), used_up)
             for outbox, state, number, oldest_at, used_up in await self._look("backlog", most=most)
         ]
 
     async def pause(self, name: str, *, paused: bool) -> bool:
+        """Send nothing of an outbox, or go on; False if there is none."""
         return bool(await self._run("pause", name=name, paused=paused))
 
     async def retry(self, name: str, now: datetime, seqs: Sequence[int] | None = None) -> int:
+        """Have what has failed tried again now: the next message and those aside, or some of these; how many."""
         wanted = None if seqs is None else [*seqs]
         head = await self._run("retry", name=name, said=now.isoformat(), seqs=wanted)
         return len(head) + len(await self._run("retry_aside", name=name, now=now, seqs=wanted))
 
     async def skip(self, name: str, seq: int) -> bool:
+        """Pass a message by that has failed; False if none of this number has."""
         if await self._run("skip", name=name, seq=seq):
             return True
         return bool(await self._run("skip_aside", name=name, seq=seq))
 
     async def halt(self, name: str, trouble: Trouble) -> bool:
+        """Have an outbox wait for somebody to look after it; False if there is none."""
         return bool(await self._run("halt", name=name, trouble=trouble.text()))
 
     async def hold(self, name: str, lease: int) -> bool:
+        """Take an outbox from the relay that reads it, and keep it from all relays under a lease; False if none is."""
         async with self._writing() as session:
             if not await self._fetch(session, "touch", name=name):
                 return False
@@ -135,12 +162,38 @@ class StoredOutboxes(Noun):
         interests: Sequence[int] | None = None,
         session: Session | None = None,
     ) -> bool:
-        if session is not None:
-            return await self._place(session, name, at, backfill, now, forgets, interests)
-        async with self._writing() as own:
-            return await self._place(own, name, at, backfill, now, forgets, interests)
+        """Go on from elsewhere; False if there is no such outbox.
+
+        Args:
+            name: The outbox.
+            at: The position; None for where the feed ends.
+            backfill: What is left of older rows; `KEPT` for what was left of them.
+            now: The time.
+            forgets: Which messages that are put aside are forgotten: those that are read ``"again"``, which those that
+                were turned are not; with ``"pending"`` all but those parked; or ``"all"``.
+            interests: The numbers under which it is known to be read; by default that does not matter.
+            session: The transaction; by default one of its own.
+
+        Raises:
+            Conflict: It is read under other numbers by now.
+            CursorInvalid: The feed has not come to this position yet: it is of another database.
+        """
+        async with self._writing() if session is None else nullcontext(session) as own:
+            at = await self._known_position(own, at)
+            if not (rows := await self._fetch(own, "place", name=name, backfill=backfill)):
+                return False
+            outbox, numbers = rows[0][0], self._access.items(rows[0][1])
+            if interests is not None and [*interests] != numbers:
+                raise Conflict(f"Outbox {name} was redeclared meanwhile.")
+            await self._fetch(own, "put_reader", reader=reader_name(name), position=str(at), now=now)
+            unread = {"interests": numbers, "older": backfill not in {None, KEPT}, "high": at.high}
+            await self._fetch(own, "forget_unread", outbox=outbox, **unread, **at.bounds())
+            if forgets != "again":
+                await self._fetch(own, "forget_aside", outbox=outbox, parked=forgets == "all")
+            return True
 
     async def forget(self, name: str) -> bool:
+        """Drop an outbox, with its reader and what is put aside; False if there is none."""
         async with self._writing() as session:
             found = await self._fetch(session, "forget", name=name)
             await self._fetch(session, "forget_reader", reader=reader_name(name))
@@ -149,34 +202,11 @@ class StoredOutboxes(Noun):
     # ----- steps
 
     async def _advance(self, session: Session, step: Step, now: datetime) -> bool:
-        if not await self._fetch(session, "advance", **step_values(step), now=now):
+        if not await self._fetch(session, "advance", **_step_values(step), now=now):
             return False
         if step.taken:
             await self._fetch(session, "take", outbox=step.outbox.id, seqs=[*step.taken])
-        await self._fetch_each(session, "put", [aside_values(one) for one in step.put], outbox=step.outbox.id)
-        return True
-
-    async def _place(
-        self,
-        session: Session,
-        name: str,
-        at: Position | None,
-        backfill: str | None,
-        now: datetime,
-        forgets: Forgets,
-        known: Sequence[int] | None,
-    ) -> bool:
-        at = await self._known_position(session, at)
-        if not (rows := await self._fetch(session, "place", name=name, backfill=backfill)):
-            return False
-        outbox, interests = rows[0][0], self._access.items(rows[0][1])
-        if known is not None and [*known] != interests:
-            raise Conflict(f"Outbox {name} was redeclared meanwhile.")
-        await self._fetch(session, "put_reader", reader=reader_name(name), position=str(at), now=now)
-        unread = {"interests": interests, "older": backfill not in {None, KEPT}, "high": at.high}
-        await self._fetch(session, "forget_unread", outbox=outbox, **unread, **at.bounds())
-        if forgets != "again":
-            await self._fetch(session, "forget_aside", outbox=outbox, parked=forgets == "all")
+        await self._fetch_each(session, "put", [_aside_values(one) for one in step.put], outbox=step.outbox.id)
         return True
 
     async def _known_position(self, session: Session, at: Position | None) -> Position:
@@ -192,19 +222,89 @@ class StoredOutboxes(Noun):
         return at
 
     async def _list(self, name: str | None) -> builtins.list[OutboxRow]:
+        return [self._outbox(row) for row in await self._look("list", name=name)]
+
+    def _outbox(self, row: Row) -> OutboxRow:
+        number, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, *state = row
+        ready, paused, backfill, skips, trouble, delivered, delivered_at, rate, meanings, passed, fence = state
         access = self._access
-        return [
-            outbox_of(
-                row,
-                access.duration(row[7]),
-                access.items(row[8]),
-                access.time(row[9]),
-                access.items(row[14]),
-                access.time(row[17]),
-            )
-            for row in await self._look("list", name=name)
-        ]
+        return OutboxRow(
+            id=number,
+            plan=OutboxPlan(name, function, kind, source, spec, version, access.duration(keep_for)),
+            interests=tuple(access.items(interests)),
+            declared_at=access.time(declared_at),
+            epoch=epoch,
+            ready=bool(ready),
+            paused=bool(paused),
+            backfill=backfill,
+            skips=tuple(access.items(skips)),
+            trouble=None if trouble is None else Trouble.parse(trouble),
+            delivered=delivered,
+            delivered_at=access.time(delivered_at),
+            rate=rate,
+            meanings={int(number): said for number, said in json.loads(meanings).items()},
+            passed=frozenset((number, key) for number, key in json.loads(passed)),
+            fence=fence or 0,
+        )
 
     def _asides(self, rows: Sequence[Row]) -> builtins.list[Aside]:
-        time = self._access.time
-        return [aside_of(row, time(row[6]), time(row[10]), time(row[11])) for row in rows]
+        return [self._aside(row) for row in rows]
+
+    def _aside(self, row: Row) -> Aside:
+        seq, interest, kind, row_key, before, after, changed_at, key, state, *known = row
+        attempts, failed_at, retry_at, error, traceback, deaths, used_up, turned = known
+        trouble = None
+        if failed_at is not None:
+            trouble = Trouble(
+                seq=seq,
+                attempts=attempts,
+                since=self._access.time(failed_at),
+                retry_at=self._access.time(retry_at),
+                error=error or "",
+                traceback=traceback,
+                halted=bool(used_up),
+                deaths=deaths,
+            )
+        change = CapturedChange(seq, interest, kind, row_key, before, after, self._access.time(changed_at))
+        return Aside(change, key, state, trouble, bool(turned))
+
+
+def _step_values(step: Step) -> dict[str, Any]:
+    """A step as the values of the query that writes how an outbox stands."""
+    return {
+        "outbox": step.outbox.id,
+        "epoch": step.outbox.epoch,
+        "reader": step.move.reader,
+        "lease": step.move.lease,
+        "before": str(step.move.before),
+        "after": str(step.move.after),
+        "backfill": step.backfill,
+        "trouble": None if step.trouble is None else step.trouble.text(),
+        "delivered": step.delivered,
+        "passed": json.dumps(sorted(step.passed, key=str)) if step.passed else "[]",
+        "skipped": [*step.skipped],
+    }
+
+
+def _aside_values(one: Aside) -> dict[str, Any]:
+    """A message that is put aside as the values of the query that puts it there."""
+    change, trouble = one.change, one.trouble
+    return {
+        "seq": change.seq,
+        "key": one.key,
+        "state": one.state,
+        "interest": change.interest,
+        "kind": change.kind,
+        "row_key": change.key,
+        "before": change.before,
+        "after": change.after,
+        "changed_at": change.changed_at,
+        "attempts": trouble.attempts if trouble else 0,
+        "failed_at": trouble.since if trouble else None,
+        "retry_at": trouble.retry_at if trouble else None,
+        "error": trouble.error if trouble else None,
+        "traceback": trouble.traceback if trouble else None,
+        "deaths": trouble.deaths if trouble else 0,
+        "used_up": trouble.halted if trouble else False,
+        "turned": one.turned,
+    }

@@ -1,3 +1,15 @@
+-- {message}: a message that is aside.
+seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
+deaths, used_up, turned
+
+-- {columns}: the columns of one.
+outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts, failed_at, retry_at, error,
+traceback, deaths, used_up, turned
+
+-- {known}: what is written anew of one that is aside already.
+state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
+error = excluded.error, traceback = excluded.traceback, deaths = excluded.deaths, used_up = excluded.used_up
+
 -- add: make an outbox known, if none of its name is.
 insert into penstock.outbox (name, function, kind, source, spec, version, keep_for, declared_at, backfill)
 values (:name, :function, :kind, :source, :spec, :version, :keep_for, :now, :backfill)
@@ -105,16 +117,12 @@ returning id;
 
 -- put: put messages aside, or write anew what is known of those that are.
 -- SQLite: one statement for each message.
-insert into penstock.outbox_message (outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts,
-    failed_at, retry_at, error, traceback, deaths, used_up, turned)
+insert into penstock.outbox_message ({columns})
 values (:outbox, :seq, :key, :state, :interest, :kind, :row_key, :before, :after, :changed_at, :attempts, :failed_at,
     :retry_at, :error, :traceback, :deaths, :used_up, :turned)
-on conflict (outbox, seq) do update set
-    state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
-    error = excluded.error, traceback = excluded.traceback, deaths = excluded.deaths, used_up = excluded.used_up;
+on conflict (outbox, seq) do update set {known};
 -- PostgreSQL: one statement for any number of messages.
-insert into penstock.outbox_message (outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts,
-    failed_at, retry_at, error, traceback, deaths, used_up, turned)
+insert into penstock.outbox_message ({columns})
 select :outbox, t.*
 from unnest(
     :seq::bigint[], :key::text[], :state::text[], :interest::integer[], :kind::text[], :row_key::text[],
@@ -122,9 +130,7 @@ from unnest(
     :retry_at::timestamptz[], :error::text[], :traceback::text[],
     :deaths::integer[], :used_up::boolean[], :turned::boolean[]
 ) as t
-on conflict (outbox, seq) do update set
-    state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
-    error = excluded.error, traceback = excluded.traceback, deaths = excluded.deaths, used_up = excluded.used_up;
+on conflict (outbox, seq) do update set {known};
 
 -- take: messages are aside no more.
 delete from penstock.outbox_message where outbox = :outbox and seq = any(:seqs::bigint[]);
@@ -132,8 +138,7 @@ delete from penstock.outbox_message where outbox = :outbox and seq = any(:seqs::
 -- waiting: messages that wait, of keys of which none has failed, in their order.
 -- Unbounded: it passes over those of keys of which one has failed.
 -- SQLite: it names its indexes.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
-       deaths, used_up, turned
+select {message}
 from penstock.outbox_message w indexed by penstock_outbox_message_state
 where w.outbox = :outbox and w.state = 'waiting' and not exists (
     select 1 from penstock.outbox_message h indexed by penstock_outbox_message_key
@@ -142,8 +147,7 @@ where w.outbox = :outbox and w.state = 'waiting' and not exists (
 order by w.seq limit :limit;
 -- PostgreSQL: it cannot name its indexes. It asks by ranges, in an order that only the right one has, and `|| ''` hides all
 -- others with that state. So it is read through these whatever was known of the table when it was planned.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
-       deaths, used_up, turned
+select {message}
 from penstock.outbox_message w
 where w.outbox = :outbox and w.state between 'waiting' and 'waiting' and (
     select true from penstock.outbox_message h
@@ -154,8 +158,7 @@ where w.outbox = :outbox and w.state between 'waiting' and 'waiting' and (
 order by w.state, w.seq limit :limit;
 
 -- failed: messages that keep those of their key waiting, and are to be tried again by now: that first which waits longest.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
-       deaths, used_up, turned
+select {message}
 from penstock.outbox_message where outbox = :outbox and state = 'halted' and retry_at <= :now
 order by retry_at, seq limit :limit;
 
@@ -187,8 +190,7 @@ select distinct k.row_key from unnest(:keys::text[]) as k (row_key) where (
 
 -- aside: messages that are put aside, in their order.
 -- SQLite: each state that is asked for is read by itself, through the index that it names.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
-       deaths, used_up, turned
+select {message}
 from penstock.outbox_message
 where outbox = :outbox and seq in (
     select seq from (
@@ -211,8 +213,7 @@ where outbox = :outbox and seq in (
 )
 order by seq limit :limit;
 -- PostgreSQL: see waiting.
-select seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
-       deaths, used_up, turned
+select {message}
 from unnest(:states::text[]) as s (asked), lateral (
     select * from penstock.outbox_message m
     where m.outbox = :outbox and (m.state, m.seq) > (s.asked, :after::bigint) and m.state <= s.asked
@@ -337,16 +338,6 @@ update penstock.outbox set epoch = epoch + 1 where name = :name returning id;
 
 -- hold_reader: keep an outbox under a lease, whoever reads it.
 update penstock.change_reader set lease = :lease where name = :reader returning name;
-
--- moment: what the feed holds now: a snapshot, and the greatest number that was given.
--- SQLite: there are no snapshots, and numbers say it all.
-select null, coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
--- PostgreSQL: the snapshot of this statement.
-select pg_current_snapshot()::text, (select last_value from penstock.change_seq);
-
--- hold_room: keep the feed from being emptied until the transaction ends.
--- PostgreSQL: on SQLite there is one writer.
-select slot from penstock.change_slot for share;
 
 -- place: begin anew elsewhere. An older row that has failed keeps its number, and those done with, whose number is 0,
 -- are that still if the others are kept.

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
-from penstock.store.contract.overview import Activity
-from penstock.store.contract.pools import Backlog, KeyRow, PoolRow, PoolView
+from penstock.store.contract.pools import Activity, Backlog, KeyRow, PoolRow, PoolView
 from penstock.store.contract.session import Row, Session
 from penstock.store.nouns.noun import Access, Noun, Values
-from penstock.store.rows.pools import declared_of, declared_values, pool_row_of, views_of
+from penstock.store.nouns.rates import TICK, rate_of, rate_text
+
+_DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit", "pool_group", "ageing")
 
 
-class StoredPools(Noun):
-    """See `store.contract.Pools`.
+class Pools(Noun):
+    """Pools at rest: their limits, and which worker holds how many slots.
 
     Args:
         access: How the database is reached.
@@ -28,29 +31,37 @@ class StoredPools(Noun):
         self._places = places
 
     async def declare(self, pools: Sequence[PoolDefinition]) -> None:
+        """Make pools known; what differs from what was declared before holds from now on."""
         if not pools:
             return
         known = {row[0]: tuple(row) for row in await self._look("declared")}
         for pool in pools:  # who finds all as it is takes no lock, and needs no right to write
             before = known.get(pool.name)
-            if before != declared_of(pool):
-                await self._run("declare", **declared_values(pool))
+            if before != _declared_of(pool):
+                await self._run("declare", **dict(zip(_DECLARED, _declared_of(pool), strict=True)))
                 for group in {pool.group, before[5] if before else None} - {None}:
                     await self._run("changed", pool=pool.name, pool_group=group)
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
+        """Change a limit, for all workers at once; False if there is no such pool."""
         return bool(await self._run("change", pool=name, max_parallelism=max_parallelism, paused=paused))
 
     async def epoch(self, session: Session, pool: str) -> int | None:
+        """The number of a pool's limit; None if there is no such pool."""
         rows = await self._fetch(session, "epoch", pool=pool)
         return rows[0][0] if rows else None
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
+        """How pools stand for a worker, counting waiting jobs up to `most`."""
         rows = await self._look("look", lease=lease, pools=list(pools), most=most, **self._places(pools))
         groups = {row[-1] for row in rows} - {None}
-        return views_of(rows, {group: _members(await self._look("members", pool_group=group)) for group in groups})
+        return _views_of(rows, {group: _members(await self._look("members", pool_group=group)) for group in groups})
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
+        """Take up to this many more slots; how many the worker holds then. What it lacks, it is known to want.
+
+        The slots of all workers together are never more than the limit. None are given to a lease that was lost.
+        """
         async with self._writing() as session:
             # Two statements: what the second one sees begins after the lock.
             limit, group = 0, None
@@ -63,25 +74,83 @@ class StoredPools(Noun):
         return rows[0][0] if rows else 0
 
     async def release(self, lease: int, pool: str, count: int) -> int:
+        """Give this many slots back, and want none; how many the worker holds then."""
         rows = await self._run("release", lease=lease, pool=pool, count=count)
         return rows[0][0] if rows else 0
 
     async def list(self, session: Session) -> builtins.list[PoolRow]:
-        return [pool_row_of(row) for row in await self._fetch(session, "list")]
+        """All pools, by name."""
+        return [_pool_row_of(row) for row in await self._fetch(session, "list")]
 
     async def waiting(self, session: Session, pool: str, keys: int, most: int) -> builtins.list[KeyRow]:
+        """The concurrency keys whose jobs wait at the gate of a pool, in their order: so many, each counted so far."""
         return [KeyRow(*row) for row in await self._fetch(session, "waiting", pool=pool, keys=keys, most=most)]
 
     async def backlog(self, most: int) -> builtins.list[Backlog]:
+        """How much work of each pool waits, and of the jobs without one, counted up to `most`."""
         return [
             Backlog(pool, limit, granted, ready, self._access.time(oldest), scheduled)
             for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most)
         ]
 
     async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
+        """What goes on in each pool, that without a limit too, and what has ended since a time."""
         rows = await self._fetch(session, "activity", since=since)
         return [Activity(pool, place, count, self._access.time(first)) for pool, place, count, first in rows]
 
 
 def _members(rows: Sequence[Row]) -> list[Member]:
     return [Member(*row) for row in rows]
+
+
+def _declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None, str | None, str | None, int | None]:
+    """What is stored of a declared pool, in the order of the query `declared`."""
+    return (
+        pool.name,
+        pool.max_parallelism,
+        pool.key_parallelism,
+        rate_text(pool.rate_limit),
+        rate_text(pool.key_rate_limit),
+        pool.group,
+        None if pool.ageing is None else pool.ageing // TICK,
+    )
+
+
+def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Member]]) -> list[PoolView]:
+    """How pools stand for a worker, from the rows of the query `look`; those of a group with what the others lend."""
+    views = []
+    for *row, group in rows:
+        view = PoolView(*row)
+        if group is not None:
+            limit = lent(members[group], view.pool)
+            own = view.max_parallelism  # it wants these even while others have them, and so gets them back
+            others = [member for member in members[group] if member.name != view.pool]
+            lacking = sum(member.wanted for member in others if member.limit)  # one that is paused borrows nothing
+            free = max(0, limit - view.granted)
+            view = replace(view, max_parallelism=max(own, limit), free=free, lacking=lacking)
+        else:
+            view = replace(view, free=max(0, view.max_parallelism - view.granted))
+        views.append(view)
+    return views
+
+
+def _pool_row_of(row: Sequence[Any]) -> PoolRow:
+    """How a pool stands as seen from outside, from a row of the query `list`."""
+    name, declared, limit, paused, granted, ready, scheduled, running, waiting, *rest = row
+    of_key, rate, key_rate, group, ageing = rest
+    return PoolRow(
+        name=name,
+        declared=declared,
+        max_parallelism=limit,
+        paused=bool(paused),
+        granted=granted,
+        ready=ready,
+        scheduled=scheduled,
+        running=running,
+        waiting=waiting,
+        key_parallelism=of_key,
+        rate_limit=rate_of(rate),
+        key_rate_limit=rate_of(key_rate),
+        group=group,
+        ageing=None if ageing is None else ageing * TICK,
+    )

@@ -1,22 +1,70 @@
+-- {declared}: a pool as it is declared anew; a limit that was changed since stays, unless another one is declared.
+max_parallelism = case when p.declared = excluded.declared then p.max_parallelism else excluded.declared end,
+declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
+key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = p.epoch + 1
+
+-- {startable}: of a pool that may lend slots, how many of the jobs at its gate may start as far as their keys go; a total runs
+-- along the line of keys until there are enough.
+case when p.key_parallelism is null or p.pool_group is null then 0 else (
+    with recursive line (key, total) as (
+        select * from (
+            select w.concurrency_key, 0::bigint from penstock.scheduled_job w
+            where w.waiting and w.pool = p.name order by w.concurrency_key limit 1
+        ) first
+        union all
+        select (
+            select w.concurrency_key from penstock.scheduled_job w
+            where w.waiting and w.pool = p.name and w.concurrency_key > line.key order by w.concurrency_key limit 1
+        ), line.total + greatest(0, least((
+            select count(*) from (
+                select from penstock.scheduled_job w
+                where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
+            ) few
+        ), case when line.key = '' then :most else p.key_parallelism - (
+            select count(*) from penstock.running_job j
+            where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
+        ) - (
+            select count(*) from penstock.scheduled_job k
+            where k.keeps_turn and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
+        ) end))
+        from line where line.key is not null and line.total < :most
+    )
+    select coalesce(max(total), 0) from line
+) end
+
+-- {limited}: pools with their limits and the slots that workers hold, and the jobs without a pool.
+(
+    select l.name, case when l.paused then 0 else l.max_parallelism end as max_parallelism,
+           (select coalesce(sum(s.held), 0)::integer from penstock.slot s where s.pool = l.name) as granted
+    from penstock.pool l
+    union all select 'default', null, 0
+)
+
+-- {scheduled}: how many jobs of each pool start later; of many it counts only some.
+(
+    select few.pool, count(*) as number from (
+        select s.pool from penstock.scheduled_job s where s.ending is null and not s.waiting
+        order by s.run_at, s.id limit :most
+    ) few
+    group by few.pool
+)
+
 -- declared: what was declared last.
 select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock.pool;
 
 -- declare: make a pool known, and its gate. What differs from what was declared before holds from now on, and what was left
 -- of its rate limits is looked at anew.
 -- SQLite: there is no INSERT in WITH.
-insert into penstock.pool (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
+insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
 values (:pool, :limit, :limit, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
-on conflict (name) do update
-set max_parallelism = case when declared = excluded.declared then max_parallelism else excluded.declared end,
-    declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
-    key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = epoch + 1;
-insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing;
+on conflict (name) do update set {declared};
+insert into penstock.gate (pool) values (:pool) on conflict (pool) do nothing;
 update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool and open_at > moment;
 -- PostgreSQL: one statement for all, which waits for claims that began before it.
 with held as materialized (
     select name from penstock.pool where name = :pool for update
 ), gate as (
-    insert into penstock.turn (pool) values (:pool) on conflict (pool) do nothing
+    insert into penstock.gate (pool) values (:pool) on conflict (pool) do nothing
 ), rates as (
     update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool::text and open_at > moment
 )
@@ -24,10 +72,7 @@ insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism
 select :pool, :limit::integer, :limit, :key_parallelism::integer, :rate_limit::text, :key_rate_limit::text,
     :pool_group::text, :ageing::bigint
 from (select count(*) from held) counted
-on conflict (name) do update
-set max_parallelism = case when p.declared = excluded.declared then p.max_parallelism else excluded.declared end,
-    declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
-    key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = p.epoch + 1;
+on conflict (name) do update set {declared};
 
 -- change: change a limit, or pause a pool, for all workers at once; the others of its group learn anew what holds.
 -- SQLite: there is no UPDATE in WITH.
@@ -70,8 +115,7 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(su
 from penstock.pool p left join penstock.slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
--- look: how pools stand for a worker. Of one that may lend slots those of the jobs at its gate count that may start as far as
--- their keys go; a total runs along the line of keys until there are enough.
+-- look: how pools stand for a worker.
 -- SQLite: there is no lateral join.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select coalesce(sum(held), 0) from penstock.slot where pool = p.name),
@@ -85,32 +129,7 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
                 select 1 from penstock.scheduled_job w
                 where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) limit :most
             )
-       )) + case when p.key_parallelism is null or p.pool_group is null then 0 else (
-            with recursive line (key, total) as (
-                select * from (
-                    select w.concurrency_key, 0 from penstock.scheduled_job w
-                    where w.waiting and w.pool = p.name order by w.concurrency_key limit 1
-                )
-                union all
-                select (
-                    select w.concurrency_key from penstock.scheduled_job w
-                    where w.waiting and w.pool = p.name and w.concurrency_key > line.key order by w.concurrency_key limit 1
-                ), line.total + max(0, min((
-                    select count(*) from (
-                        select 1 from penstock.scheduled_job w
-                        where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
-                    )
-                ), case when line.key = '' then :most else p.key_parallelism - (
-                    select count(*) from penstock.running_job j
-                    where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
-                ) - (
-                    select count(*) from penstock.scheduled_job k
-                    where k.keeps_turn and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
-                ) end))
-                from line where line.key is not null and line.total < :most
-            )
-            select coalesce(max(total), 0) from line
-       ) end, p.pool_group
+       )) + {startable}, p.pool_group
 from json_each(:pools) asked cross join penstock.pool p on p.name = asked.value order by p.name;
 -- PostgreSQL: ready jobs count after a place in each pool (see heads.py).
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.granted, s.mine, s.holders, s.wanted,
@@ -120,30 +139,7 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.
             union all
             (select from penstock.scheduled_job w
              where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) limit :most)
-       ) few) + case when p.key_parallelism is null or p.pool_group is null then 0 else (
-            with recursive line (key, total) as (
-                (select w.concurrency_key, 0::bigint from penstock.scheduled_job w
-                 where w.waiting and w.pool = p.name order by w.concurrency_key limit 1)
-                union all
-                select (
-                    select w.concurrency_key from penstock.scheduled_job w
-                    where w.waiting and w.pool = p.name and w.concurrency_key > line.key order by w.concurrency_key limit 1
-                ), line.total + greatest(0, least((
-                    select count(*) from (
-                        select from penstock.scheduled_job w
-                        where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
-                    ) few
-                ), case when line.key = '' then :most else p.key_parallelism - (
-                    select count(*) from penstock.running_job j
-                    where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
-                ) - (
-                    select count(*) from penstock.scheduled_job k
-                    where k.keeps_turn and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
-                ) end))
-                from line where line.key is not null and line.total < :most
-            )
-            select coalesce(max(total), 0) from line
-       ) end, p.pool_group
+       ) few) + {startable}, p.pool_group
 from unnest(:pools::text[], :after_ranks::bigint[], :after_seqs::bigint[]) as asked (pool, rank, seq)
 join penstock.pool p on p.name = asked.pool cross join lateral (
     select coalesce(sum(held), 0)::integer as granted, coalesce(sum(held) filter (where lease = :lease), 0)::integer as mine,
@@ -235,27 +231,11 @@ select p.name, p.max_parallelism, p.granted,
             )
        ) few),
        coalesce(later.number, 0)
-from (
-    select l.name, case when l.paused then 0 else l.max_parallelism end as max_parallelism,
-           (select coalesce(sum(s.held), 0) from penstock.slot s where s.pool = l.name) as granted
-    from penstock.pool l
-    union all select 'default', null, 0
-) p left join (
-    select few.pool, count(*) as number from (
-        select s.pool from penstock.scheduled_job s where s.ending is null and not s.waiting
-        order by s.run_at, s.id limit :most
-    ) few
-    group by few.pool
-) later on later.pool = p.name
+from {limited} p left join {scheduled} later on later.pool = p.name
 order by p.name;
 -- PostgreSQL: a lateral join.
 select p.name, p.max_parallelism, p.granted, ready.number, ready.oldest, coalesce(later.number, 0)
-from (
-    select l.name, case when l.paused then 0 else l.max_parallelism end as max_parallelism,
-           (select coalesce(sum(s.held), 0)::integer from penstock.slot s where s.pool = l.name) as granted
-    from penstock.pool l
-    union all select 'default', null, 0
-) p cross join lateral (
+from {limited} p cross join lateral (
     select count(*) as number, min(few.run_at) as oldest from (
         (select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
          order by r.rank, r.seq limit :most)
@@ -263,13 +243,7 @@ from (
         (select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
          order by w.concurrency_key, w.rank, w.place, w.id limit :most)
     ) few
-) ready left join (
-    select few.pool, count(*) as number from (
-        select s.pool from penstock.scheduled_job s where s.ending is null and not s.waiting
-        order by s.run_at, s.id limit :most
-    ) few
-    group by few.pool
-) later on later.pool = p.name
+) ready left join {scheduled} later on later.pool = p.name
 order by p.name;
 
 -- activity: what goes on in each pool, the one without a limit too: how many jobs stand in each place, and since when the

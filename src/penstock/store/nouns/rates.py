@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
 
-from penstock.pools.rates import RateState, full_at, open_at
+from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket, full_at, open_at
 from penstock.store.contract.keys import RateRow
 from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.pools import state_of
+
+TICK = timedelta.resolution
 
 
-class StoredRates(Noun):
-    """See `store.contract.Rates`."""
+class Rates(Noun):
+    """Rate limits at rest."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access, "rates")
 
     async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
+        """What is left of a rate limit, held against others until the transaction ends; None if nothing was taken."""
         return self._state(await self._fetch(transaction, "hold", name=name, key=key, now=now))
 
     async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
+        """What is left of a rate limit; None if nothing was taken."""
         return self._state(await self._fetch(transaction, "peek", name=name, key=key))
 
     async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
+        """Keep what is left of rate limits."""
         rows = [
             {
                 "name": row.name,
@@ -40,9 +47,11 @@ class StoredRates(Noun):
         await self._fetch_each(transaction, "keep", rows)
 
     async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
+        """Forget what was taken of a rate limit."""
         await self._fetch(transaction, "forget", name=name, key=key)
 
     async def prune(self, now: datetime, limit: int) -> int:
+        """Forget rate limits that are full again, in one bounded step; how many."""
         return await self._prune(now, limit, "any_full")
 
     def _state(self, rows: Sequence[Row]) -> RateState | None:
@@ -50,3 +59,38 @@ class StoredRates(Noun):
             return None
         value, parts, moment = rows[0]
         return state_of(value, parts, self._access.time(moment))
+
+
+def rate_text(policy: RateLimit | None) -> str | None:
+    """A rate limit's policy as stored."""
+    if policy is None:
+        return None
+    given: dict[str, Any] = {
+        "kind": type(policy).__name__,
+        "rate": policy.rate,
+        "period": policy.period // TICK,
+        "capacity": policy.capacity,
+        "max_reserved": policy.max_reserved,
+    }
+    if isinstance(policy, FixedWindow):
+        given["start"] = policy.start.isoformat()
+    return json.dumps(given)
+
+
+@lru_cache(256)
+def rate_of(text: str | None) -> RateLimit | None:
+    """A rate limit's stored policy."""
+    if text is None:
+        return None
+    given = json.loads(text)
+    kind, period = given.pop("kind"), given.pop("period") * TICK
+    if kind == TokenBucket.__name__:
+        return TokenBucket(period=period, **given)
+    return FixedWindow(period=period, **{**given, "start": datetime.fromisoformat(given["start"])})
+
+
+def state_of(value: int | None, parts: int | None, moment: datetime | None) -> RateState | None:
+    """What is left of a rate limit, as stored; a row of no parts was only held."""
+    if value is None or not parts or moment is None:
+        return None
+    return RateState(value, parts, moment)

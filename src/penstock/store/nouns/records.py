@@ -1,22 +1,21 @@
 """Records of reactive tasks, as they are listed and changed by whoever looks after them.
 
-Whatever is changed is held first, in the order of keys: planners and workers hold records in this order too, and look
-at job rows after them.
+A record is what is kept of one row of a task. Whatever is changed is held first, in the order of keys: planners and
+workers hold records in this order too, and look at job rows after them.
 """
 
 from __future__ import annotations
 
 import builtins
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from penstock.jobs.states import JobState
+from penstock.reactive.evaluate import holds
 from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.jobs import Jobs
 from penstock.store.contract.records import (
     FAILED,
     STANDS,
@@ -28,60 +27,60 @@ from penstock.store.contract.records import (
     SourcePiece,
     TaskBacklog,
 )
-from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.records import matching_rows, spelled_key, state_of, where_values
+from penstock.store.nouns.taskends import TaskEnds, of_rows
+from penstock.store.nouns.tasks import Tasks
+from penstock.store.sql.conditions import condition_sql
+from penstock.store.sql.dialect import placeholder, row_of
+from penstock.store.sql.values import stored_values
 
 _BEGINNING: RowKey = (-1, "")
 _FIRST = datetime(1, 1, 1, tzinfo=UTC)
+_ROW = "r"
 
 
-class Ends(Protocol):
-    """What ends jobs of tasks."""
+class Records(Noun):
+    """Records of reactive tasks, as they are listed and changed by whoever looks after them."""
 
-    async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
-        """The records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
-
-    async def rerun(
-        self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
-    ) -> list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are."""
-
-
-class StoredRecords(Noun, ABC):
-    """See `store.contract.Records`."""
-
-    def __init__(self, access: Access, jobs: Jobs, ends: Ends) -> None:
+    def __init__(self, access: Access, jobs: Jobs, tasks: Tasks, ends: TaskEnds) -> None:
         super().__init__(access, "records")
         self._jobs = jobs
+        self._tasks = tasks
         self._ends = ends
 
     async def list(
         self, session: Session, where: RecordQuery, limit: int, after: RowKey | None = None
     ) -> builtins.list[RecordState]:
+        """Records that meet a filter, by task and key, those after one."""
         task, key = after or _BEGINNING
         name = "records_failed" if where.states == FAILED else "records"
-        values = where_values(where) | {"limit": limit, "after_task": task, "after_key": key}
+        values = _where(where) | {"limit": limit, "after_task": task, "after_key": key}
         return self._states(await self._fetch(session, name, **values))
 
     async def due(
         self, session: Session, where: RecordQuery, limit: int, after: tuple[datetime | None, RowKey] | None = None
     ) -> builtins.list[RecordState]:
+        """The same, those first that are due first; those whose jobs have ended last. It sorts all that there are."""
         moment, (task, key) = after or (_FIRST, _BEGINNING)
         values: dict[str, Any] = {"after_due": moment, "after_task": task, "after_key": key, "limit": limit}
-        return self._states(await self._fetch(session, "records_due", **where_values(where), **values))
+        return self._states(await self._fetch(session, "records_due", **_where(where), **values))
 
     async def among(
         self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
     ) -> builtins.list[RecordState]:
-        values = where_values(where) | {"tasks": builtins.list(tasks), "keys": builtins.list(keys)}
+        """The same of these rows of these tasks only, whatever the filter says of tasks."""
+        values = _where(where) | {"tasks": builtins.list(tasks), "keys": builtins.list(keys)}
         return self._states(await self._fetch(session, "records_of", **values))
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
+        """How many records meet a filter. It reads them all."""
         name = "count_failed" if where.states == FAILED else "count_records"
-        return [RecordCount(*row) for row in await self._fetch(session, name, **where_values(where))]
+        return [RecordCount(*row) for row in await self._fetch(session, name, **_where(where))]
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
+        """How much there is to do for each task, counted up to `most`, whatever the number of records."""
         time = self._access.time
         return [
             TaskBacklog(*(*row[:6], time(row[6]), bool(row[7]), time(row[8]), time(row[9])))
@@ -89,9 +88,11 @@ class StoredRecords(Noun, ABC):
         ]
 
     async def asked(self, session: Session, job: UUID) -> bool:
+        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
         return bool((await self._fetch(session, "asked", id=job))[0][0])
 
     async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
+        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
         for found, stands, task, key in await self._fetch(session, "ahead", id=job, now=now):
             return Ahead(self._access.uuid(found), STANDS[stands], task, key)
         return None
@@ -104,60 +105,117 @@ class StoredRecords(Noun, ABC):
         limit: int,
         after: Sequence[Any] | None = None,
     ) -> SourcePiece:
-        spelled, known = self._key_text(definition), self._is_known(definition)
-        return await matching_rows(session, self._access.dialect, definition, condition, limit, after, spelled, known)
+        """Rows of a table that meet a condition, in the order of their keys; up to `limit` of them are looked at."""
+        dialect = self._access.dialect
+        asked = condition_sql(condition, definition, dialect, _ROW, own=True)
+        columns = () if asked.exact else asked.columns  # Python asks again where the SQL says something wider
+        key = [f"{_ROW}.{dialect.quote(name)}" for name in definition.key]
+        read = (f"{_ROW}.{dialect.quote(name)}" for name in columns)
+        listed = ", ".join((self._access.key_text(definition), *key, *read))
+        where = [asked.sql, *self._access.known_keys(definition)]
+        where += [] if after is None else [f"{row_of(key)} > {row_of(self._given(definition))}"]
+        args = [*(after or ()), limit]
+        sql = f"select {listed} from {dialect.table(definition.name)} {_ROW} where {' and '.join(where)}"
+        sql += f" order by {', '.join(key)} limit {placeholder(dialect.parameter, len(args))}"
+        rows = await session.fetch(Statement(sql, bounded=False, reads=True), args)
+        end = 1 + len(key)
+
+        def meets(row: Row) -> bool:
+            stored = dict(zip(columns, row[end:], strict=True))
+            return asked.exact or holds(condition, stored_values(dialect, definition, stored, columns))
+
+        return SourcePiece(
+            [row[0] for row in rows if meets(row)], tuple(rows[-1][1:end]) if len(rows) == limit else None
+        )
 
     async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
-        text, casts = self._key_text(definition), self._casts(definition)
-        return await spelled_key(session, self._access.dialect, definition, key, text, casts)
+        """The key of a row as the change feed spells it, from what the driver takes for its columns."""
+        dialect, text = self._access.dialect, self._access.key_text(definition)
+        names = [dialect.quote(name) for name in definition.key]
+        given = zip(names, self._given(definition), strict=True)
+        is_it = " and ".join(f"{_ROW}.{name} = {value}" for name, value in given)
+        sql = f"select {text} from {dialect.table(definition.name)} {_ROW} where {is_it}"
+        rows = await session.fetch(Statement(sql, reads=True), key)
+        if not rows:  # a column of the row may have another type than is declared, which counts where there is none
+            kinds = zip(names, self._access.key_casts(definition), strict=True)
+            columns = (
+                f"{placeholder(dialect.parameter, n)}{cast} as {name}" for n, (name, cast) in enumerate(kinds, 1)
+            )
+            sql = f"select {text} from (select {', '.join(columns)}) {_ROW}"
+            rows = await session.fetch(Statement(sql, reads=True), key)
+        return str(rows[0][0])
 
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> builtins.list[RowKey]:
+        """Run rows again, or of these only those whose jobs stand so; those that are. Attempts are counted anew.
+
+        Those that run are run once more when they have ended.
+        """
         async with self._writing() as session:
             return await self._ends.rerun(session, rows, now, states)
 
     async def skip(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
+        """End the pending jobs of rows as skipped; those that were pending."""
         async with self._writing() as session:
             live = [row for row in await self._ends.hold(session, rows) if row[3]]
-            ended = await self._end(session, live, JobState.SKIPPED, now) if live else set()
+            ended = await self._tasks.end_pending(session, live, JobState.SKIPPED, now)
         return [(row[0], row[1]) for row in live if row[2] in ended]
 
     async def delete(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
+        """Forget records; those that are forgotten. Pending jobs are canceled first.
+
+        Of those whose jobs run a cancel is requested, and they stay.
+        """
         async with self._writing() as session:
             held = await self._ends.hold(session, rows)
             live = [row for row in held if row[3]]
-            ended = await self._end(session, live, JobState.CANCELED, now) if live else set()
-            gone = await self._forget(session, held)
+            ended = await self._tasks.end_pending(session, live, JobState.CANCELED, now)
+            gone = await self._fetch(session, "forget", **of_rows(held))
             left = [self._access.uuid(row[2]) for row in live if row[2] not in ended]
             if left:
                 await self._jobs.request_cancel(session, left, now)
-        return gone
-
-    # ----- what differs
-
-    @abstractmethod
-    async def _end(self, session: Session, live: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
-        """End the pending jobs of records; the ids of those that were pending, as the driver gives them."""
-
-    @abstractmethod
-    async def _forget(self, session: Session, held: Sequence[Row]) -> builtins.list[RowKey]:
-        """Forget records that are held, if there is no job any more; those that are forgotten."""
-
-    @abstractmethod
-    def _key_text(self, definition: TableDefinition) -> str:
-        """What spells the key of a row, called ``r``, as the change feed does."""
-
-    @abstractmethod
-    def _is_known(self, definition: TableDefinition) -> str:
-        """What is true of rows that have a key; empty if all have."""
-
-    @abstractmethod
-    def _casts(self, definition: TableDefinition) -> Sequence[str]:
-        """What gives each value of a key its type."""
+        return [(row[0], row[1]) for row in gone]
 
     # ----- steps
 
+    def _given(self, definition: TableDefinition) -> builtins.list[str]:
+        """The parameters for a key."""
+        found = []
+        for number, column in enumerate(definition.key_columns, 1):
+            cast = self._access.dialect.casts.get(column.kind)
+            found.append(placeholder(self._access.dialect.parameter, number) + (f"::{cast}" if cast else ""))
+        return found
+
     def _states(self, rows: Sequence[Row]) -> builtins.list[RecordState]:
-        time = self._access.time
-        return [state_of(row, self._access.uuid(row[2]), [time(row[n]) for n in (6, 7, 11, 12, 13)]) for row in rows]
+        time, uuid = self._access.time, self._access.uuid
+        return [
+            RecordState(
+                task=row[0],
+                key=row[1],
+                job=uuid(row[2]),
+                generation=row[3],
+                live=bool(row[4]),
+                change=row[5],
+                changed_at=time(row[6]),
+                due_at=time(row[7]),
+                gone=row[8],
+                state=row[9],
+                attempt=row[10],
+                run_at=time(row[11]),
+                started_at=time(row[12]),
+                finished_at=time(row[13]),
+                error=row[14],
+            )
+            for row in rows
+        ]
+
+
+def _where(where: RecordQuery) -> dict[str, Any]:
+    """A filter as the parameters of a query."""
+    return {
+        "tasks": None if where.tasks is None else [*where.tasks],
+        "states": None if where.states is None else [*where.states],
+        "error": where.error,
+        "has_error": where.has_error,
+    }

@@ -8,6 +8,31 @@ r.started_at, r.finished_at, r.error
 -- {errors}: those of them whose errors it means.
 (:error::text is null or strpos(r.error, :error) > 0) and (:has_error::boolean is null or r.has_error = :has_error)
 
+-- {failed}: tasks and rows whose last jobs have failed, which are few; a later one may be under way.
+-- SQLite: whatever has ended is in one table.
+select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
+from penstock.finished_job f
+where f.state = 'failed' and f.options ->> 'task' is not null
+  and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
+-- PostgreSQL: what is kept for long is in a part of its own, and its index is of text.
+select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
+from penstock.finished_job_long f
+where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
+
+-- {failed_records}: their records.
+-- SQLite: there is no lateral join.
+failed x cross join penstock.task_state r on r.task = x.task and r.key = x.key
+-- PostgreSQL: each is looked up by itself.
+failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+
+-- {counted}: of each task, how many of its jobs stand where, and since when the first of them.
+select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
+       count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
+       min(coalesce(
+           (select r.due_at from penstock.task_record r where r.task = f.task and r.key = f.key and f.key is not null), f.run_at
+       )) filter (where f.place <> 'running') as due_first
+from few f group by f.task
+
 -- records: records of tasks that meet a filter with how their jobs stand, by task and key, those after one.
 -- Unbounded: of those that are rare it reads all.
 select {record}
@@ -41,49 +66,17 @@ group by task, coalesce(state, 'lost');
 
 -- records_failed: the same as records, of those that have failed, which are few: it reads no others.
 -- Unbounded: it reads all that have failed.
--- SQLite: whatever has ended is in one table.
-with failed as materialized (
-    select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
-    from penstock.finished_job f
-    where f.state = 'failed' and f.options ->> 'task' is not null
-      and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
-)
+with failed as materialized ({failed})
 select {record}
-from failed x cross join penstock.task_state r
-where r.task = x.task and r.key = x.key and r.state = 'failed' and (r.task, r.key) > (:after_task, :after_key) and {errors}
-order by r.task, r.key limit :limit;
--- PostgreSQL:
-with failed as materialized (
-    select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
-    from penstock.finished_job_long f
-    where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
-)
-select {record}
-from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+from {failed_records}
 where r.state = 'failed' and (r.task, r.key) > (:after_task::integer, :after_key::text) and {errors}
 order by r.task, r.key limit :limit;
 
 -- count_failed: the same as count_records, of those that have failed.
 -- Unbounded: it reads all that have failed.
--- SQLite: whatever has ended is in one table.
-with failed as materialized (
-    select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
-    from penstock.finished_job f
-    where f.state = 'failed' and f.options ->> 'task' is not null
-      and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
-)
+with failed as materialized ({failed})
 select r.task, r.state, count(*), count(r.gone)
-from failed x cross join penstock.task_state r
-where r.task = x.task and r.key = x.key and r.state = 'failed' and {errors}
-group by r.task, r.state;
--- PostgreSQL:
-with failed as materialized (
-    select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
-    from penstock.finished_job_long f
-    where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
-)
-select r.task, r.state, count(*), count(r.gone)
-from failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+from {failed_records}
 where r.state = 'failed' and {errors}
 group by r.task, r.state;
 
@@ -114,15 +107,7 @@ with few (task, place, run_at, key) as materialized (
     )
     union all
     select u.options ->> 'task', 'running', u.run_at, null from penstock.running_job u
-), counted as (
-    select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
-           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
-           min(coalesce(
-               (select r.due_at from penstock.task_record r where r.task = f.task and r.key = f.key and f.key is not null),
-               f.run_at
-           )) filter (where f.place <> 'running') as due_first
-    from few f group by f.task
-)
+), counted as ({counted})
 select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
            select count(*) from (
                select 1 from penstock.finished_job f
@@ -155,15 +140,7 @@ with few (task, place, run_at, key) as materialized (
     ) j
     union all
     select (u.options::jsonb ->> 'task')::integer, 'running', u.run_at, null from penstock.running_job u
-), counted as (
-    select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
-           count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
-           min(coalesce(
-               (select r.due_at from penstock.task_record r where r.task = f.task and r.key = f.key and f.key is not null),
-               f.run_at
-           )) filter (where f.place <> 'running') as due_first
-    from few f group by f.task
-)
+), counted as ({counted})
 select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
            select count(*) from (
                select from penstock.finished_job_long f
@@ -264,10 +241,14 @@ delete from penstock.cancel_request c where c.ctid in (
 );
 
 -- forget: forget records that are held, if there is no job any more, with what is kept of their last ones.
--- SQLite: takes rows as JSON.
+-- SQLite: takes rows as JSON; there is no DELETE in WITH.
+delete from penstock.finished_job where id in (
+    select r.id from json_each(:rows) g join penstock.task_record r on r.task = g.value ->> 0 and r.key = g.value ->> 1
+    where not r.live
+);
 delete from penstock.task_record
 where (task, key) in (select g.value ->> 0, g.value ->> 1 from json_each(:rows) g) and not live
-returning task, key, id;
+returning task, key;
 -- PostgreSQL: takes rows as two arrays, and does both halves.
 with gone as (
     delete from penstock.task_record r using unnest(:tasks::integer[], :keys::text[]) as g (task, key)
@@ -277,10 +258,6 @@ with gone as (
     delete from penstock.finished_job f where f.id = any(array(select id from gone)) and f.slot = -1
 )
 select task, key from gone;
-
--- forget_ends: forget what is kept of jobs that have ended.
--- SQLite: there is no DELETE in WITH.
-delete from penstock.finished_job where id in (select penstock_bytes(value) from json_each(:ids));
 
 -- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
 -- SQLite: whatever has ended is in one table.

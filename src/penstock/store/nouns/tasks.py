@@ -5,36 +5,38 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import Job
+from penstock.jobs.states import JobState
 from penstock.reactive.planning import RowPlan
-from penstock.reactive.reconciling import Kept
-from penstock.store.contract.changes import Changes
-from penstock.store.contract.session import OpenTransaction, Session
+from penstock.reactive.reconciling import Kept, Reconciling
+from penstock.reactive.task import TaskSpec
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
+from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.tasks import (
-    is_unkeyed,
-    newly,
-    plan_values,
-    progress_values,
-    record_of,
-    runs_otherwise,
-    task_of,
-)
+from penstock.store.rows.jobs import options_of, options_text
+
+LAST_GENERATION = 2**62  # no row has changed so often
+_REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
 
 
-class StoredTasks(Noun, ABC):
-    """See `store.contract.Tasks`."""
+class Tasks(Noun, ABC):
+    """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""
 
     def __init__(self, access: Access, changes: Changes) -> None:
-        super().__init__(access, "tasks")
+        super().__init__(access, "moves", "tasks")
         self._changes = changes
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
+        """Make the tasks of a program known: as they were kept before, or as they are kept now if they are new.
+
+        A task of which a higher version was declared stays as it is.
+        """
         known = {row.plan.name: row for row in await self.list()} if plans else {}
         for plan in sorted(plans, key=lambda plan: plan.name):
             new, reconciling = newly(plan, known.get(plan.name))
@@ -43,96 +45,118 @@ class StoredTasks(Noun, ABC):
             values = {"now": now, "reconciling": None if reconciling is None else reconciling.text()}
             row = known.get(plan.name)
             if row is None:
-                await self._run("add", **plan_values(plan, None), **values)
+                await self._run("add", **_plan_values(plan, None), **values)
                 row = next(one for one in await self.list() if one.plan.name == plan.name)
-            await self._declare(plan, row, plan_values(plan, row.id) | values)
+            await self._declare(plan, row, _plan_values(plan, row.id) | values)
         names = {plan.name for plan in plans}
         return [row for row in await self.list() if row.plan.name in names] if plans else []
 
     async def list(self) -> builtins.list[TaskRow]:
-        items, time = self._access.items, self._access.time
-        return [
-            task_of(row, sorted(items(row[12])), items(row[20]), time(row[13]), time(row[15]), time(row[17]))
-            for row in await self._look("list")
-        ]
+        """All tasks by name."""
+        return [self._task(row) for row in await self._look("list")]
 
     async def plan(
         self, rows: Sequence[RowPlan], move: Move | None, now: datetime, progress: Sequence[Progress] = ()
     ) -> int | None:
-        session = await self._access.begin_write()
-        try:
+        """Write what is planned, and move the reader on with it; how many jobs there are more.
+
+        With it goes how far looking at the rows of tasks has come. None, and nothing is written, if the reader was
+        lost, or such a task was declared anew meanwhile, or looking at its rows was begun anew.
+        """
+        async with self._kept_if_committed() as session:
             launched = await self._plan(session, rows, now) if rows else 0
             if move is not None and not await self._changes.move(
                 session, move.reader, move.lease, move.before, move.after, now
             ):
                 return None
             for one in progress:
-                values = progress_values(one) | {"declared_at": one.task.declared_at}
+                values = _progress_values(one) | {"declared_at": one.task.declared_at}
                 if not await self._fetch(session, "progress", **values, now=now):
                     return None
             await session.commit()
-        finally:
-            await session.rollback()
         return launched
 
     async def hold(self, task: int, until: datetime) -> None:
+        """Let none of a task's jobs start until a time."""
         await self._run("hold", task=task, until=until)
 
     async def held(self, now: datetime) -> dict[int, datetime | None]:
+        """The tasks of which no jobs start: until when, or None for those that are paused."""
         rows = await self._look("held", now=now)
         return {row[0]: None if row[1] else self._access.time(row[2]) for row in rows}
 
     async def pause(self, name: str, *, paused: bool) -> int | None:
+        """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
         rows = await self._run("pause", name=name, paused=paused)
         return rows[0][0] if rows else None
 
     async def release(self, task: int, now: datetime, limit: int) -> int:
+        """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
         return len(await self._run("release", task=task, now=now, held=HELD, limit=limit))
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
-        rows = await self._fetch(session, "find", task=task, key=key)
-        if not rows:
-            return None
-        job, *times = self._access.uuid(rows[0][2]), *map(self._access.time, rows[0][8:10])
-        return record_of(rows[0], job, *times)
+        """The record of a row; None if there is none."""
+        for row in await self._fetch(session, "find", task=task, key=key):
+            _, _, job, generation, live, change, before, after, changed_at, due_at, gone = row
+            times = self._access.time(changed_at), self._access.time(due_at)
+            return RecordRow(
+                task, key, self._access.uuid(job), generation, bool(live), change, before, after, *times, gone
+            )
+        return None
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
+        """Filter and watch of a task as they are kept."""
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
     async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
-        values: dict[str, Any] = {"task": task, "keys": [*keys]}
-        if session is None:
-            return {key: number for key, number in await self._look("generations", **values)}  # noqa: C416 - records
-        return {key: number for key, number in await self._fetch(session, "generations", **values)}  # noqa: C416
+        """How many changes the records of rows of one task know of, by key; without a session as they are committed."""
+        rows = await self._ask(session, "generations", task=task, keys=[*keys])
+        return {key: number for key, number in rows}  # noqa: C416 - records
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
-        query, values = self._queries["mark"], {"id": job.id, "lease": lease, "started_at": job.started_at}
-        return await transaction.execute(query.statement, self._access.args(query, values)) == 1
+        """Say in a transaction that a running job is done, whatever comes after; False if the lease does not hold it.
+
+        Once that has committed, the job ends as success, also if its worker is lost.
+        """
+        return await self._execute(transaction, "mark", id=job.id, lease=lease, started_at=job.started_at) == 1
 
     async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
+        """Of jobs that the lease holds, whether that was said; None for those of which a transaction may be saying it.
+
+        SQLite has no such transactions beside others: it waits for its turn, and knows.
+        """
         rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after whoever may be saying it
         return {self._access.uuid(row[0]): None if row[1] is None else bool(row[1]) for row in rows}
 
     async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
+        """Note that attempts of a task have failed; the times of the last ones on all machines."""
         rows = await self._run("failed", task=task, times=[*times], most=most)
         return [self._access.time(time) for row in rows for time in self._access.items(row[0])]
 
     async def open(self, task: int, until: datetime) -> bool:
+        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""
         return bool(await self._run("open", task=task, until=until))
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
+        """What is kept of some rows, by key."""
         rows = await self._fetch(session, "records", task=task, keys=[*keys])
         return {row[0]: Kept(row[1], row[2]) for row in rows}
 
     async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
+        """What is kept of rows after a key, in the order of keys."""
         rows = await self._fetch(session, "slice", task=task, after=after, limit=limit)
         return {key: Kept(after, gone, state, bool(runs), *rest) for key, after, gone, state, runs, *rest in rows}
 
     async def forget(self, now: datetime, limit: int) -> int:
+        """Forget records whose time is over, and their jobs with them, in one bounded step; how many."""
         return int((await self._run("forget", now=now, limit=limit))[0][0])
 
     # ----- steps
+
+    @abstractmethod
+    async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
+        """End the pending jobs of records, given task, key and job; the ids of those that were pending, as stored."""
 
     @abstractmethod
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
@@ -141,7 +165,99 @@ class StoredTasks(Noun, ABC):
     async def _declare(self, plan: TaskPlan, row: TaskRow, values: dict[str, Any]) -> None:
         async with self._writing() as session:
             await self._fetch(session, "declare", **values)
-            if runs_otherwise(plan, row):
-                await self._fetch(session, "redeclare", task=row.id, unkeyed=is_unkeyed(plan, row))
-        if is_unkeyed(plan, row):  # apart, as planners lock records before tasks
+            if _runs_otherwise(plan, row):
+                await self._fetch(session, "redeclare", task=row.id, unkeyed=_is_unkeyed(plan, row))
+        if _is_unkeyed(plan, row):  # apart, as planners lock records before tasks
             await self._run("unkey", task=row.id)
+
+    def _task(self, row: Row) -> TaskRow:
+        number, name, function, kind, pool, priority, options, resets, history, version, signature, spec, *state = row
+        interests, declared_at, paused, held_until, reconciling, reconciled_at, begun, interest, earlier = state
+        plan = TaskPlan(
+            name=name,
+            function=function,
+            kind=kind,
+            pool=pool,
+            priority=priority,
+            options=replace(options_of(options), task=None),
+            resets=bool(resets),
+            history=history,
+            version=version,
+            signature=signature,
+            spec=TaskSpec.parse(spec),
+        )
+        return TaskRow(
+            id=number,
+            plan=plan,
+            interest=interest,
+            interests=tuple(sorted(self._access.items(interests))),
+            earlier=tuple(self._access.items(earlier)),
+            declared_at=self._access.time(declared_at),
+            paused=bool(paused),
+            held_until=self._access.time(held_until),
+            reconciling=None if reconciling is None else Reconciling.parse(reconciling),
+            reconciled_at=self._access.time(reconciled_at),
+            begun=begun,
+        )
+
+
+def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
+    """A task as the values of the queries that declare it."""
+    return {
+        "name": plan.name,
+        "function": plan.function,
+        "kind": plan.kind,
+        "pool": plan.pool,
+        "priority": plan.priority,
+        "options": options_text(replace(plan.options, task=number)) or "",
+        "resets": plan.resets,
+        "history": plan.history,
+        "version": plan.version,
+        "signature": plan.signature,
+        "spec": plan.spec.text(),
+    }
+
+
+def _progress_values(progress: Progress) -> dict[str, Any]:
+    """How far looking at the rows of a task has come, as values of the query that writes it."""
+    task, reconciling = progress.task, progress.reconciling
+    return {
+        "task": task.id,
+        "version": task.plan.version,
+        "signature": task.plan.signature,
+        "begun": task.begun,
+        "begins": int(progress.begins),
+        "reconciling": None if reconciling is None else reconciling.text(),
+    }
+
+
+def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | None]:
+    """Whether a declaration says anything new of a task, and which of its rows are to be looked at for that."""
+    if known is None:
+        return True, Reconciling()
+    if known.plan.version > plan.version or known.plan == plan:
+        return False, None
+    reprocess = plan.on_version_change if plan.version > known.plan.version else "none"
+    rekeyed = _is_unkeyed(plan, known) and plan.spec.partition is not None
+    if reprocess == "none" and not (plan.reconciles and (rekeyed or known.plan.signature != plan.signature)):
+        return True, None
+    again = known.reconciling or Reconciling(part="records")
+    return True, replace(
+        again.begun(),
+        part="rows" if plan.reconciles else again.part,
+        version=again.version if reprocess == "none" else plan.version,
+        reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index),
+        retimes=again.retimes or rekeyed or plan.spec.run_at != known.plan.spec.run_at,
+    )
+
+
+def _runs_otherwise(plan: TaskPlan, known: TaskRow) -> bool:
+    """Whether pending jobs of a task are to run otherwise than they were made to."""
+    if _is_unkeyed(plan, known):
+        return True
+    return any(getattr(plan, name) != getattr(known.plan, name) for name in ("function", "kind", "pool", "priority"))
+
+
+def _is_unkeyed(plan: TaskPlan, known: TaskRow) -> bool:
+    """Whether the keys that rows have for the gate are of another column."""
+    return plan.spec.partition != known.plan.spec.partition

@@ -1,3 +1,44 @@
+-- {changed}: what a record is after a change, if it was there before.
+    generation = r.generation + excluded.live::integer,
+    live = r.live or excluded.live,
+    idle = not r.live,
+    change = case when not excluded.live then r.change
+                  when r.live and r.change = 'enter' and excluded.change = 'change'
+                      and not exists (select from penstock.running_job u where u.id = r.id) then r.change
+                  else excluded.change end,
+    before = case when excluded.live then excluded.before else r.before end,
+    after = case when excluded.live or excluded.gone is null then excluded.after else r.after end,
+    concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
+    place = case when excluded.live then excluded.place else r.place end,
+    changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
+    due_at = case when not excluded.live then r.due_at
+                  when r.live and r.latest_at is not null and not {runs} then least(excluded.due_at, r.latest_at)
+                  else excluded.due_at end,
+    latest_at = case when not excluded.live then r.latest_at
+                     when r.live and r.latest_at is not null and not {runs} then r.latest_at
+                     else excluded.latest_at end,
+    gone = excluded.gone,
+    forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end,
+    for_version = case when excluded.live then excluded.for_version else r.for_version end
+where excluded.for_version = -1 or r.version < excluded.for_version
+
+-- {runs}: whether a job runs for the last change of a record.
+exists (select from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation)
+
+-- {later}: what a scheduled job is once its row has changed.
+args = g.args, attempt = case when g.resets then 0 else j.attempt end, waiting = j.waiting and g.due_at <= :now,
+run_at = case when j.waiting and g.due_at <= :now then j.run_at else g.due_at end,
+rank = case when j.waiting and g.due_at <= :now then j.rank else g.rank end,
+place = case when j.waiting and g.due_at <= :now then j.place else g.place end, keeps_turn = false,
+error = case when g.due_at <= :now then j.error else nullif(j.error, :held) end,
+gated = j.gated or g.gate is not null,
+concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
+
+-- {declared}: what a job is that is to run as its task is declared now.
+pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
+rank = g.rank + case when j.keeps_turn then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
+gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
+
 -- add: make a task known, if none of its name is; all of its rows are to be looked at.
 insert into penstock.task
     (name, function, kind, pool, priority, options, resets, history, version, signature, spec, declared_at, reconciling)
@@ -93,16 +134,12 @@ update penstock.task_record r set concurrency_key = null from held h where r.tas
 -- follow: jobs of rows that are to run again do so as their tasks are declared now, if that was while they ran.
 -- SQLite: takes rows as JSON.
 update penstock.scheduled_job as j
-set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
-    rank = g.rank + iif(j.keeps_turn, 0, penstock_microseconds(j.run_at) - penstock_microseconds(g.due_at)),
-    gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
+set {declared}
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where j.id = g.id and (j.pool, j.function, j.kind, j.priority) <> (g.pool, g.function, g.kind, g.priority);
 -- PostgreSQL: the rows are arrays.
 update penstock.scheduled_job j
-set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
-    rank = g.rank + case when j.keeps_turn then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
-    gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
+set {declared}
 from unnest(:tasks::integer[], :keys::text[]) as k (task, key)
 cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) g
 where j.id = g.id and (j.pool, j.function, j.kind, j.priority) <> (g.pool, g.function, g.kind, g.priority);
@@ -142,33 +179,7 @@ from g
 where g.value ->> 3 or exists (
     select 1 from penstock.task_record o where o.task = g.value ->> 0 and o.key = g.value ->> 1
 )
-on conflict (task, key) do update set
-    generation = r.generation + excluded.live,
-    live = r.live or excluded.live,
-    idle = not r.live,
-    change = case when not excluded.live then r.change
-                  when r.live and r.change = 'enter' and excluded.change = 'change'
-                      and not exists (select 1 from penstock.running_job u where u.id = r.id) then r.change
-                  else excluded.change end,
-    before = case when excluded.live then excluded.before else r.before end,
-    after = case when excluded.live or excluded.gone is null then excluded.after else r.after end,
-    concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
-    place = case when excluded.live then excluded.place else r.place end,
-    changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
-    due_at = case when not excluded.live then r.due_at
-                  when r.live and r.latest_at is not null and not exists (
-                      select 1 from penstock.running_job u where u.id = r.id and u.args ->> 'generation' = r.generation
-                  ) then min(excluded.due_at, r.latest_at)
-                  else excluded.due_at end,
-    latest_at = case when not excluded.live then r.latest_at
-                     when r.live and r.latest_at is not null and not exists (
-                         select 1 from penstock.running_job u where u.id = r.id and u.args ->> 'generation' = r.generation
-                     ) then r.latest_at
-                     else excluded.latest_at end,
-    gone = excluded.gone,
-    forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end,
-    for_version = case when excluded.live then excluded.for_version else r.for_version end
-where excluded.for_version = -1 or r.version < excluded.for_version
+on conflict (task, key) do update set {changed}
 returning task, key, id, idle, live, generation;
 -- PostgreSQL: one statement for any number of rows, of which what is alike in all is said of the first only.
 with recorded as (
@@ -190,35 +201,7 @@ with recorded as (
     ) g
     where g.runs or (select true from penstock.task_record o where o.task = g.task and o.key = g.key limit 1)
     order by g.task, g.key collate "C"
-    on conflict (task, key) do update set
-        generation = r.generation + excluded.live::integer,
-        live = r.live or excluded.live,
-        idle = not r.live,
-        change = case when not excluded.live then r.change
-                      when r.live and r.change = 'enter' and excluded.change = 'change'
-                          and not exists (select 1 from penstock.running_job u where u.id = r.id) then r.change
-                      else excluded.change end,
-        before = case when excluded.live then excluded.before else r.before end,
-        after = case when excluded.live or excluded.gone is null then excluded.after else r.after end,
-        concurrency_key = case when excluded.live then excluded.concurrency_key else r.concurrency_key end,
-        place = case when excluded.live then excluded.place else r.place end,
-        changed_at = case when excluded.live then excluded.changed_at else r.changed_at end,
-        due_at = case when not excluded.live then r.due_at
-                      when r.live and r.latest_at is not null and not exists (
-                          select from penstock.running_job u
-                          where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation
-                      ) then least(excluded.due_at, r.latest_at)
-                      else excluded.due_at end,
-        latest_at = case when not excluded.live then r.latest_at
-                         when r.live and r.latest_at is not null and not exists (
-                             select from penstock.running_job u
-                             where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation
-                         ) then r.latest_at
-                         else excluded.latest_at end,
-        gone = excluded.gone,
-        forget_at = case when excluded.gone is not null then coalesce(r.forget_at, excluded.forget_at) end,
-        for_version = case when excluded.live then excluded.for_version else r.for_version end
-    where excluded.for_version = -1 or r.version < excluded.for_version
+    on conflict (task, key) do update set {changed}
     returning r.*
 ), task as materialized (
     select t.id, t.function, t.kind, t.pool, t.priority, t.options, p.ageing, case when p.rate_limit is not null then '' end as gate
@@ -268,13 +251,7 @@ where not k.value ->> 2 and j.id = g.id;
 -- hold has put off.
 -- SQLite: part of launch.
 update penstock.scheduled_job as j
-set args = g.args, attempt = case when g.resets then 0 else j.attempt end, waiting = j.waiting and g.due_at <= :now,
-    run_at = case when j.waiting and g.due_at <= :now then j.run_at else g.due_at end,
-    rank = case when j.waiting and g.due_at <= :now then j.rank else g.rank end,
-    place = case when j.waiting and g.due_at <= :now then j.place else g.place end, keeps_turn = 0,
-    error = case when g.due_at <= :now then j.error else nullif(j.error, :held) end,
-    gated = j.gated or g.gate is not null,
-    concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
+set {later}
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
 
@@ -319,13 +296,7 @@ with given as materialized (
     from unready
 ), put_off as (
     update penstock.scheduled_job j
-    set args = g.args, attempt = case when g.resets then 0 else j.attempt end, waiting = j.waiting and g.due_at <= :now,
-        run_at = case when j.waiting and g.due_at <= :now then j.run_at else g.due_at end,
-        rank = case when j.waiting and g.due_at <= :now then j.rank else g.rank end,
-        place = case when j.waiting and g.due_at <= :now then j.place else g.place end, keeps_turn = false,
-        error = case when g.due_at <= :now then j.error else nullif(j.error, :held) end,
-        gated = j.gated or g.gate is not null,
-        concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
+    set {later}
     from given g
     where j.id = g.id and j.id in (
         select q.id from penstock.scheduled_job q where q.id = any(array(select id from given)) for update skip locked
@@ -461,26 +432,15 @@ select id, paused, held_until from penstock.task where paused or held_until > :n
 update penstock.task set paused = :paused where name = :name returning id;
 
 -- release: jobs of a task that were put off while it was held are due now; so many at a time.
--- SQLite: there is one writer.
 update penstock.scheduled_job
 set run_at = :now,
-    rank = rank - case when keeps_turn then 0 else penstock_microseconds(run_at) - penstock_microseconds(:now) end
+    rank = rank - case when keeps_turn then 0 else (extract(epoch from run_at - :now::timestamptz) * 1000000)::bigint end
 where id in (
-    select s.id from penstock.scheduled_job s
-    where not s.waiting and s.run_at > :now and s.error = :held and s.options ->> 'task' = :task
-    order by s.run_at, s.id limit :limit
-)
-returning id;
--- PostgreSQL: passes by what workers have in hand.
-update penstock.scheduled_job j
-set run_at = :now,
-    rank = j.rank - case when j.keeps_turn then 0 else (extract(epoch from j.run_at - :now::timestamptz) * 1000000)::bigint end
-where j.id in (
     select s.id from penstock.scheduled_job s
     where not s.waiting and s.run_at > :now and s.error = :held and (s.options::jsonb ->> 'task')::integer = :task
     order by s.run_at, s.id limit :limit for update of s skip locked
 )
-returning j.id;
+returning id;
 
 -- mark: a running job is done, as its handler says; nothing if the lease does not hold this attempt of it any more.
 update penstock.running_job set marked = true where id = :id and lease = :lease and started_at = :started_at;

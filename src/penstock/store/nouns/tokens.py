@@ -10,13 +10,14 @@ from uuid import UUID
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
 from penstock.store.contract.external import OUTSIDE, TOKEN_KEPT, Redeemed
-from penstock.store.contract.jobs import Jobs, Settle
+from penstock.store.contract.jobs import Settle
 from penstock.store.contract.session import Row, Session, writing
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
 
 
-class StoredTokens(Noun):
-    """See `store.contract.Tokens`.
+class Tokens(Noun):
+    """What a running attempt says and asks: how far it has come, and to be completed by an outside system.
 
     Args:
         access: For what workers do.
@@ -30,10 +31,12 @@ class StoredTokens(Noun):
         self._jobs = jobs
 
     async def report(self, lease: int, progress: Mapping[UUID, Progress]) -> None:
+        """Write how far jobs have come that run under a lease."""
         rows = [{"id": job_id, "progress": progress_text(said)} for job_id, said in progress.items()]
         await self._run_each("report", rows, lease=lease)
 
     async def issue(self, lease: int, token: Token, deadline: datetime) -> bool:
+        """Remember the token of an attempt; False if the attempt does not run under this lease any more."""
         values = {
             "id": token.job_id,
             "lease": lease,
@@ -45,14 +48,20 @@ class StoredTokens(Noun):
         return bool(await self._calls.run(self._queries["issue"], values))
 
     async def void(self, job_id: UUID, attempt: int) -> bool:
+        """Let the token of an attempt that has failed count no more; False if it has been brought before."""
         rows = await self._calls.run(self._queries["void"], {"id": job_id, "attempt": attempt})
         return not rows or rows[0][0] == "expired"
 
     async def hold(self, lease: int, attempts: Sequence[tuple[UUID, int]]) -> set[UUID]:
+        """Move jobs with a token from a lease to `OUTSIDE`, and their slots with them; those it still held."""
         rows = [{"id": job_id, "attempt": attempt} for job_id, attempt in attempts]
         return {self._access.uuid(row[0]) for row in await self._run_each("hold", rows, lease=lease)}
 
     async def redeem(self, token: Token, told: Told, now: datetime, settle: Settle) -> Redeemed | None:
+        """Settle the job of a token, whether its function has returned or not, as `settle` says; once.
+
+        None if there is no such token. Its slot is given back if it was held outside.
+        """
         key = {"id": token.job_id, "attempt": token.attempt}
         async with writing(self._calls.begin_write) as session:
             known = await self._fetch(session, "known", **key)
@@ -67,12 +76,15 @@ class StoredTokens(Noun):
         return Redeemed(accepted=True, told=told)
 
     async def expire(self, now: datetime, limit: int, settle: Settle) -> int:
+        """Settle jobs held outside of which nobody has told in time, and give their slots back; how many."""
         return await self._sweep("overdue", {"now": now, "limit": limit}, "expired", now, settle)
 
     async def cancel(self, now: datetime, limit: int, settle: Settle) -> int:
+        """The same for those for which a request to cancel stands."""
         return await self._sweep("canceled", {"limit": limit}, "canceled", now, settle)
 
     async def prune(self, now: datetime, limit: int) -> int:
+        """Forget tokens of which nobody need know any more what came of them; how many."""
         return await self._prune(now, limit)
 
     # ----- steps

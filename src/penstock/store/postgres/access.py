@@ -10,12 +10,14 @@ from uuid import UUID
 import asyncpg
 
 from penstock.jobs.job import Job, JobStatus
-from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.schema.table import TableDefinition
+from penstock.store.contract.session import OpenTransaction, Row, Session, writing
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.session import BEGIN_INTERNAL, BEGIN_READ, begin
+from penstock.store.postgres.spelling import key_text
 from penstock.store.rows.jobs import job_of, status_of
 from penstock.store.sql.queries import Query
 
@@ -65,6 +67,12 @@ class PostgresAccess(Access):
         found: timedelta = value
         return found
 
+    def key_text(self, definition: TableDefinition) -> str:
+        return key_text("r", {column.name: POSTGRES.types[column.kind] for column in definition.key_columns})
+
+    def key_casts(self, definition: TableDefinition) -> Sequence[str]:
+        return [f"::{POSTGRES.types[column.kind]}" for column in definition.key_columns]
+
     def job(self, row: Row) -> Job:
         return job_of(row)
 
@@ -106,13 +114,8 @@ async def run(
 
 async def _run_pooled(connections: Connections, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
     """The same through a pooler, where settings hold within a transaction only."""
-    session = await begin(connections, BEGIN_INTERNAL)
-    try:
-        rows = await session.fetch(query.statement, query.args(values))
-        await session.commit()
-    finally:
-        await session.rollback()
-    return rows
+    async with writing(lambda: begin(connections, BEGIN_INTERNAL)) as session:
+        return await session.fetch(query.statement, query.args(values))
 
 
 def _lists(rows: Sequence[Values], values: Values) -> Values:

@@ -17,7 +17,7 @@ from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Batch, Rotation
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
-from penstock.store.nouns.changes import StoredReaders
+from penstock.store.nouns.changes import Changes
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"
@@ -38,8 +38,8 @@ _BOUNDS = ("seen_end", "seen_open", "last", "batch_end", "batch_open")
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
 
-class PostgresChanges(StoredReaders):
-    """See `store.contract.Changes`."""
+class PostgresChanges(Changes):
+    """See `store.nouns.Changes`."""
 
     async def take(self, name: str, lease: int) -> Position | None:
         ((origin, here),) = await self._run("origin")
@@ -58,7 +58,7 @@ class PostgresChanges(StoredReaders):
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
-            rows = await self._in(session, "go_on", {**position.bounds(), **asked, "limit": limit})
+            rows = await self._ask(session, "go_on", **position.bounds(), **asked, limit=limit)
             room, changes = limit - len(rows), changes_told(rows, interests)
             position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
@@ -97,7 +97,7 @@ class PostgresChanges(StoredReaders):
     async def _begin(self, session: OpenTransaction | None, values: dict[str, Any]) -> Sequence[Row]:
         """The first changes of a new batch, however large it is."""
         try:
-            return await self._in(session, "begin", values)
+            return await self._ask(session, "begin", **values)
         except DatabaseBusy as error:
             if session is not None or not error.facts.get("slow"):
                 raise
@@ -120,28 +120,22 @@ class PostgresChanges(StoredReaders):
 
         Once its lock is held, no open transaction has written there, and none can until it is truncated.
         """
-        session = await self._access.begin_write()
         try:
-            await session.execute(_IMPATIENT)
-            await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
-            (held,) = await self._fetch(session, "lock_room")
-            if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
-                return False
-            await session.execute(Statement(_TRUNCATE.format(slot=slot)))
-            await session.commit()
+            async with self._writing() as session:
+                await session.execute(_IMPATIENT)
+                await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
+                (held,) = await self._fetch(session, "lock_room")
+                if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
+                    return False
+                await session.execute(Statement(_TRUNCATE.format(slot=slot)))
         except (DatabaseBusy, Conflict):  # somebody uses it, or waits for this transaction while this one waits
             return False
-        finally:
-            await session.rollback()
         return True
 
     async def _is_kept(self, slot: int) -> bool:
         """The same as `_is_young`, without a lock."""
-        session = await self._access.begin_write()
-        try:
+        async with self._kept_if_committed() as session:
             return await self._is_young(session, slot)
-        finally:
-            await session.rollback()
 
     async def _is_young(self, session: Session, slot: int) -> bool:
         """Whether a slot holds changes that outboxes keep to send them again, by the clock of the database."""
@@ -185,9 +179,3 @@ class PostgresChanges(StoredReaders):
             await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))
         await self._fetch(session, "settle_numbers", high=high)
         await self._fetch(session, "settle_in")
-
-    async def _in(self, session: OpenTransaction | None, query_name: str, values: dict[str, Any]) -> Sequence[Row]:
-        """Run a query in a transaction, or in one of its own."""
-        if session is None:
-            return await self._run(query_name, **values)
-        return await self._fetch(session, query_name, **values)

@@ -1,6 +1,6 @@
 """Connections to PostgreSQL: opened when needed, used again, dropped when broken.
 
-Owns how connections are opened, ended and watched; `store.line` knows who gets one. asyncpg's own pool resets each
+Owns how connections are opened, ended and watched; `store.places` knows who gets one. asyncpg's own pool resets each
 connection at each release, a round trip that sessions, which always end their transaction, do not need.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -15,30 +14,23 @@ from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError
 from penstock.store.contract.changes import Source, State
 from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
-from penstock.store.postgres.access import run
+from penstock.store.nouns.interests import Interests, by_one_if_refused
+from penstock.store.nouns.noun import Access
 from penstock.store.postgres.capture import EVENTS, function_name, install, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
-from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.session import PostgresSession, internal_transaction
 from penstock.store.postgres.triggerbodies import append_plain
 from penstock.store.rows.interests import (
     FoundTable,
-    Identity,
     Rebuild,
     Stored,
     StoredInterest,
     by_capture,
-    by_identity,
     capture_state,
     check_table,
     columns_read,
     identity_of,
-    stored_interest,
 )
-from penstock.store.sql.conditions import ConditionSql
-from penstock.store.sql.interests import StoredInterests, by_one_if_refused
-from penstock.store.sql.queries import load_queries
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 # These are no queries of a .sql file: they go along with what makes triggers.
@@ -55,56 +47,32 @@ _VIRTUAL = " virtual"  # what the view adds to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
-class PostgresInterests(StoredInterests[SchemaLock]):
-    """See `store.contract.changes.Interests`."""
+class PostgresInterests(Interests[SchemaLock]):
+    """See `store.nouns.Interests`."""
 
-    def __init__(self, connections: Connections, catalog: PostgresCatalog) -> None:
-        self._connections = connections
+    def __init__(self, access: Access, catalog: PostgresCatalog) -> None:
+        super().__init__(access)
         self._catalog = catalog
-        self._queries = load_queries("interests", POSTGRES)
-
-    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        stored, numbers = await self._stored(), list[int]()
-        for one in interests:
-            while (found := stored.get(identity_of(one))) is None:  # another release may have replaced it already
-                await self._run("add", **_added(one, now))
-                stored = await self._stored()
-            numbers.append(found.id)
-        return numbers
 
     async def mend(self, id_: int) -> bool:
         try:
-            async with internal_transaction(self._connections) as session:
+            async with self._writing() as session:
                 await session.execute(_IMPATIENT)
                 await session.execute(Statement(_LOCK_INTERESTS))
-                stored = await self._stored_in(session)
+                stored = await self._stored(session)
                 one = next((one for one in stored.values() if one.id == id_), None)
                 if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
                     return False
                 for statement in await self._statements(Rebuild(stored, [one]), session):
                     await session.execute(Statement(statement))
-                await session.commit()
         except DataError as error:
             raise DeclarationError(f"PostgreSQL refuses the triggers of interest {id_}: {error.what}") from error
         return True
 
-    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        names, query = {POSTGRES.table(name): name for name in tables}, self._queries["each_of"]
-        values = {"tables": [*names]}
-        asked = session.fetch(query.statement, query.args(values)) if session else self._run("each_of", **values)
-        rows = await asked
-        return frozenset(names[row[0]] for row in rows)
-
-    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        one = next((one for one in (await self._stored()).values() if one.id == number), None)
-        if one is None or one.found is None:
-            return None
-        columns = _checked(one).columns
-        if only is None:
-            return source(one.interest, columns)
-        return source(one.interest.narrowed(only.sql, only.columns), columns, held=" for share of r")
-
     # ----- steps
+
+    def _source(self, interest: Interest, one: StoredInterest, *, held: bool) -> Source:
+        return source(interest, _checked(one).columns, held=" for share of r" if held else "")
 
     def _changing(self) -> AbstractAsyncContextManager[SchemaLock]:
         return self._catalog.lock()
@@ -115,13 +83,6 @@ class PostgresInterests(StoredInterests[SchemaLock]):
             return "altered"  # nothing is missed, but inserted rows are told before a trigger changes them
         return state
 
-    async def _add(self, right: SchemaLock, interest: Interest, now: datetime) -> builtins.list[int]:  # noqa: ARG002 - the lock is no transaction
-        return [row[0] for row in await self._run("add", **_added(interest, now))]
-
-    async def _take_back(self, right: SchemaLock, added: Sequence[int]) -> None:  # noqa: ARG002 - a lock is no transaction
-        for id_ in added:
-            await self._run("remove", id=id_)
-
     async def _rebuild(self, right: SchemaLock, rebuild: Rebuild) -> None:
         interest = (*rebuild.asked, *rebuild.dropped)[0].interest
         try:
@@ -129,9 +90,9 @@ class PostgresInterests(StoredInterests[SchemaLock]):
         except DataError as error:
             raise _refused(interest, error) from error
 
-    async def _statements(self, rebuild: Rebuild, session: PostgresSession | None = None) -> tuple[str, ...]:
+    async def _statements(self, rebuild: Rebuild, session: OpenTransaction | None = None) -> tuple[str, ...]:
         """The statements that make triggers anew."""
-        ((path,),) = await self._look("path", session)
+        ((path,),) = await self._ask(session, "path")
         made = [_LOCK_INTERESTS]
         for capture in rebuild.captures(_captured):
             number, members = capture.number, capture.members
@@ -154,13 +115,12 @@ class PostgresInterests(StoredInterests[SchemaLock]):
 
     async def _try_out_group(self, now: datetime, group: Sequence[Interest]) -> None:
         """Make triggers, and undo that."""
-        add = self._queries["add_for_trial"]
         try:
-            async with internal_transaction(self._connections) as session:
+            async with self._kept_if_committed() as session:
                 await session.execute(_IMPATIENT)
                 for place, one in enumerate(group):
-                    await session.fetch(add.statement, add.args(_added(one, now) | {"id": _LAST_ID - place}))
-                stored = await self._stored_in(session)
+                    await self._fetch(session, "add_for_trial", **self._added(one, now), id=_LAST_ID - place)
+                stored = await self._stored(session)
                 rebuild = Rebuild(stored, [stored[identity_of(one)] for one in group])
                 for statement in await self._statements(rebuild, session):
                     await session.execute(Statement(statement))
@@ -168,32 +128,6 @@ class PostgresInterests(StoredInterests[SchemaLock]):
             raise _refused(group[0], error) from error
         except (DatabaseBusy, Conflict):  # whoever declares it waits for these locks
             return
-
-    async def _stored(self, right: SchemaLock | None = None) -> Stored:  # noqa: ARG002 - a lock is no transaction
-        return await self._stored_in(None)
-
-    async def _stored_in(self, session: PostgresSession | None) -> Stored:
-        """All interests, as a transaction sees them, or now."""
-        return by_identity(stored_interest(row, row[2]) for row in await self._look("list", session))
-
-    async def _look(self, query_name: str, session: PostgresSession | None) -> Sequence[Any]:
-        query = self._queries[query_name]
-        return await (self._run(query_name) if session is None else session.fetch(query.statement, query.args({})))
-
-    async def _declared(
-        self,
-        interests: Sequence[Interest],
-        right: SchemaLock | None = None,  # noqa: ARG002 - a lock is no transaction
-    ) -> set[Identity]:
-        return {(row[0], row[1]) for row in await self._run("declared", names=[one.name for one in interests])}
-
-    async def _run(self, query_name: str, /, **values: Any) -> Sequence[Any]:
-        return await run(self._connections, self._queries[query_name], values)
-
-
-def _added(interest: Interest, now: datetime) -> dict[str, Any]:
-    table = POSTGRES.table(interest.table)
-    return {"name": interest.name, "digest": interest.digest, "source": table, "spec": interest.text(), "now": now}
 
 
 def _refused(interest: Interest, error: DataError) -> DeclarationError:

@@ -14,7 +14,7 @@ from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
 from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
-from penstock.store.nouns.jobs import StoredJobs
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.postgres.access import run
@@ -24,7 +24,7 @@ from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import PostgresSession
-from penstock.store.postgres.taskends import PostgresTaskEnds
+from penstock.store.postgres.taskends import PostgresTaskEnds, or_none
 from penstock.store.rows.jobs import (
     attempt_text,
     attempts_text,
@@ -56,8 +56,8 @@ _TRUNCATE = "truncate penstock.finished_job_{slot}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 
 
-class PostgresJobs(StoredJobs):
-    """See `store.contract.Jobs`."""
+class PostgresJobs(Jobs):
+    """See `store.nouns.Jobs`."""
 
     def __init__(
         self, access: Access, connections: Connections, gates: PostgresGates, heads: Heads, ends: PostgresTaskEnds
@@ -73,8 +73,7 @@ class PostgresJobs(StoredJobs):
         if len(jobs) >= COPY_FROM and isinstance(session, PostgresSession):
             await copy(session, jobs, now)
             return
-        query = self._queries["enqueue"]
-        await session.execute(query.statement, query.args(arrays(jobs, now)))
+        await self._execute(session, "enqueue", **arrays(jobs, now))
 
     async def enqueue_alike(self, session: Session, jobs: Iterable[NewJob], now: datetime) -> None:
         left, copies = iter(jobs), isinstance(session, PostgresSession)
@@ -125,7 +124,8 @@ class PostgresJobs(StoredJobs):
         """Start jobs that wait at the gates of these pools; `opened` learns after which time more may start."""
         taken: list[Job] = []
         for room in rooms:
-            jobs, opened[room.pool] = await self._gates.open(lease, room, now)
+            async with self._writing() as session:
+                jobs, opened[room.pool] = await self._gates.open(session, lease, room, now)
             rooms.took(len(jobs))
             taken += jobs
         return taken
@@ -173,14 +173,12 @@ class PostgresJobs(StoredJobs):
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
         slot = expired_slot(now)
-        count_slot, query = self._queries["count_slot"], self._queries["prune"]
         async with self._writing() as session:
-            rows = await session.fetch(count_slot.statement, count_slot.args({"slot": slot, "most": limit}))
-            count: int = rows[0][0]
+            count: int = (await self._fetch(session, "count_slot", slot=slot, most=limit))[0][0]
             if count:
                 await session.execute(_IMPATIENT)
                 await session.execute(Statement(_TRUNCATE.format(slot=slot)))
-            count += await session.execute(query.statement, query.args({"now": now, "limit": limit}))
+            count += await self._execute(session, "prune", now=now, limit=limit)
         return count
 
     async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -274,9 +272,4 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "failed_attempts": [attempt_text(item.failed) for item in settlements],
         "keep_turns": [item.keeps_turn or None for item in settlements],
     }
-    # unnest takes NULL for an array of nulls, which mostly costs nothing to send.
-    return {name: None if _is_all_null(values) else values for name, values in arrays.items()}
-
-
-def _is_all_null(values: list[Any]) -> bool:
-    return values.count(None) == len(values)
+    return {name: or_none(values) for name, values in arrays.items()}

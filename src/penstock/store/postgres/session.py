@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any
 
@@ -51,16 +50,6 @@ async def begin(connections: Connections, how: str, queue: int | None = None) ->
                 raise
         else:
             return session
-
-
-@asynccontextmanager
-async def internal_transaction(connections: Connections) -> AsyncIterator[PostgresSession]:
-    """A transaction of penstock's own for a block, which commits it; otherwise it is undone."""
-    session = await begin(connections, BEGIN_INTERNAL)
-    try:
-        yield session
-    finally:
-        await session.rollback()
 
 
 def _lock(queue: int) -> str:
@@ -116,62 +105,27 @@ class PostgresSession:
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement; its rows."""
-        connection = self._use()
-        self.asked_at = self._connections.now
-        try:
-            return await connection.fetch(statement.sql, *args)  # type: ignore[no-any-return]
-        except BaseException as error:
-            raise self._failed(error) from error
-        finally:
-            self.asked_at = None
+        rows: Sequence[Row] = await self._ask("fetch", statement.sql, *args)
+        return rows
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""
-        connection = self._use()
-        self.asked_at = self._connections.now
-        try:
-            status: str = await connection.execute(statement.sql, *args)
-        except BaseException as error:
-            raise self._failed(error) from error
-        finally:
-            self.asked_at = None
+        status: str = await self._ask("execute", statement.sql, *args)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows, without waiting for each."""
-        connection = self._use()
-        self.asked_at = self._connections.now
-        try:
-            await connection.executemany(statement.sql, rows)
-        except BaseException as error:
-            raise self._failed(error) from error
-        finally:
-            self.asked_at = None
+        await self._ask("executemany", statement.sql, rows)
 
     async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Insert many rows into a table of penstock's own, the fast way."""
-        connection = self._use()
-        self.asked_at = self._connections.now
-        try:
-            await connection.copy_records_to_table(table, schema_name="penstock", records=rows, columns=columns)
-        except BaseException as error:
-            raise self._failed(error) from error
-        finally:
-            self.asked_at = None
+        await self._ask("copy_records_to_table", table, schema_name="penstock", records=rows, columns=columns)
 
     async def copy_binary(self, table: str, columns: Sequence[str], pieces: Iterable[bytes]) -> None:
         """The same for rows in the binary form of COPY. After each piece all else that is ready has its turn."""
-        connection = self._use()
-        self.asked_at = self._connections.now
-        try:
-            await connection.copy_to_table(
-                table, schema_name="penstock", source=self._in_turn(pieces), columns=columns, format="binary"
-            )
-        except BaseException as error:
-            raise self._failed(error) from error
-        finally:
-            self.asked_at = None
+        source = self._in_turn(pieces)
+        await self._ask("copy_to_table", table, schema_name="penstock", source=source, columns=columns, format="binary")
 
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
@@ -281,10 +235,14 @@ class PostgresSession:
             raise left_behind()
 
     async def _plain(self, sql: str) -> None:
+        await self._ask("execute", sql)
+
+    async def _ask(self, verb: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the connection, which is watched until it answers."""
         connection = self._use()
         self.asked_at = self._connections.now
         try:
-            await connection.execute(sql)
+            return await getattr(connection, verb)(*args, **options)
         except BaseException as error:
             raise self._failed(error) from error
         finally:

@@ -9,16 +9,17 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row
-from penstock.store.nouns.crons import StoredCrons
-from penstock.store.nouns.keys import StoredKeys
-from penstock.store.nouns.leases import StoredLeases
-from penstock.store.nouns.locks import StoredLocks
-from penstock.store.nouns.outboxes import StoredOutboxes
-from penstock.store.nouns.pools import StoredPools
-from penstock.store.nouns.programs import StoredPrograms
-from penstock.store.nouns.rates import StoredRates
-from penstock.store.nouns.tokens import StoredTokens
+from penstock.store.contract.session import OpenTransaction, Row, reading
+from penstock.store.nouns.crons import Crons
+from penstock.store.nouns.keys import Keys
+from penstock.store.nouns.leases import Leases
+from penstock.store.nouns.locks import Locks
+from penstock.store.nouns.outboxes import Outboxes
+from penstock.store.nouns.pools import Pools
+from penstock.store.nouns.programs import Programs
+from penstock.store.nouns.rates import Rates
+from penstock.store.nouns.records import Records
+from penstock.store.nouns.tokens import Tokens
 from penstock.store.postgres.access import PostgresAccess
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.changes import PostgresChanges
@@ -29,7 +30,6 @@ from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.interests import PostgresInterests
 from penstock.store.postgres.jobs import PostgresJobs
-from penstock.store.postgres.records import PostgresRecords
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
@@ -62,23 +62,23 @@ class PostgresStore:
         if config.direct_database:
             self._direct = Connections(Route(config.direct_database, *limits), size=1, **timing)
         access = PostgresAccess(for_services)
-        self.keys = StoredKeys(access)
-        self.rates = StoredRates(access)
+        self.keys = Keys(access)
+        self.rates = Rates(access)
         heads = Heads(clock)
         ends = PostgresTaskEnds(access)
         self.jobs = PostgresJobs(access, for_services, PostgresGates(access, self.rates), heads, ends)
-        self.pools = StoredPools(access, heads.after)
-        self.programs = StoredPrograms(access)
-        self.crons = StoredCrons(access, self.jobs)
-        self.leases = StoredLeases(access, self.jobs)
-        self.tokens = StoredTokens(access, PostgresAccess(self._connections), self.jobs)
-        self.locks = StoredLocks(access, PostgresAccess(self._connections))
+        self.pools = Pools(access, heads.after)
+        self.programs = Programs(access)
+        self.crons = Crons(access, self.jobs)
+        self.leases = Leases(access, self.jobs)
+        self.tokens = Tokens(access, PostgresAccess(self._connections), self.jobs)
+        self.locks = Locks(access, PostgresAccess(self._connections))
         self.catalog = PostgresCatalog(self._connections, self._direct)
-        self.interests = PostgresInterests(for_services, self.catalog)
+        self.interests = PostgresInterests(access, self.catalog)
         self.changes = PostgresChanges(access)
         self.tasks = PostgresTasks(access, self.changes, ends, clock)
-        self.outboxes = StoredOutboxes(access)
-        self.records = PostgresRecords(access, self.jobs, ends)
+        self.outboxes = Outboxes(access)
+        self.records = Records(access, self.jobs, self.tasks, ends)
         self.signals = PostgresSignals(for_services, self._direct, self._queries)
 
     async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
@@ -128,13 +128,13 @@ class PostgresStore:
     async def begin_write(self, queue: int | None = None) -> PostgresSession:
         return await begin(self._connections, BEGIN_WRITE, queue)
 
+    async def _begin_service_read(self) -> PostgresSession:
+        return await begin(self._for_services, BEGIN_READ)
+
     async def ping(self) -> None:
         """Raise unless the database answers; calls may hold all connections that are for them."""
-        session = await begin(self._for_services, BEGIN_READ)
-        try:
+        async with reading(self._begin_service_read) as session:
             await session.fetch(self._queries["ping"].statement)
-        finally:
-            await session.rollback()
 
     async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Set the clock by the database's, to within the time of a round trip, so that all machines agree."""
@@ -143,11 +143,8 @@ class PostgresStore:
         if transaction is not None:
             await self._set_clock(self._clock, transaction)
             return
-        session = await begin(self._for_services, BEGIN_READ)
-        try:
+        async with reading(self._begin_service_read) as session:
             await self._set_clock(self._clock, session)
-        finally:
-            await session.rollback()
 
     async def _set_clock(self, clock: SystemClock, transaction: OpenTransaction) -> None:
         before = datetime_of(clock)

@@ -2,106 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
-from penstock.config import FOR_EVER
 from penstock.jobs.job import Mark, Settlement
-from penstock.jobs.states import FINISHED, RETRIABLE, JobState
-from penstock.store.contract.records import RowKey
-from penstock.store.contract.session import OpenTransaction, Row
+from penstock.jobs.states import FINISHED
+from penstock.store.contract.session import OpenTransaction
 from penstock.store.contract.tasks import HELD
-from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.jobs import LONG_SLOT
-from penstock.store.sql.queries import load_queries
-
-_RETRIABLE = {state.value for state in RETRIABLE}
-_LAST = 2**62  # no row has changed so often
-Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
+from penstock.store.nouns.taskends import Launch, TaskEnds
 
 
-class PostgresTaskEnds(Noun):
-    """Ends jobs of tasks, and begins new ones, in the transactions of others."""
+class PostgresTaskEnds(TaskEnds):
+    """See `store.nouns.TaskEnds`."""
 
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "records", "tasks")
-        self._settle_pending = load_queries("moves", access.dialect)["settle_pending"]
-
-    async def ended(self, session: OpenTransaction, settlements: Iterable[Settlement]) -> None:
-        """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
+    async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         ours = [(item.mark, item.state in FINISHED, item.finished_at) for item in settlements if item.mark is not None]
         if ours:
-            await self._end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
+            await self.end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
         if again := [mark for mark, finished, _ in ours if not finished]:
             tasks, keys = [mark.task for mark in again], [mark.key for mark in again]
             await self._fetch(session, "follow", tasks=tasks, keys=keys)
 
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
-        """See to it that there is a pending job for the last generation of rows."""
         tasks, keys, idles = ([row[place] for row in rows] for place in range(3))
         await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now, held=HELD)
 
-    async def skip(
-        self,
-        session: OpenTransaction,
-        rows: Sequence[tuple[int, str, UUID]],
-        now: datetime,
-        state: JobState = JobState.SKIPPED,
-    ) -> set[UUID]:
-        """Let the pending jobs of rows end, as there is nothing to do any more; those that run go on."""
-        found = {row[0] for row in await self._fetch(session, "pending", ids=[row[2] for row in rows])}
-        skipped = [row for row in rows if row[2] in found]
-        if not skipped:
-            return found
-        ids = [row[2] for row in skipped]
-        values: dict[str, Any] = {
-            "ids": ids,
-            "states": [state.value] * len(ids),
-            "finished_ats": [now] * len(ids),
-            "expires_ats": [now + FOR_EVER] * len(ids),
-            "slots": [LONG_SLOT] * len(ids),
-            "endings": None,
-            "freed": None,
-        }
-        await session.fetch(self._settle_pending.statement, self._settle_pending.args(values))
-        await self._end(session, [Mark(task, key, _LAST) for task, key, _ in skipped], [True] * len(ids), now)
-        return found
-
-    async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
-        """Hold the records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
-        values = {"tasks": [row[0] for row in rows], "keys": [row[1] for row in rows]}
-        await self._fetch(session, "hold_records", **values)
-        return await self._fetch(session, "held_records", **values)  # who has waited reads jobs in the next one only
-
-    async def rerun(
-        self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
-    ) -> list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are."""
-        held = [row for row in await self.hold(session, rows) if states is None or row[4] in states]
-        if not held:
-            return []
-        values = {
-            "tasks": [row[0] for row in held],
-            "keys": [row[1] for row in held],
-            "ids": [row[2] for row in held],
-            "now": now,
-        }
-        again = await self._fetch(session, "rerun", **values)
-        await self._fetch(session, "forgive", **values)
-        await self.launch(session, [(row[0], row[1], row[2]) for row in again], now)
-        return [(row[0], row[1]) for row in held]
-
-    async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
-        """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
-        found = {row[0]: (row[1], row[2]) for row in await self._fetch(session, "of_tasks", ids=ids)}
-        again = await self.rerun(session, list(found.values()), now, _RETRIABLE) if found else []
-        return {job: row in again for job, row in found.items()}
-
-    async def _end(
+    async def end(
         self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime
     ) -> None:
+        """Look whether rows have changed whose jobs have ended, or are to run again."""
         versions = {mark.version for mark in marks}
         if len(versions) == 1:
             await self._end_alike(session, marks, finished, now, versions.pop())
@@ -135,3 +65,8 @@ class PostgresTaskEnds(Noun):
 def if_alike_one(values: Sequence[Any]) -> Sequence[Any]:
     """Values of which none is None, or the first if all equal it: asyncpg takes its time with each of an array."""
     return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def or_none(values: list[Any]) -> list[Any] | None:
+    """Values, if there are any: unnest takes NULL for an array of nulls, which costs nothing to send."""
+    return None if values.count(None) == len(values) else values

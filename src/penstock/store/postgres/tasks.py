@@ -13,21 +13,45 @@ from typing import Any
 from asyncpg.pgproto.pgproto import UUID as _UUID  # made six times as fast
 
 from penstock.clock import Clock
+from penstock.config import FOR_EVER
+from penstock.jobs.job import Mark
+from penstock.jobs.states import JobState
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.changes import Changes
-from penstock.store.contract.session import Session
+from penstock.store.contract.session import Row, Session
+from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import StoredTasks
-from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one
+from penstock.store.nouns.tasks import LAST_GENERATION, Tasks
+from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one, or_none
+from penstock.store.rows.jobs import LONG_SLOT
 
 
-class PostgresTasks(StoredTasks):
-    """See `store.contract.Tasks`."""
+class PostgresTasks(Tasks):
+    """See `store.nouns.Tasks`."""
 
     def __init__(self, access: Access, changes: Changes, ends: PostgresTaskEnds, clock: Clock) -> None:
         super().__init__(access, changes)
         self._ends = ends
         self._clock = clock
+
+    async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
+        found = (
+            {row[0] for row in await self._fetch(session, "pending", ids=[row[2] for row in rows])} if rows else set()
+        )
+        ended = [row for row in rows if row[2] in found]
+        if ended:
+            values: dict[str, Any] = {
+                "ids": [row[2] for row in ended],
+                "states": [state.value] * len(ended),
+                "finished_ats": [now] * len(ended),
+                "expires_ats": [now + FOR_EVER] * len(ended),
+                "slots": [LONG_SLOT] * len(ended),
+                "endings": None,
+                "freed": None,
+            }
+            await self._fetch(session, "settle_pending", **values)
+            marks = [Mark(row[0], row[1], LAST_GENERATION) for row in ended]
+            await self._ends.end(session, marks, [True] * len(ended), now)
+        return found
 
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         running = sum(plan.runs for plan in plans)
@@ -39,9 +63,8 @@ class PostgresTasks(StoredTasks):
         launched = [(row[0], row[1], row[3]) for row in rows if (row[0], row[1]) in runs]
         if launched:
             await self._ends.launch(session, launched, now)
-        dropped = [(row[0], row[1], row[2]) for row in rows if (row[0], row[1]) in drops and row[4]]
-        if dropped:
-            await self._ends.skip(session, dropped, now)
+        dropped = [row for row in rows if (row[0], row[1]) in drops and row[4]]
+        await self.end_pending(session, dropped, JobState.SKIPPED, now)
         return running - sum(not idle for _, _, idle in launched)
 
     def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
@@ -51,19 +74,14 @@ class PostgresTasks(StoredTasks):
             "ids": [_UUID(self._clock.uuid7().to_bytes(16)) for _ in plans],
             "runs": if_alike_one([plan.runs for plan in plans]),
             "changes": if_alike_one([plan.change for plan in plans]),
-            "befores": _or_none([plan.before for plan in plans]),
+            "befores": or_none([plan.before for plan in plans]),
             "afters": [plan.after for plan in plans],
-            "partitions": _or_none([plan.partition for plan in plans]),
+            "partitions": or_none([plan.partition for plan in plans]),
             "places": [plan.place for plan in plans],
             "changed_ats": if_alike_one([plan.changed_at for plan in plans]),
             "due_ats": if_alike_one([plan.due_at for plan in plans]),
-            "latest_ats": _or_none([plan.latest_at for plan in plans]),
-            "gones": _or_none([plan.gone for plan in plans]),
-            "forget_ats": _or_none([plan.forgets_at for plan in plans]),
+            "latest_ats": or_none([plan.latest_at for plan in plans]),
+            "gones": or_none([plan.gone for plan in plans]),
+            "forget_ats": or_none([plan.forgets_at for plan in plans]),
             "for_versions": if_alike_one([plan.version for plan in plans]),
         }
-
-
-def _or_none(values: list[Any]) -> list[Any] | None:
-    """Values, if there are any: unnest takes NULL for an array of nulls, which costs nothing to send."""
-    return None if values.count(None) == len(values) else values

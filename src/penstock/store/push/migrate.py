@@ -21,7 +21,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract.schema import Change, Description, SchemaLock
 from penstock.store.contract.store import Store
 from penstock.store.push.alter import changes
-from penstock.store.sql.ddl import count_sql, describe
+from penstock.store.sql.ddl import count_sql, describe, own_sql
 from penstock.store.sql.dialect import Dialect
 
 
@@ -108,9 +108,11 @@ async def _compare(description: Description, dialect: Dialect, definitions: Sequ
 @cache
 def load_migrations(store: str) -> tuple[tuple[str, str], ...]:
     """Names and SQL of penstock's own migrations, in order, for the dialect of this name."""
-    folder = files(f"penstock.store.{store}") / "migrations"
-    found = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".sql"))
-    return tuple((name.removesuffix(".sql"), file.read_text("utf-8")) for name, file in found)
+    shared, own = (files(package) / "migrations" for package in ("penstock.store", f"penstock.store.{store}"))
+    found = {file.name: own_sql(file.read_text("utf-8"), store) for file in shared.iterdir()}
+    for file in own.iterdir():
+        found[file.name] = found.get(file.name, "") + file.read_text("utf-8")
+    return tuple((name.removesuffix(".sql"), sql) for name, sql in sorted(found.items()))
 
 
 def _refuse_twins(definitions: Sequence[TableDefinition], stored: Mapping[str, StoredTable]) -> None:

@@ -1,11 +1,12 @@
 """The SQL of tables and their parts, as each database spells them.
 
-Owns the text of DDL for both stores: tables, columns, checks, indexes, literals, and the query that counts the rows
-that forbid a change. Leaves to `alter` which statements change an existing table.
+Owns the text of DDL for both stores: tables, columns, checks, indexes, literals, penstock's own tables, and the query
+that counts the rows that forbid a change. Leaves to `alter` which statements change an existing table.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -30,6 +31,39 @@ _TOLD_BY_COMMENT = (
     Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID, Kind.JSON,
 )  # fmt: skip
 SQLITE = "sqlite"
+# Migrations have PostgreSQL's words. Of these SQLite has others, or none.
+_OF_ONE_STORE = re.compile(r"^(.*?)  -- (PostgreSQL|SQLite)\n", re.MULTILINE)
+_SQLITE_WORDS = tuple(
+    (re.compile(pattern, re.MULTILINE), words)
+    for pattern, words in (
+        (r"\bpenstock\.", "penstock_"),
+        (r"^create index ", "create index penstock_"),
+        (r"^( +\w+) bigint generated always as identity primary key", r"\1 integer primary key autoincrement"),
+        (r" generated always as identity primary key", " primary key"),
+        (r"^( +\w+) (bigint|smallint|boolean)\b", r"\1 integer"),
+        (r"^( +\w+) timestamptz\b", r"\1 text"),
+        (r"^( +\w+) double precision\b", r"\1 real"),
+        (r"^( +\w+) uuid\b", r"\1 blob"),
+        (r' collate "C"', ""),
+        (r" default false\b", " default 0"),
+        (r"^\)( with \(.*\))?;", ") strict;"),
+    )
+)
+
+
+# ----- penstock's own tables
+
+
+def own_sql(migration: str, store: str) -> str:
+    """A migration of both stores as one of them takes it: its own lines, with its own words for types."""
+
+    def chosen(line: re.Match[str]) -> str:
+        return f"{line[1]}\n" if (line[2] == "SQLite") is (store == SQLITE) else ""
+
+    sql = _OF_ONE_STORE.sub(chosen, migration)
+    for pattern, words in _SQLITE_WORDS if store == SQLITE else ():
+        sql = pattern.sub(words, sql)
+    return sql
 
 
 # ----- a declaration in the form of a stored table

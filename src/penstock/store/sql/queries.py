@@ -4,7 +4,7 @@ Owns the file format. A noun with one class for both stores has one file, in `st
 which the dialect respells a few. Where a query has to differ, a line ``-- SQLite: reason`` or ``-- PostgreSQL: reason``
 stands above each form; a query with one form exists in that store only. All other nouns have a file in each store.
 
-Lines that several queries of a file share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` in these.
+Lines that several queries or forms share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` there.
 
 A comment ``-- Unbounded: …`` marks a query that reads more the larger its table is.
 """
@@ -71,7 +71,7 @@ def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
     for header, end in zip(headers, ends, strict=True):
         name, body = header[1], _form(text[header.end() : end], dialect)
         if name.startswith("{"):
-            fragments[name] = text[header.end() : end].strip()
+            fragments[name] = (body or "").strip()
         elif body is not None:
             for fragment, words in fragments.items():  # one may stand in those before it
                 body = body.replace(fragment, words)

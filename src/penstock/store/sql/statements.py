@@ -51,7 +51,7 @@ class TableStatements:
         self._cache: dict[Any, Statement] = {}
         self._encoders = [_encoding(definition, column, dialect) for column in definition.columns]
         self._names = [column.name for column in definition.columns]
-        self._decode = _decoder([_decoding(column, dialect) for column in definition.columns])
+        self.decode_fields = _decoder([_decoding(column, dialect) for column in definition.columns])
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
         self.read_columns = {  # as `ReadSet.concerns` takes them
             column.name: (place, dialect.decode[column.kind] if column.kind in dialect.decoded_to_compare else None)
@@ -92,10 +92,6 @@ class TableStatements:
         """A key as `TableDefinition.encode_key` gives it, as the driver takes its values."""
         values = self.definition.key_values(key)
         return [self.encode_one(name, value) for name, value in zip(self.definition.key, values, strict=True)]
-
-    def decode_fields(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """The fields of rows as the driver gave them."""
-        return self._decode(rows)
 
     def note_size(self, rows: int, size: int) -> None:
         """Learn from rows that were read how large rows of this table are: larger ones count at once."""

@@ -9,10 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus
+from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.rows.jobs import status_of
 from penstock.store.sql.queries import Query
+from penstock.store.sqlite.capture import is_known, key_text
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobrows import job_from, time_of
 from penstock.store.sqlite.session import Begin
@@ -91,6 +93,12 @@ class SqliteAccess(Access):
 
     def duration(self, value: Any) -> timedelta:
         return timedelta(seconds=value)
+
+    def key_text(self, definition: TableDefinition) -> str:
+        return key_text("r", definition.key)
+
+    def known_keys(self, definition: TableDefinition) -> Sequence[str]:
+        return [is_known(definition.key)]
 
     def job(self, row: Row) -> Job:
         return job_from(row)

@@ -10,11 +10,11 @@ from penstock.changes.change import changes_told
 from penstock.changes.position import Position
 from penstock.store.contract.changes import Batch, Rotation
 from penstock.store.contract.session import OpenTransaction, Row
-from penstock.store.nouns.changes import StoredReaders
+from penstock.store.nouns.changes import Changes
 
 
-class SqliteChanges(StoredReaders):
-    """See `store.contract.Changes`."""
+class SqliteChanges(Changes):
+    """See `store.nouns.Changes`."""
 
     async def read(
         self,
@@ -44,10 +44,7 @@ class SqliteChanges(StoredReaders):
             return Rotation(kept=int(unread))
         async with self._writing() as session:
             high, unread = await self._passed(session)  # a reader may have been put further back meanwhile
-            query = self._queries["clear"]
-            emptied = await session.execute(
-                query.statement, self._access.args(query, {"high": high, "limit": limit, "kept": kept})
-            )
+            emptied = await self._execute(session, "clear", high=high, limit=limit, kept=kept)
         return Rotation(emptied, kept=int(unread))
 
     async def oldest_transaction(self) -> timedelta | None:

@@ -22,6 +22,10 @@ _RESPELL = (
     (r"= any\((:\w+)(::\w+\[\])?\)", r"in (select value from json_each(\1))"),  # lists come as JSON
     (r"\bunnest\((:\w+)(::\w+\[\])?\) (\w+) \((\w+)\)", r"(select value as \4 from json_each(\1)) \3"),
     (r"::jsonb -> -1 ->> '", " ->> '$[#-1]."),
+    (  # times are text
+        r"\(extract\(epoch from (\S+) - (\S+)\) \* 1000000\)",
+        r"(penstock_microseconds(\1) - penstock_microseconds(\2))",
+    ),
     (r"::[a-z]+(\[\])?", ""),  # parameters need no type
     (r" for (no key update|update|key share|share)( of \w+)?( skip locked)?", ""),  # there is one writer
     (r"/\* by id \*/ ", "+"),  # so that the index of the column is not taken

@@ -6,34 +6,26 @@ database in memory that has the table's columns and none of penstock's own funct
 
 from __future__ import annotations
 
-import builtins
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, closing, nullcontext
+from contextlib import AbstractAsyncContextManager, closing
 from datetime import datetime
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.store.contract.changes import Source, State
 from penstock.store.contract.session import OpenTransaction, Session, Statement
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.interests import Interests
 from penstock.store.rows.interests import (
     Capture,
     FoundTable,
-    Identity,
     Rebuild,
-    Stored,
     StoredInterest,
-    by_identity,
     capture_state,
     check_table,
     columns_read,
-    identity_of,
-    stored_interest,
 )
-from penstock.store.sql.conditions import ConditionSql
-from penstock.store.sql.interests import StoredInterests
 from penstock.store.sqlite.capture import lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
@@ -43,20 +35,8 @@ _NO_TABLES = {"view": "a view", "virtual": "a virtual table"}
 _TRIAL = "create table penstock_change (changed_at, interests, kinds, key, before, after)"
 
 
-class SqliteInterests(Noun, StoredInterests[Session]):
-    """See `store.contract.changes.Interests`."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "interests")
-
-    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        stored = await self._stored()
-        if any(identity_of(one) not in stored for one in interests):
-            async with self._writing() as session:
-                for one in interests:
-                    await self._add(session, one, now)
-                stored = await self._stored(session)
-        return [stored[identity_of(one)].id for one in interests]
+class SqliteInterests(Interests[Session]):
+    """See `store.nouns.Interests`."""
 
     async def mend(self, id_: int) -> bool:
         async with self._writing() as session:
@@ -67,19 +47,13 @@ class SqliteInterests(Noun, StoredInterests[Session]):
             await self._rebuild(session, Rebuild(stored, [one]))
         return True
 
-    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        async with self._seen(session) as seen:
-            rows = await self._fetch(seen, "each_of", tables=[*tables])
-        return frozenset(row[0] for row in rows)
-
-    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        one = next((one for one in (await self._stored()).values() if one.id == number), None)
-        if one is None or one.found is None:
-            return None
-        interest = one.interest if only is None else one.interest.narrowed(only.sql, only.columns)
-        return source(interest, read_collations(one.found.text))
-
     # ----- steps
+
+    def _within(self, right: Session | None) -> OpenTransaction | None:
+        return right
+
+    def _source(self, interest: Interest, one: StoredInterest, *, held: bool) -> Source:  # noqa: ARG002 - there is one writer
+        return source(interest, read_collations(one.found.text if one.found else ""))
 
     def _changing(self) -> AbstractAsyncContextManager[Session]:
         return self._writing()
@@ -87,16 +61,9 @@ class SqliteInterests(Noun, StoredInterests[Session]):
     def _state(self, one: StoredInterest | None) -> State:
         return capture_state(one, _read)
 
-    async def _add(self, right: Session, interest: Interest, now: datetime) -> builtins.list[int]:
-        values = {"name": interest.name, "digest": interest.digest, "source": interest.table, "spec": interest.text()}
-        return [row[0] for row in await self._fetch(right, "add", **values, now=now)]
-
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
-        session = await self._access.begin_write()
-        try:
+        async with self._kept_if_committed() as session:
             await self._declare(session, interests, now)
-        finally:
-            await session.rollback()
 
     async def _rebuild(self, right: Session, rebuild: Rebuild) -> None:
         for capture in rebuild.captures(self._state):
@@ -116,19 +83,6 @@ class SqliteInterests(Noun, StoredInterests[Session]):
                 await self._fetch(right, "captured", id=id_, capture=capture.number, installed=installed)
         for one in rebuild.dropped:
             await self._fetch(right, "remove", id=one.id)
-
-    async def _declared(self, interests: Sequence[Interest], right: OpenTransaction | None = None) -> set[Identity]:
-        async with self._seen(right) as session:
-            rows = await self._fetch(session, "declared", names=[one.name for one in interests])
-        return {(row[0], row[1]) for row in rows}
-
-    async def _stored(self, right: OpenTransaction | None = None) -> Stored:
-        async with self._seen(right) as session:
-            rows = await self._fetch(session, "list")
-        return by_identity(stored_interest(row, self._access.time(row[2])) for row in rows)
-
-    def _seen(self, session: OpenTransaction | None) -> AbstractAsyncContextManager[OpenTransaction]:
-        return self._reading() if session is None else nullcontext(session)
 
 
 def _read(one: StoredInterest, table: FoundTable) -> Mapping[str, str | None]:

@@ -16,7 +16,7 @@ from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
 from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session
-from penstock.store.nouns.jobs import StoredJobs
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text
@@ -24,7 +24,6 @@ from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.jobrows import (
     CANCELED,
-    CLAIMED,
     READY,
     RECALLED,
     RETRIED,
@@ -47,8 +46,8 @@ _LARGEST_TOGETHER = 4096  # characters of a result that is sent with those of ot
 _REQUEST_KEPT = timedelta(minutes=1)
 
 
-class SqliteJobs(StoredJobs):
-    """See `store.contract.Jobs`."""
+class SqliteJobs(Jobs):
+    """See `store.nouns.Jobs`."""
 
     def __init__(self, access: Access, write_alone: WriteAlone, gates: SqliteGates, ends: SqliteTaskEnds) -> None:
         super().__init__(access)
@@ -246,9 +245,9 @@ class SqliteJobs(StoredJobs):
     ) -> builtins.list[Job]:
         jobs: list[Job] = []
         for room in rooms:
-            rows, opened[room.pool] = await self._gates.open(session, lease, room, now)
-            rooms.took(len(rows))
-            jobs += await self._start_gated(session, lease, rows, now)
+            started, opened[room.pool] = await self._gates.open(session, lease, room, now)
+            rooms.took(len(started))
+            jobs += started
         return jobs
 
     async def _put_under_lease(self, session: Session, lease: int, rows: Sequence[Row], now: datetime) -> None:
@@ -257,18 +256,6 @@ class SqliteJobs(StoredJobs):
             values = {"lease": lease, "seqs": seqs, "started_at": encode_datetime(now)}
             await self._write(session, "start", values)
             await self._write(session, "started", values)
-
-    async def _start_gated(
-        self, session: Session, lease: int, rows: Sequence[Row], now: datetime
-    ) -> builtins.list[Job]:
-        started_at, started = encode_datetime(now), []
-        for row in rows:
-            values = dict(zip(CLAIMED, row, strict=True))
-            values |= {"lease": lease, "started_at": started_at, "gated": True}
-            values["attempt"] += values["ending"] is None
-            await self._write(session, "start_gated", values)
-            started.append(job_from((*row[:10], values["attempt"], row[11], started_at, values["failing_since"])))
-        return started
 
     async def settle_pending(self, session: Session, settlement: Settlement) -> None:
         """Write what became of a pending job."""

@@ -11,16 +11,16 @@ from datetime import datetime, timedelta
 
 from penstock.clock import Clock
 from penstock.errors import DatabaseBusy
-from penstock.store.contract.jobs import Jobs
-from penstock.store.nouns.leases import StoredLeases
+from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.noun import Access
 from penstock.store.sqlite.extensions import Extensions
 
 _PATIENCE_PART = 0.1  # of the time a lease holds: how long a renewal waits for the write lock
 
 
-class SqliteLeases(StoredLeases):
-    """See `store.contract.Leases`. What is extended beside the database ends later than `list` says."""
+class SqliteLeases(Leases):
+    """See `store.nouns.Leases`. What is extended beside the database ends later than `list` says."""
 
     def __init__(self, access: Access, jobs: Jobs, extensions: Extensions, clock: Clock) -> None:
         super().__init__(access, jobs)

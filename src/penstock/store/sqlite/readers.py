@@ -1,6 +1,6 @@
 """Connections that read a SQLite file: opened when needed, used again, closed when many stand idle.
 
-Owns how connections are opened and closed; `store.line` knows who gets one.
+Owns how connections are opened and closed; `store.places` knows who gets one.
 """
 
 from __future__ import annotations

@@ -14,15 +14,16 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Statement, not_open
-from penstock.store.nouns.crons import StoredCrons
-from penstock.store.nouns.keys import StoredKeys
-from penstock.store.nouns.locks import StoredLocks
-from penstock.store.nouns.outboxes import StoredOutboxes
-from penstock.store.nouns.pools import StoredPools
-from penstock.store.nouns.programs import StoredPrograms
-from penstock.store.nouns.rates import StoredRates
-from penstock.store.nouns.tokens import StoredTokens
+from penstock.store.contract.session import OpenTransaction, Statement, not_open, reading
+from penstock.store.nouns.crons import Crons
+from penstock.store.nouns.keys import Keys
+from penstock.store.nouns.locks import Locks
+from penstock.store.nouns.outboxes import Outboxes
+from penstock.store.nouns.pools import Pools
+from penstock.store.nouns.programs import Programs
+from penstock.store.nouns.rates import Rates
+from penstock.store.nouns.records import Records
+from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.access import SqliteAccess
@@ -37,7 +38,6 @@ from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.leases import SqliteLeases
 from penstock.store.sqlite.readers import Readers
-from penstock.store.sqlite.records import SqliteRecords
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.taskends import SqliteTaskEnds
@@ -68,21 +68,21 @@ class SqliteStore:
         self._for_services = self._make_readers(_FOR_SERVICES)
         access = SqliteAccess(self._begin_service_read, self.begin_write)
         calls = SqliteAccess(self.begin_read, self.begin_write)
-        self.keys = StoredKeys(access)
-        self.rates = StoredRates(access)
+        self.keys = Keys(access)
+        self.rates = Rates(access)
         gates, ends = SqliteGates(access, self.rates), SqliteTaskEnds(access)
         self.jobs = SqliteJobs(access, self._write_alone, gates, ends)
-        self.pools = StoredPools(access)
-        self.programs = StoredPrograms(access)
-        self.crons = StoredCrons(access, self.jobs)
+        self.pools = Pools(access)
+        self.programs = Programs(access)
+        self.crons = Crons(access, self.jobs)
         self.interests = SqliteInterests(access)
         self.changes = SqliteChanges(access)
         self.tasks = SqliteTasks(access, self.changes, self.jobs, ends, clock)
-        self.outboxes = StoredOutboxes(access)
-        self.records = SqliteRecords(access, self.jobs, ends, self.tasks)
+        self.outboxes = Outboxes(access)
+        self.records = Records(access, self.jobs, self.tasks, ends)
         self.leases = SqliteLeases(access, self.jobs, Extensions(path), clock)
-        self.tokens = StoredTokens(access, calls, self.jobs)
-        self.locks = StoredLocks(access, calls)
+        self.tokens = Tokens(access, calls, self.jobs)
+        self.locks = Locks(access, calls)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
@@ -142,11 +142,8 @@ class SqliteStore:
         """Nothing to do: all processes are on one machine."""
 
     async def ping(self) -> None:
-        session = await self._begin_service_read()
-        try:
+        async with reading(self._begin_service_read) as session:
             await session.fetch(self._queries["ping"].statement)
-        finally:
-            await session.rollback()
 
     def check_definition(self, definition: TableDefinition) -> None:
         if "." in definition.name:

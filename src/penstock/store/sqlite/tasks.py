@@ -13,19 +13,17 @@ from penstock.config import FOR_EVER
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.changes import Changes
 from penstock.store.contract.session import Row, Session
+from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import StoredTasks
+from penstock.store.nouns.tasks import LAST_GENERATION, Tasks
 from penstock.store.sqlite.jobrows import time_texts
 from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
-_LAST = 2**62  # no row has changed so often
 
-
-class SqliteTasks(StoredTasks):
-    """See `store.contract.Tasks`."""
+class SqliteTasks(Tasks):
+    """See `store.nouns.Tasks`."""
 
     def __init__(self, access: Access, changes: Changes, jobs: SqliteJobs, ends: SqliteTaskEnds, clock: Clock) -> None:
         super().__init__(access, changes)
@@ -33,8 +31,7 @@ class SqliteTasks(StoredTasks):
         self._ends = ends
         self._clock = clock
 
-    async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[bytes]:
-        """End the pending jobs of rows of tasks, which nobody wants any more; the ids of those that were pending."""
+    async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
         if not rows:
             return set()
         pending = {row[0] for row in await self._fetch(session, "pending", ids=[UUID(bytes=row[2]) for row in rows])}
@@ -48,7 +45,7 @@ class SqliteTasks(StoredTasks):
                 run_at=now,
                 finished_at=now,
                 expires_at=now + FOR_EVER,
-                mark=Mark(task, key, _LAST),
+                mark=Mark(task, key, LAST_GENERATION),
             )
             await self._jobs.settle_pending(session, settlement)
         return pending

@@ -1,6 +1,6 @@
 -- lock: hold the gate of a pool against other workers.
 -- Differs: SQLite has one writer, and needs no lock.
-select pool from penstock.turn where pool = :pool for update;
+select pool from penstock.gate where pool = :pool for update;
 
 -- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
 -- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
@@ -8,7 +8,7 @@ select pool from penstock.turn where pool = :pool for update;
 -- while they wait for their next attempt count as if they ran.
 -- Differs: LATERAL with a limit keeps the order of keys, whatever the planner thinks of the tables.
 with recursive gate as materialized (
-    select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment, (
+    select g.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment, (
         select shut.open_at from penstock.rate_limit shut
         where p.key_rate_limit is not null and shut.name = 'pool:' || :pool and shut.open_at > :now and shut.key <> ''
           and exists (
@@ -16,9 +16,9 @@ with recursive gate as materialized (
           )
         order by shut.open_at limit 1
     ) as next_open_at
-    from penstock.turn t join penstock.pool p on p.name = t.pool
-    left join penstock.rate_limit r on r.name = 'pool:' || t.pool and r.key = ''
-    where t.pool = :pool
+    from penstock.gate g join penstock.pool p on p.name = g.pool
+    left join penstock.rate_limit r on r.name = 'pool:' || g.pool and r.key = ''
+    where g.pool = :pool
 ), ahead (key) as (
     select first.key from gate cross join lateral (
         select s.concurrency_key as key from penstock.scheduled_job s
@@ -119,7 +119,7 @@ with unchanged as materialized (
 ), freed as (
     delete from penstock.job_key k using taken t where k.job_id = t.id and k.until_start
 ), turned as (
-    update penstock.turn set concurrency_key = :last where pool = :pool
+    update penstock.gate set concurrency_key = :last where pool = :pool
 ), started as (
     insert into penstock.running_job (id, lease, pool, function, kind, args, priority, rank, gated, concurrency_key, run_at,
         options, on_complete, attempt, enqueued_at, started_at, error, attempts)
@@ -128,7 +128,8 @@ with unchanged as materialized (
     from taken
 )
 select id, function, kind, args, run_at, pool, priority, options, on_complete, null, attempt, enqueued_at, :now,
-       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end
+       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end,
+       concurrency_key
 from taken order by number, turn;
 
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.

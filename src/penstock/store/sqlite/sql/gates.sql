@@ -1,6 +1,6 @@
 -- lock: whether a pool has a gate.
 -- Differs: SQLite has one writer, and needs no lock.
-select pool from penstock_turn where pool = :pool;
+select pool from penstock_gate where pool = :pool;
 
 -- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
 -- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
@@ -8,7 +8,7 @@ select pool from penstock_turn where pool = :pool;
 -- while they wait for their next attempt count as if they ran.
 -- Differs: there is no LATERAL.
 with recursive gate as materialized (
-    select t.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment, (
+    select g.concurrency_key as last, p.key_parallelism, p.rate_limit, p.key_rate_limit, r.value, r.parts, r.moment, (
         select shut.open_at from penstock_rate_limit shut
         where p.key_rate_limit is not null and shut.name = 'pool:' || :pool and shut.open_at > :now and shut.key <> ''
           and exists (
@@ -16,9 +16,9 @@ with recursive gate as materialized (
           )
         order by shut.open_at limit 1
     ) as next_open_at
-    from penstock_turn t join penstock_pool p on p.name = t.pool
-    left join penstock_rate_limit r on r.name = 'pool:' || t.pool and r.key = ''
-    where t.pool = :pool
+    from penstock_gate g join penstock_pool p on p.name = g.pool
+    left join penstock_rate_limit r on r.name = 'pool:' || g.pool and r.key = ''
+    where g.pool = :pool
 ), ahead (key) as (
     select * from (
         select s.concurrency_key from penstock_scheduled_job s
@@ -74,7 +74,7 @@ from gate left join free on true;
 -- start: take jobs that wait at the gate of a pool, of one key. A pool whose limit was changed since the worker last looked
 -- at it gives nothing. None starts behind a job of a task that is due and does not wait yet, as more are due than are let
 -- wait at once.
--- Differs: takes them out; start of jobs puts them in. One statement a key.
+-- Differs: takes them out; started puts them in. One statement a key.
 delete from penstock_scheduled_job
 where id in (
     select k.id from (
@@ -96,11 +96,17 @@ returning id, function, kind, args, run_at, pool, priority, options, on_complete
           attempts, case when attempt > 0 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end,
           concurrency_key;
 
+-- started: put a job under its lease that has passed a gate (SQLite only: part of start).
+insert into penstock_running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
+    ending, attempt, enqueued_at, started_at, error, gated, concurrency_key, attempts)
+values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :rank, :options, :on_complete, :ending, :attempt,
+    :enqueued_at, :started_at, :error, 1, :concurrency_key, :attempts);
+
 -- free_started: another job may have the key of one that has started (SQLite only: part of start).
 delete from penstock_job_key where job_id = :id and until_start;
 
 -- turned: remember who had the last turn (SQLite only: part of start).
-update penstock_turn set concurrency_key = :last where pool = :pool;
+update penstock_gate set concurrency_key = :last where pool = :pool;
 
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.
 -- Differs: copies them; closed takes them out.

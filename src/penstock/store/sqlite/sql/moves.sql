@@ -90,12 +90,6 @@ from penstock_ready_job where seq in (select value from json_each(:seqs)) order 
 -- started: jobs that are under a lease are not ready any more (SQLite only: the last part of claim).
 delete from penstock_ready_job where seq in (select value from json_each(:seqs));
 
--- start_gated: put a job under its lease that has passed a gate (SQLite only: the last part of claim).
-insert into penstock_running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
-    ending, attempt, enqueued_at, started_at, error, gated, concurrency_key, attempts)
-values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :rank, :options, :on_complete, :ending, :attempt,
-    :enqueued_at, :started_at, :error, :gated, :concurrency_key, :attempts);
-
 -- held: the jobs that run under a lease (SQLite only: part of succeed).
 select id, rowid from penstock_running_job where lease = :lease;
 

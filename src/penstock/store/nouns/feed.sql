@@ -1,0 +1,9 @@
+-- moment: the end of the feed: a snapshot, and the greatest number given.
+-- SQLite: there are no snapshots, and numbers say it all.
+select null, coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
+-- PostgreSQL: the snapshot of this statement.
+select pg_current_snapshot()::text, (select last_value from penstock.change_seq);
+
+-- hold_room: keep the feed from being emptied until the transaction ends.
+-- PostgreSQL: on SQLite there is one writer.
+select slot from penstock.change_slot for share;

@@ -1,0 +1,80 @@
+"""The gates of pools: jobs with a concurrency key, or of a pool with a rate limit, start through them.
+
+One worker at a time opens a gate; what passes is decided by `pools.gate`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from penstock.jobs.job import Job
+from penstock.pools.gate import Gate, Passage, WaitingKey, passage, passed
+from penstock.store.contract.jobs import Room
+from penstock.store.contract.keys import RateRow
+from penstock.store.contract.session import Session
+from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.rates import Rates, rate_of, state_of
+
+_KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
+
+
+class Gates(Noun, ABC):
+    """Lets jobs through gates; part of claiming."""
+
+    def __init__(self, access: Access, rates: Rates) -> None:
+        super().__init__(access, "gates")
+        self._rates = rates
+
+    async def open(self, session: Session, lease: int, room: Room, now: datetime) -> tuple[list[Job], timedelta | None]:
+        """Start jobs that wait at a pool's gate; and after which time more may, if a rate limit is in the way."""
+        # The lock comes first: what the next statement sees begins after it.
+        if not await self._fetch(session, "lock", pool=room.pool):
+            return [], None
+        gate, turns = await self._turns(session, room, now)
+        if gate.rate_limit is not None and await self._close(session, room.pool):
+            gate, turns = await self._turns(session, room, now)
+        found = passage(gate, turns, room.room, now)
+        if not found.counts:
+            return [], found.again
+        jobs, keys = await self._start(session, lease, room, found, now)
+        found = passed(gate, turns, found, Counter(keys), now)
+        await self._rates.keep(session, _rates_of(room.pool, gate, found))
+        return jobs, found.again
+
+    async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[WaitingKey]]:
+        """How a gate stands, and whose turn it is."""
+        values = {"room": room.room, "keys": max(room.room, _KEYS_COMPARED), "now": now}
+        rows = await self._fetch(session, "turns", pool=room.pool, **values)
+        time, (number, rate_limit, key_rate_limit, value, parts, moment, opens_at, *_) = self._access.time, rows[0]
+        state = state_of(value, parts, time(moment))
+        gate = Gate(number, rate_of(rate_limit), rate_of(key_rate_limit), state, time(opens_at))
+        return gate, [
+            WaitingKey(row[7], row[8], row[9], state_of(row[10], row[11], time(row[12])))
+            for row in rows
+            if row[7] is not None
+        ]
+
+    # ----- what each store does
+
+    @abstractmethod
+    async def _close(self, session: Session, pool: str) -> bool:
+        """Have jobs that are ready pass the gate from now on; whether there are any."""
+
+    @abstractmethod
+    async def _start(
+        self, session: Session, lease: int, room: Room, found: Passage, now: datetime
+    ) -> tuple[list[Job], Sequence[str]]:
+        """Start as many jobs of each key as may; the jobs, and the key of each."""
+
+
+def _rates_of(pool: str, gate: Gate, passed: Passage) -> list[RateRow]:
+    """What is to be kept of the rate limits of a pool after something has passed its gate."""
+    policies = {key: gate.key_rate_limit if key else gate.rate_limit for key in passed.rates}
+    return [
+        RateRow(f"pool:{pool}", key, policy, passed.rates[key])
+        for key, policy in policies.items()
+        if policy is not None
+    ]

@@ -1,0 +1,280 @@
+"""Interests at rest, as far as both stores agree: which are declared, dropped and made anew, and when.
+
+Owns the order of a declaration. Each store reads interests with their tables, and makes triggers.
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from penstock.changes.interest import Interest
+from penstock.errors import DeclarationError, PenstockError
+from penstock.store.contract.changes import InterestRow, Source, State
+from penstock.store.contract.session import OpenTransaction
+from penstock.store.nouns.noun import Access, Noun
+from penstock.store.rows.interests import (
+    Identity,
+    Rebuild,
+    Stored,
+    StoredInterest,
+    by_capture,
+    by_identity,
+    identity_of,
+    namesakes,
+    replaced,
+    stored_interest,
+)
+from penstock.store.sql.conditions import ConditionSql
+
+Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite, the schema lock on PostgreSQL
+
+
+class Interests(Noun, ABC, Generic[Right]):
+    """Interests at rest, and the triggers that capture what they want."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "interests")
+
+    async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
+        stored, numbers = await self._stored(), builtins.list[int]()
+        for one in interests:
+            while (found := stored.get(identity_of(one))) is None:  # another release may have replaced it already
+                await self._add(None, one, now)
+                stored = await self._stored()
+            numbers.append(found.id)
+        return numbers
+
+    async def check(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Refuse what `declare` would refuse, without changing anything; what is in order takes no lock.
+
+        Where others hold locks on a table, it is not tried out what its database says to the SQL.
+
+        Raises:
+            DeclarationError: See `declare`.
+        """
+        stored = await self._stored()
+        if wanted := [one for one in interests if self._state(stored.get(identity_of(one))) != "ok"]:
+            await self._try_out(wanted, now)
+
+    async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
+        """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
+
+        Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
+        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew; so is one that a
+        task is declared with already, as it should have been captured.
+
+        Raises:
+            DeclarationError: There is no such table, it is a view or the like, or the database refuses the SQL.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+        stored = await self._stored()
+        if any(self._state(stored.get(identity_of(one))) != "ok" for one in interests):
+            async with self._changing() as right:
+                stored = await self._declare(right, interests, now)
+        return [stored[identity_of(one)].id for one in interests]
+
+    async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
+        """Have changes captured under the numbers that `add` gave, and for no others of the same names any more.
+
+        One transaction ends the one and begins the other. Those that are in order and alone take no lock.
+
+        Returns:
+            The numbers that are gone, as somebody else has replaced them meanwhile: nothing was done about these.
+
+        Raises:
+            DeclarationError: See `declare`.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+        stored = await self._stored()
+        if not replaced(interests, numbers, stored) and all(self._is_current(one, stored) for one in interests):
+            return frozenset()
+        async with self._changing() as right:
+            missing = replaced(interests, numbers, await self._stored(self._within(right)))
+            left = [one for one, number in zip(interests, numbers, strict=True) if number not in missing]
+            await self._declare(right, left, now, drop_namesakes=True)
+        return missing
+
+    async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Have captured for tasks what they are declared with now, and nothing else.
+
+        If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
+        told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
+        since, the one that was given is dropped.
+
+        Raises:
+            DeclarationError: See `declare`.
+            DatabaseBusy: Others hold locks on the table for too long.
+        """
+        stored, declared = await self._stored(), await self._declared(interests)
+        if all(identity_of(one) in declared and self._is_current(one, stored) for one in interests):
+            return
+        async with self._changing() as right:
+            declared = await self._declared(interests, self._within(right))
+            left = [one for one in interests if identity_of(one) in declared]
+            stored = await self._declare(right, left, now, drop_namesakes=True)
+            stale = [stored.get(identity_of(one)) for one in interests if identity_of(one) not in declared]
+            await self._drop(right, [one for one in stale if one is not None])
+
+    async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
+        """Have them captured no more. What was captured stays until its readers have passed it.
+
+        Args:
+            ids: Their numbers.
+            unused: Whether only those of them are dropped which were added, and never captured.
+        """
+        if ids:
+            async with self._changing() as right:
+                stored = (await self._stored(self._within(right))).values()
+                await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
+
+    async def list(self) -> builtins.list[InterestRow]:
+        """All interests by number, and whether each still captures."""
+        stored = (await self._stored()).values()
+        return [InterestRow(one.id, one.interest, self._state(one), one.declared_at) for one in stored]
+
+    async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
+        """Those of some tables of which each change counts, as a transaction sees it.
+
+        Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
+        """
+        names = {self._name(table): table for table in tables}
+        return frozenset(names[row[0]] for row in await self._ask(session, "each_of", tables=[*names]))
+
+    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
+        """How the rows are read that an interest is about; None if there is no such interest, or no such table.
+
+        Args:
+            number: Its number.
+            only: Which of its rows, with the columns that are told as they were. These rows are kept from being changed
+                until the transaction ends in which they are read.
+        """
+        one = next((one for one in (await self._stored()).values() if one.id == number), None)
+        if one is None or one.found is None:
+            return None
+        interest = one.interest if only is None else one.interest.narrowed(only.sql, only.columns)
+        return self._source(interest, one, held=only is not None)
+
+    # ----- steps
+
+    async def _stored(self, session: OpenTransaction | None = None) -> Stored:
+        """All interests, as a transaction sees them, or now."""
+        rows = await self._ask(session, "list")
+        return by_identity(stored_interest(row, self._access.time(row[2])) for row in rows)
+
+    async def _declared(self, interests: Sequence[Interest], session: OpenTransaction | None = None) -> set[Identity]:
+        """What the tasks of these interests are declared with now."""
+        rows = await self._ask(session, "declared", names=[one.name for one in interests])
+        return {(row[0], row[1]) for row in rows}
+
+    async def _add(self, session: OpenTransaction | None, interest: Interest, now: datetime) -> builtins.list[int]:
+        """Give an interest a number, in a transaction or in one of its own."""
+        values = self._added(interest, now)
+        rows = await (self._run("add", **values) if session is None else self._fetch(session, "add", **values))
+        return [row[0] for row in rows]
+
+    def _added(self, interest: Interest, now: datetime) -> dict[str, Any]:
+        source = self._name(interest.table)
+        return {"name": interest.name, "digest": interest.digest, "source": source, "spec": interest.text(), "now": now}
+
+    async def _take_back(self, session: OpenTransaction | None, added: Sequence[int]) -> None:
+        """Remove interests that could not be captured, if no transaction does."""
+        for id_ in () if session else added:
+            await self._run("remove", id=id_)
+
+    def _name(self, table: str) -> str:
+        """The name of a table as it is kept: where there are schemas, as SQL."""
+        dialect = self._access.dialect
+        return dialect.table(table) if dialect.schemas else table
+
+    async def _declare(
+        self, right: Right, interests: Sequence[Interest], now: datetime, *, drop_namesakes: bool = False
+    ) -> Stored:
+        """Have interests captured, a group that shares triggers at a time; all interests as they are stored then."""
+        declared = await self._declared(interests, self._within(right))
+        for group in by_capture(interests):
+            declare = partial(self._declare_group, right, now, declared, drop_namesakes)
+            await by_one_if_refused(group, declare)
+        return await self._stored(self._within(right))
+
+    async def _declare_group(
+        self, right: Right, now: datetime, declared: set[Identity], drop_namesakes: bool, group: Sequence[Interest]
+    ) -> None:
+        stored, added = await self._stored(self._within(right)), builtins.list[int]()
+        for one in group:
+            if identity_of(one) not in stored:
+                added += await self._add(self._within(right), one, now)
+        stored = await self._stored(self._within(right)) if added else stored
+        asked = [one for one in (stored[identity_of(each)] for each in group) if self._state(one) != "ok"]
+        dropped = [other for one in group for other in namesakes(one, stored)] if drop_namesakes else []
+        try:
+            if asked or dropped:
+                await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
+        except PenstockError:
+            await self._take_back(self._within(right), added)
+            raise
+
+    async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:
+        for one in dropped:
+            await self._rebuild(right, Rebuild(await self._stored(self._within(right)), dropped=[one]))
+
+    def _is_current(self, interest: Interest, stored: Stored) -> bool:
+        return self._state(stored.get(identity_of(interest))) == "ok" and not namesakes(interest, stored)
+
+    # ----- what each store does
+
+    def _within(self, right: Right | None) -> OpenTransaction | None:  # noqa: ARG002 - a lock is no transaction
+        """The transaction that is the right to make triggers, if it is one."""
+        return None
+
+    @abstractmethod
+    def _source(self, interest: Interest, one: StoredInterest, *, held: bool) -> Source:
+        """How the rows of an interest are read; `held`, so that they are not changed before the transaction ends."""
+
+    @abstractmethod
+    def _changing(self) -> AbstractAsyncContextManager[Right]:
+        """The right to make triggers, for a block."""
+
+    @abstractmethod
+    def _state(self, one: StoredInterest | None) -> State:
+        """Whether an interest is captured as it was declared."""
+
+    @abstractmethod
+    async def _rebuild(self, right: Right, rebuild: Rebuild) -> None:
+        """Make triggers anew."""
+
+    @abstractmethod
+    async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
+        """Declare interests, and undo that."""
+
+    # ----- what each store does
+
+    @abstractmethod
+    async def mend(self, id_: int) -> bool:
+        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
+
+        Raises:
+            DeclarationError: It does not fit the table any more.
+            DatabaseBusy: Others hold locks on the table.
+        """
+
+
+async def by_one_if_refused(
+    interests: Sequence[Interest], work: Callable[[Sequence[Interest]], Awaitable[None]]
+) -> None:
+    """Do something for interests together; if one is refused, for each, so that the error names the right one."""
+    try:
+        await work(interests)
+    except DeclarationError:
+        if len(interests) == 1:
+            raise
+    else:
+        return
+    for one in interests:
+        await work([one])

@@ -1,0 +1,65 @@
+"""The ends of jobs of reactive tasks: whoever ends one looks whether its row has changed meanwhile."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock.jobs.job import Settlement
+from penstock.jobs.states import RETRIABLE
+from penstock.store.contract.records import RowKey
+from penstock.store.contract.session import OpenTransaction, Row
+from penstock.store.nouns.noun import Access, Noun
+
+_RETRIABLE = {state.value for state in RETRIABLE}
+Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
+
+
+class TaskEnds(Noun, ABC):
+    """Ends jobs of tasks, and begins new ones, in the transactions of others."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "moves", "records", "tasks")
+
+    @abstractmethod
+    async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
+        """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
+
+    @abstractmethod
+    async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
+        """See to it that there is a pending job for the last generation of rows."""
+
+    async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
+        """Hold the records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
+        if not rows:
+            return []
+        if "hold_records" in self._queries:
+            await self._fetch(session, "hold_records", **of_rows(rows))
+        return await self._fetch(session, "held_records", **of_rows(rows))  # who has waited reads jobs in this one only
+
+    async def rerun(
+        self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
+    ) -> list[RowKey]:
+        """Run rows again, or of these only those whose jobs stand so; those that are."""
+        held = [row for row in await self.hold(session, rows) if states is None or row[4] in states]
+        if held:
+            again = await self._fetch(session, "rerun", **of_rows(held), now=now)
+            await self._fetch(session, "forgive", ids=[self._access.uuid(row[2]) for row in held])
+            await self.launch(session, [(row[0], row[1], bool(row[2])) for row in again], now)
+        return [(row[0], row[1]) for row in held]
+
+    async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
+        """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
+        rows = await self._fetch(session, "of_tasks", ids=[*ids])
+        found: dict[UUID, RowKey] = {self._access.uuid(row[0]): (row[1], row[2]) for row in rows}
+        again = await self.rerun(session, list(found.values()), now, _RETRIABLE)
+        return {job: row in again for job, row in found.items()}
+
+
+def of_rows(rows: Sequence[Row]) -> dict[str, Any]:
+    """Tasks and keys as parameters: one stores takes them as rows, the other as two arrays."""
+    tasks, keys = [row[0] for row in rows], [row[1] for row in rows]
+    return {"rows": [*zip(tasks, keys, strict=True)], "tasks": tasks, "keys": keys}
