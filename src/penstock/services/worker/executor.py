@@ -165,7 +165,7 @@ class Executor:
     async def stop(self, seconds: float) -> list[Running]:
         """Stop all jobs and return them; those that do not stop within this time are left alone."""
         ours, self.running = list(self.running.values()), {}
-        stopped, self._overtaken = ours + self._overtaken, []
+        stopped, self._overtaken, self._single = ours + self._overtaken, [], None
         unstarted = {*self._added, *self._waiting}
         self._added = []
         self._waiting.clear()
