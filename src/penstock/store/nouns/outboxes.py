@@ -106,8 +106,9 @@ class StoredOutboxes(Noun):
 
     async def retry(self, name: str, now: datetime, seqs: Sequence[int] | None = None) -> int:
         wanted = None if seqs is None else [*seqs]
-        head = await self._run("retry", name=name, said=now.isoformat(), seqs=wanted)
-        return len(head) + len(await self._run("retry_aside", name=name, now=now, seqs=wanted))
+        async with self._writing() as session:
+            head = await self._fetch(session, "retry", name=name, said=now.isoformat(), seqs=wanted)
+            return len(head) + len(await self._fetch(session, "retry_aside", name=name, now=now, seqs=wanted))
 
     async def skip(self, name: str, seq: int) -> bool:
         if await self._run("skip", name=name, seq=seq):

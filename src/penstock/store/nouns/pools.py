@@ -34,9 +34,10 @@ class StoredPools(Noun):
         for pool in pools:  # who finds all as it is takes no lock, and needs no right to write
             before = known.get(pool.name)
             if before != declared_of(pool):
-                await self._run("declare", **declared_values(pool))
-                for group in {pool.group, before[5] if before else None} - {None}:
-                    await self._run("changed", pool=pool.name, pool_group=group)
+                async with self._writing() as session:  # in the order in which others lock pools: its groups first
+                    for group in sorted({pool.group or "", before[5] or "" if before else ""} - {""}):
+                        await self._fetch(session, "changed", pool=pool.name, pool_group=group)
+                    await self._fetch(session, "declare", **declared_values(pool))
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         return bool(await self._run("change", pool=name, max_parallelism=max_parallelism, paused=paused))

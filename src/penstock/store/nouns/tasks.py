@@ -13,7 +13,7 @@ from penstock.jobs.job import Job
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept
 from penstock.store.contract.changes import Changes
-from penstock.store.contract.session import OpenTransaction, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.tasks import (
@@ -41,20 +41,13 @@ class StoredTasks(Noun, ABC):
             if not new:  # who finds all as it is takes no lock, and needs no right to write
                 continue
             values = {"now": now, "reconciling": None if reconciling is None else reconciling.text()}
-            row = known.get(plan.name)
-            if row is None:
-                await self._run("add", **plan_values(plan, None), **values)
-                row = next(one for one in await self.list() if one.plan.name == plan.name)
-            await self._declare(plan, row, plan_values(plan, row.id) | values)
+            async with self._writing() as session:  # at once: what is stored as declared is not looked at again
+                await self._declare(session, plan, known.get(plan.name), values)
         names = {plan.name for plan in plans}
         return [row for row in await self.list() if row.plan.name in names] if plans else []
 
     async def list(self) -> builtins.list[TaskRow]:
-        items, time = self._access.items, self._access.time
-        return [
-            task_of(row, sorted(items(row[12])), items(row[20]), time(row[13]), time(row[15]), time(row[17]))
-            for row in await self._look("list")
-        ]
+        return self._tasks(await self._look("list"))
 
     async def plan(
         self, rows: Sequence[RowPlan], move: Move | None, now: datetime, progress: Sequence[Progress] = ()
@@ -138,10 +131,20 @@ class StoredTasks(Noun, ABC):
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         """Write what is planned; how many jobs there are more."""
 
-    async def _declare(self, plan: TaskPlan, row: TaskRow, values: dict[str, Any]) -> None:
-        async with self._writing() as session:
-            await self._fetch(session, "declare", **values)
-            if runs_otherwise(plan, row):
-                await self._fetch(session, "redeclare", task=row.id, unkeyed=is_unkeyed(plan, row))
-        if is_unkeyed(plan, row):  # apart, as planners lock records before tasks
-            await self._run("unkey", task=row.id)
+    async def _declare(self, session: Session, plan: TaskPlan, row: TaskRow | None, values: dict[str, Any]) -> None:
+        if row is None:
+            await self._fetch(session, "add", **plan_values(plan, None), **values)
+            tasks = self._tasks(await self._fetch(session, "list"))  # another program may have added it just now
+            row = next(one for one in tasks if one.plan.name == plan.name)
+        if is_unkeyed(plan, row):  # first, as planners lock records before tasks
+            await self._fetch(session, "unkey", task=row.id)
+        await self._fetch(session, "declare", **plan_values(plan, row.id), **values)
+        if runs_otherwise(plan, row):
+            await self._fetch(session, "redeclare", task=row.id, unkeyed=is_unkeyed(plan, row))
+
+    def _tasks(self, rows: Sequence[Row]) -> builtins.list[TaskRow]:
+        items, time = self._access.items, self._access.time
+        return [
+            task_of(row, sorted(items(row[12])), items(row[20]), time(row[13]), time(row[15]), time(row[17]))
+            for row in rows
+        ]
