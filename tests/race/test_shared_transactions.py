@@ -109,7 +109,7 @@ def test_jobs_that_come_one_by_one_are_not_run_beside_each_other(
     asyncio.run(story())
 
 
-def test_after_a_lost_lease_one_that_comes_alone_runs_alone_again(
+def test_after_jobs_were_stopped_one_that_comes_alone_runs_alone_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a shared transaction one that takes long is stopped, and begins a second time."""
@@ -121,27 +121,18 @@ def test_after_a_lost_lease_one_that_comes_alone_runs_alone_again(
         start(executor, running)
 
     async def story() -> None:
-        async with two_on(database_url) as (first, second, clock):
-            stalled, rescuer = make_worker(first), make_worker(second)
-            ada = await account(first)
-            await bumps(first, ada, 1)
-            with gate("mutation.ran", most=1) as ran, gate("lease.renew", most=1) as renewal:
-                await stalled.tick()
+        async with ledger.app.open(database_url) as backend:
+            worker, ada = make_worker(backend), await account(backend)
+            await bumps(backend, ada, 1)
+            with gate("mutation.ran", most=1) as ran:
+                await worker.tick()
                 await ran.arrived()
-                clock.advance(timedelta(seconds=31))
-                tick = asyncio.create_task(stalled.tick())
-                await renewal.arrived()
-                await rescuer.tick()
-                renewal.open()
-                await tick
-                assert not stalled.running
-            await drained(rescuer)
+                await worker._stop_jobs()  # as it does when its lease is lost
             monkeypatch.setattr(Executor, "_start_alone", noted)
-            await first.scheduler.run_after(NOW, crowd.bump, account=ada, number=1)
-            await drained(stalled)
+            await backend.scheduler.run_after(NOW, crowd.bump, account=ada, number=1)
+            await drained(worker)
             assert alone == [1]
-            for worker in (stalled, rescuer):
-                await worker.finish()
+            await worker.finish()
 
     asyncio.run(story())
 
