@@ -26,11 +26,9 @@ from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
-from penstock.services.worker import external
 from penstock.services.worker.executor import Executor
 from penstock.services.worker.housekeeping import Housekeeping
-from penstock.services.worker.progress import ProgressBuffer
-from penstock.services.worker.reports import Reports
+from penstock.services.worker.reports import ProgressBuffer, Reports
 from penstock.services.worker.slots import Slots
 from penstock.store.contract.jobs import Claim, Room
 
@@ -60,7 +58,6 @@ class Worker(Service):
         super().__init__(runner.engine.clock)
         self.next_run_at: datetime | None = None
         self.prepared = _CONNECTIONS
-        self._runner = runner
         self._engine = engine = runner.engine
         self._store = engine.store
         self._label = name
@@ -210,7 +207,10 @@ class Worker(Service):
         if not held or self.lease is None:
             return
         await self._progress.write(self.lease, at_once=True)
-        await external.hold(self._runner, self.lease, held)
+        moved = await self._store.tokens.hold(self.lease, [(job.id, job.attempt) for job in held])
+        for job in held:
+            if job.id in moved:  # and was not ended meanwhile
+                log_event("job.held", job=job_id(job.id), function=job.function, attempt=job.attempt)
         del self._executor.held[: len(held)]
         self._executor.busy.subtract(job.pool for job in held)
         self._slots.recount()
