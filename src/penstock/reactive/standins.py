@@ -1,7 +1,7 @@
 """Stand-ins: what a filter or a watch is called with instead of a row, so that it says what it would do with one.
 
-Owns what stands in for something true or false, and how everything is refused that would need to know a value now.
-Leaves values to `operands`, and calling the functions to `tracing`.
+Owns what stands in for values and for something true or false, the words that take these, and how everything is refused
+that would need to know a value now. Leaves calling the functions to `tracing`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, RootModel
 
-from penstock.errors import DeclarationError, ValueInvalid
+from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.reactive import expression as ex
 from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
 from penstock.reactive.describe import describe
@@ -25,6 +25,8 @@ from penstock.schema.table import TableDefinition
 from penstock.values import check_text
 
 METHODS = "in_, is_none, startswith, endswith, contains, matches, length and has"
+T = TypeVar("T")
+
 _NO_BOOL = "Write & for and, | for or, ~ for not, .in_(…) for in, and two comparisons joined with & for a < b < c"
 _JOINED = "With & and | each comparison needs parentheses: (a == 1) & (b > 2)"
 
@@ -470,3 +472,50 @@ def _check_key(key: str) -> None:
             f"the key {key!r} cannot be looked up in every database. Use keys of printable characters, without "
             "quotation marks and backslashes"
         )
+
+
+# ----- words for what Python's own operators cannot say, typed as if they were given values, for type checkers' sake
+
+
+def in_(value: T, options: Iterable[T]) -> bool:
+    """In a filter: whether a field equals one of some values."""
+    return cast("bool", _operand("in_", value).in_(options))
+
+
+def is_none(value: object) -> bool:
+    """In a filter: whether a field is None."""
+    return cast("bool", _operand("is_none", value).is_none())
+
+
+def known(value: T | None) -> T:
+    """In a filter: a field that may be None, for type checkers one that is not. Comparisons with None are false."""
+    return cast("T", _operand("known", value))
+
+
+def length(value: str | bytes | Sequence[Any] | None) -> int:
+    """In a filter: how many characters, bytes or elements a field has."""
+    return cast("int", _operand("length", value).length())
+
+
+def contains(value: str | None, text: str) -> bool:
+    """In a filter: whether a field is a text that contains another one."""
+    return cast("bool", _operand("contains", value).contains(text))
+
+
+def matches(value: str | None, pattern: str) -> bool:
+    """In a filter: whether a field is a text in which a pattern is found."""
+    return cast("bool", _operand("matches", value).matches(pattern))
+
+
+def has(value: Iterable[T] | None, element: T) -> bool:
+    """In a filter: whether a field is a JSON array that has an element."""
+    return cast("bool", _operand("has", value).has(element))
+
+
+def _operand(word: str, value: object) -> Operand:
+    if not isinstance(value, Operand):
+        raise UsageError(
+            f"{word}() takes a field of the row that a filter is called with, not {value!r}.",
+            fix="Outside of filters, use Python's own operators.",
+        )
+    return value

@@ -17,9 +17,8 @@ from penstock.store.contract.session import Row
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Groups, aggregate
 from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint
-from penstock.transaction.ranges import Range
 from penstock.transaction.rows import read_rows
-from penstock.transaction.segments import Direction, Segment, after
+from penstock.transaction.segments import Direction, Range, Segment, after
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 

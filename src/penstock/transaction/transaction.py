@@ -20,8 +20,7 @@ from penstock.changes.readset import RangeRead, ReadSet, RowChange, WriteSet
 from penstock.clock import Clock, Random, random_of
 from penstock.config import Config
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import NewJob
-from penstock.jobs.work import Work
+from penstock.jobs.job import NewJob, Work
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.contract.store import Store
