@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import gcd
 
+from penstock.crons.schedule import EPOCH, in_utc
 from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta.resolution
 _LONGEST = timedelta(days=36525)
 _LARGEST = 2**63 - 1  # what a column of either database holds
@@ -69,7 +69,7 @@ class FixedWindow:
     period: timedelta
     capacity: int | None = None
     max_reserved: int | None = None
-    start: datetime = _EPOCH
+    start: datetime = EPOCH
 
     def __post_init__(self) -> None:
         start: object = self.start
@@ -116,7 +116,7 @@ def take(policy: RateLimit, state: RateState | None, now: datetime, count: int =
     The clock that is furthest ahead counts: one behind it gets tokens that are left, and brings none.
     """
     _check_count(policy, count)
-    before, step = _settled(policy, state, _in_utc(now)), _step(policy)
+    before, step = _settled(policy, state, in_utc(now)), _step(policy)
     full, needed = capacity(policy) * before.parts, count * before.parts
     lowest = -max_reserved(policy) * before.parts if reserve else 0
     # What is reserved counts when it may begin: what would be too much to gather until then is lost, as it always is.
@@ -131,7 +131,7 @@ def take(policy: RateLimit, state: RateState | None, now: datetime, count: int =
 
 def peek(policy: RateLimit, state: RateState | None, now: datetime) -> int:
     """Whole tokens that are left; below zero if more are reserved."""
-    settled = _settled(policy, state, _in_utc(now))
+    settled = _settled(policy, state, in_utc(now))
     return settled.value // settled.parts
 
 
@@ -202,12 +202,6 @@ def _parts(policy: RateLimit) -> int:
 def _step(policy: RateLimit) -> int:
     """How many parts come at once: in a microsecond, or with a window."""
     return policy.rate if isinstance(policy, FixedWindow) else policy.rate // gcd(policy.rate, policy.period // _TICK)
-
-
-def _in_utc(now: datetime) -> datetime:
-    if now.tzinfo is None:
-        raise ValueInvalid(f"{now} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
-    return now.astimezone(UTC)
 
 
 def _check_count(policy: RateLimit, count: object) -> None:

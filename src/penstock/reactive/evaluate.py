@@ -29,8 +29,8 @@ it, with a Decimal for each number; all else as `schema.fields` gives it."""
 
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _MAX_DAYS = 300_000_000  # of a length of time in a database; penstock stores shorter ones
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 _WIDER = frozenset({Kind.REAL, Kind.DECIMAL, Kind.JSON})  # with which whole numbers are compared
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {"==": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
 _TEXT: dict[str, Callable[[str, str], bool]] = {
@@ -101,17 +101,14 @@ def normal_value(kind: Kind, value: Any) -> Any:
     """A value from `schema.fields` in the form of `Values`; None if it is invalid."""
     if not isinstance(value, _CLASSES[kind]) or (isinstance(value, bool) and kind is not Kind.BOOLEAN):
         return None
-    return _NORMAL.get(kind, _unchanged)(value)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
+    normal = _NORMAL.get(kind)
+    return value if normal is None else normal(value)
 
 
 def _microseconds(value: datetime | timedelta | int) -> int:
     if isinstance(value, datetime):
-        value = (value.replace(tzinfo=UTC) if value.tzinfo is None else value) - _EPOCH
-    return value if isinstance(value, int) else value // _MICROSECOND
+        value = (value.replace(tzinfo=UTC) if value.tzinfo is None else value) - EPOCH
+    return value if isinstance(value, int) else value // MICROSECOND
 
 
 def _length_of_time(value: timedelta | int) -> int | None:

@@ -48,7 +48,8 @@ class TaskFilter(Generic[T]):
     rows: RowFilter[T] | None = None
 
     def __post_init__(self) -> None:
-        for word, values in _texts(self):
+        texts: dict[str, Any] = {"task": self.tasks, "state": self.states, "error": _several(self.error)}
+        for word, values in texts.items():
             for value in values or ():
                 if not isinstance(value, str) or "\0" in value:
                     raise ValueInvalid(f"{word} takes a text without zero bytes, not {value!r}.")
@@ -95,10 +96,6 @@ class TaskFilter(Generic[T]):
 
 def _several(value: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     return (value,) if isinstance(value, str) else None if value is None else tuple(value)
-
-
-def _texts(where: TaskFilter[Any]) -> tuple[tuple[str, tuple[Any, ...] | None], ...]:
-    return ("task", where.tasks), ("state", where.states), ("error", _several(where.error))
 
 
 ANYTHING: TaskFilter[Any] = TaskFilter()

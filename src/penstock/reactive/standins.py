@@ -44,6 +44,15 @@ class Site:
         raise DeclarationError(f"{self.what} on {name}: {problem}.", fix=f"{fix}." if fix else "", table=name)
 
 
+def _needs_value(doing: str, fix: str) -> Any:
+    """A method that would need to know a value now."""
+
+    def method(self: StandIn, *_given: object, **_named: object) -> NoReturn:
+        self._no(doing, fix)
+
+    return method
+
+
 class StandIn:
     """Refuses whatever would need to know a value now."""
 
@@ -61,41 +70,22 @@ class StandIn:
     def _no(self, doing: str, fix: str) -> NoReturn:
         self._at.refuse(f"{doing} needs the value of {self!r}, which is only known when a row is there", fix)
 
-    def __bool__(self) -> NoReturn:  # noqa: PLE0304 - it never returns
-        self._no("and, or, not, if, in or bool()", _NO_BOOL)
-
-    def __str__(self) -> NoReturn:  # noqa: PLE0307 - it never returns
-        self._no("str() or an f-string", "Compare the field itself")
-
-    def __format__(self, _spec: str) -> NoReturn:
-        self._no("an f-string or format()", "Compare the field itself")
-
-    def __hash__(self) -> NoReturn:  # noqa: PLE0309 - it never returns
-        self._no("hash(), or a place in a set or dict,", "Write .in_(…) for in")
-
-    def __iter__(self) -> NoReturn:
-        self._no("a loop, or unpacking,", "Name single elements, such as [0], or write .has(…)")
-
-    def __contains__(self, item: object) -> NoReturn:
-        self._no("in", "Write .has(…) for an element of an array, .contains(…) for a part of a text")
-
-    def __len__(self) -> NoReturn:  # noqa: PLE0303 - it never returns
-        self._no("len()", "Write .length()")
+    __bool__ = _needs_value("and, or, not, if, in or bool()", _NO_BOOL)
+    __str__ = _needs_value("str() or an f-string", "Compare the field itself")
+    __format__ = _needs_value("an f-string or format()", "Compare the field itself")
+    __hash__ = _needs_value("hash(), or a place in a set or dict,", "Write .in_(…) for in")
+    __iter__ = _needs_value("a loop, or unpacking,", "Name single elements, such as [0], or write .has(…)")
+    __contains__ = _needs_value("in", "Write .has(…) for an element of an array, .contains(…) for a part of a text")
+    __len__ = _needs_value("len()", "Write .length()")
+    __int__ = _needs_value("int()", "Compare the field itself")
+    __float__ = _needs_value("float()", "Compare the field itself")
+    __index__ = _needs_value("range(), or a use as an index,", "Compare the field itself")
 
     def __call__(self, *_arguments: Any, **_named: Any) -> NoReturn:
         self._no(f"a call of {self!r}", f"The methods that can be translated are {METHODS}")
 
     def __setattr__(self, name: str, value: object) -> None:
         self._at.refuse(f"it sets {name}; a filter or watch changes nothing")
-
-    def __int__(self) -> NoReturn:
-        self._no("int()", "Compare the field itself")
-
-    def __float__(self) -> NoReturn:
-        self._no("float()", "Compare the field itself")
-
-    def __index__(self) -> NoReturn:  # noqa: PLE0305 - it never returns
-        self._no("range(), or a use as an index,", "Compare the field itself")
 
     def _not_computed(self, _other: object = None) -> NoReturn:
         self._at.refuse(
@@ -108,15 +98,25 @@ class StandIn:
     __rmatmul__ = __rlshift__ = __rrshift__ = _not_computed
 
     def __and__(self, other: object) -> Clause:
-        return Clause(self._at, ex.Every((*_parts(ex.Every, self, self), *_parts(ex.Every, other, self))))
+        return self._joined(ex.Every, other)
 
     def __or__(self, other: object) -> Clause:
-        return Clause(self._at, ex.Some((*_parts(ex.Some, self, self), *_parts(ex.Some, other, self))))
+        return self._joined(ex.Some, other)
 
     def __rand__(self, other: object) -> NoReturn:
-        refuse(self, f"{self!r} is joined with {other!r}, which is no condition on the row", _JOINED)
+        self._at.refuse(f"{self!r} is joined with {other!r}, which is no condition on the row", _JOINED)
 
     __ror__ = __rand__
+
+    def _joined(self, by: type[ex.Every | ex.Some], other: object) -> Clause:
+        """Conditions that were joined in the same way before are not nested."""
+        if not isinstance(other, StandIn):
+            self.__rand__(other)
+        parts: list[ex.Condition] = []
+        for one in (self, other):
+            condition = condition_of(one, self._at)
+            parts += condition.conditions if isinstance(condition, by) else (condition,)
+        return Clause(self._at, by(tuple(parts)))
 
     def __invert__(self) -> Clause:
         inner = condition_of(self, self._at)
@@ -144,11 +144,6 @@ def node_of(one: StandIn) -> Any:
     return object.__getattribute__(one, "_node")
 
 
-def refuse(one: StandIn, problem: str, fix: str = "") -> NoReturn:
-    site: Site = object.__getattribute__(one, "_at")
-    site.refuse(problem, fix)
-
-
 def condition_of(value: object, at: Site) -> ex.Condition:
     if not isinstance(value, StandIn):
         at.refuse(f"it returned {value!r} instead of a condition on the row", "Return a comparison of its fields")
@@ -166,18 +161,6 @@ def no_dunder(name: str) -> None:
     """Python looks for names like this by itself, and takes their absence for an answer."""
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(name)
-
-
-def _parts(of: type[ex.Every | ex.Some], value: object, one: StandIn) -> tuple[ex.Condition, ...]:
-    """The conditions that are joined; those joined in the same way before are not nested."""
-    if not isinstance(value, StandIn):
-        refuse(one, f"{one!r} is joined with {value!r}, which is no condition on the row", _JOINED)
-    condition = condition_of(value, object.__getattribute__(one, "_at"))
-    return (
-        condition.conditions
-        if isinstance(condition, (ex.Every, ex.Some)) and isinstance(condition, of)
-        else (condition,)
-    )
 
 
 _WITH_LENGTH = (Kind.TEXT, Kind.BYTES, Kind.JSON)

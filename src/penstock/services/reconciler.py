@@ -39,26 +39,12 @@ class _Piece:
     task: PlannedTask
     source: Source
     at: Reconciling
+    limit: int
     unread: set[str]  # keys of rows with changes that are still to be planned
     now: datetime
 
-    @property
-    def limit(self) -> int:
-        return _AUDITED_AT_ONCE if self.at.audit else _AT_ONCE
 
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The plans for a piece."""
-
-    rows: list[RowPlan]
-    looked: int
-    after: str | None
-
-    @property
-    def found(self) -> int:
-        """How many rows are run or forgotten."""
-        return sum(map(is_found, self.rows))
+_Plans = tuple[list[RowPlan], int, str | None]  # of a piece: for how many rows, and the last one's key if more follow
 
 
 class Reconciler:
@@ -116,14 +102,17 @@ class Reconciler:
             return True, at
         if at.audit:
             self._audited_at = self._clock.monotonic()
-        moved = at.moved(step.after, step.looked, step.found)
-        if not await write_plans(self._store.tasks, step.rows, move, now, [Progress(task, moved)]):
+        rows, looked, after = step
+        found = sum(map(is_found, rows))
+        moved = at.moved(after, looked, found)
+        if not await write_plans(self._store.tasks, rows, move, now, [Progress(task, moved)]):
             return False, at
-        if step.rows:
+        if rows:
             self._store.signals.notify()
-            self._count(task, at, step.found)
+            if at.audit and self._journal.meters is not None:
+                self._journal.meters.add("penstock_task_audit_found", task.plan.name, number=found)
         if moved is None:
-            _log_end(task, at, step)
+            _log_end(task, at.audit, at.looked + looked, at.found + found)
         return True, moved
 
     # ----- steps
@@ -134,11 +123,6 @@ class Reconciler:
             log_event("task.not_reconciled", logging.ERROR, task=task.plan.name, error=error)
         self._refused[task.id] = self._clock.monotonic()
         self._sources.pop(number, None)  # the columns may have changed
-
-    def _count(self, task: TaskRow, at: Reconciling, found: int) -> None:
-        """Count the rows that an audit found, which should be none."""
-        if at.audit and self._journal.meters is not None:
-            self._journal.meters.add("penstock_task_audit_found", task.plan.name, number=found)
 
     async def _source(self, number: int) -> Source | None:
         """The statements that read the rows of an interest; None if its table is gone."""
@@ -151,18 +135,19 @@ class Reconciler:
 
     async def _compare(
         self, task: PlannedTask, number: int, source: Source, at: Reconciling, position: Position, now: datetime
-    ) -> _Step | None:
+    ) -> _Plans | None:
         session = await self._store.begin_read()
         try:
             unread = await self._store.changes.unread(session, position, number, _UNREAD)
             if unread is None:
                 return None
-            piece = _Piece(session, task, source, at, unread, now)
+            limit = _AUDITED_AT_ONCE if at.audit else _AT_ONCE
+            piece = _Piece(session, task, source, at, limit, unread, now)
             return await (self._compare_rows(piece) if at.part == "rows" else self._compare_records(piece))
         finally:
             await session.rollback()
 
-    async def _compare_rows(self, piece: _Piece) -> _Step:
+    async def _compare_rows(self, piece: _Piece) -> _Plans:
         task, source, limit = piece.task, piece.source, piece.limit
         if piece.at.after is None:
             rows = await piece.session.fetch(source.first, [limit])
@@ -171,9 +156,9 @@ class Reconciler:
         found = [Found(*row) for *row, place in rows if place == row[0]]  # the key of any other cannot be written
         known = await self._store.tasks.records(piece.session, task.number, [row.key for row in found])
         plans = compare_rows(task, found, known, piece.unread, piece.now, self._read)
-        return _Step(plans, len(found), rows[-1][3] if len(rows) == limit else None)
+        return plans, len(found), rows[-1][3] if len(rows) == limit else None
 
-    async def _compare_records(self, piece: _Piece) -> _Step:
+    async def _compare_records(self, piece: _Piece) -> _Plans:
         task, source, limit, fetch = piece.task, piece.source, piece.limit, piece.session.fetch
         kept = await self._store.tasks.slice(piece.session, task.number, piece.at.after or "", limit)
         rows = await fetch(source.among, [_array(kept)]) if kept else ()
@@ -181,16 +166,15 @@ class Reconciler:
         absent = [key for key in kept if key not in there]
         exist = {*there, *(row[0] for row in await fetch(source.keys, [_array(absent)]))} if absent else {*there}
         plans = compare_records(task, kept, there, exist, piece.at, piece.unread, piece.now, self._read)
-        return _Step(plans, len(kept), next(reversed(kept)) if len(kept) == limit else None)
+        return plans, len(kept), next(reversed(kept)) if len(kept) == limit else None
 
 
 def _array(keys: Sequence[str] | Mapping[str, object]) -> str:
     return f"[{','.join(keys)}]"
 
 
-def _log_end(task: TaskRow, at: Reconciling, step: _Step) -> None:
-    found = at.found + step.found
-    if not at.audit:
-        log_event("task.reconciled", task=task.plan.name, looked=at.looked + step.looked, found=found)
+def _log_end(task: TaskRow, audit: bool, looked: int, found: int) -> None:
+    if not audit:
+        log_event("task.reconciled", task=task.plan.name, looked=looked, found=found)
     elif found:
-        log_event("task.audit_found", logging.ERROR, task=task.plan.name, looked=at.looked + step.looked, found=found)
+        log_event("task.audit_found", logging.ERROR, task=task.plan.name, looked=looked, found=found)
