@@ -92,7 +92,6 @@ def backoff(waits: Exponential, attempt: int, chance: float) -> float:
 
 
 def _varied(seconds: float, jitter: float, chance: float) -> timedelta:
-    """A wait times ``U[1 - jitter, 1 + jitter)``."""
     return timedelta(seconds=min(seconds * (1 + jitter * (2 * chance - 1)), LONGEST))
 
 

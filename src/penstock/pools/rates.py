@@ -174,7 +174,6 @@ def _come(policy: RateLimit, start: datetime, end: datetime) -> int:
 
 
 def _wait(policy: RateLimit, settled: RateState, now: datetime, missing: int) -> timedelta:
-    """The least time after which so many parts have come."""
     if missing <= 0:
         return timedelta(0)
     steps = _divide_up(missing, _step(policy))

@@ -47,7 +47,6 @@ class FeedWatch:
         self.broken: Mapping[str, float] = {}
 
     async def look(self) -> float:
-        """Check all interests and readers; seconds until the next look."""
         await self._look_at_interests()
         feed = await see_feed(self._store.changes, MOST)
         for _row, reader in feed.readers:

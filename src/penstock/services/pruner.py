@@ -37,7 +37,6 @@ class Pruner(Service):
         self._due: dict[Callable[[], Awaitable[float]], float] = dict.fromkeys(parts, self.clock.monotonic())
 
     async def tick(self) -> float:
-        """Run the parts that are due; seconds until the next one is."""
         failed: Exception | None = None
         for look, due in self._due.items():
             if due <= self.clock.monotonic():
@@ -58,7 +57,6 @@ class Pruner(Service):
         return max(0.0, min(self._due.values()) - self.clock.monotonic())
 
     async def _prune(self) -> float:
-        """Delete some expired jobs, rate limits, tokens and locks; seconds until the next look."""
         now = self.clock.now()
         jobs = await self._store.jobs.prune(now, _AT_ONCE)
         rates = await self._store.rates.prune(now, _AT_ONCE)
@@ -79,7 +77,6 @@ class FeedTruncation:
         self._emptied = 0
 
     async def look(self) -> float:
-        """Truncate one step; seconds until the next look."""
         done = await self._changes.rotate(self._clock.now(), _TRUNCATED_AT_ONCE)
         more = done.moved or done.emptied >= _TRUNCATED_AT_ONCE
         self._emptied += done.emptied

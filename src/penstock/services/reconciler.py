@@ -125,7 +125,6 @@ class Reconciler:
         self._sources.pop(number, None)  # the columns may have changed
 
     async def _source(self, number: int) -> Source | None:
-        """The statements that read the rows of an interest; None if its table is gone."""
         if number not in self._sources:
             source = await self._store.interests.source(number)
             if source is None:

@@ -226,7 +226,6 @@ class Scan(Generic[T]):
         return Segment(segment.prefix, bound, segment.upper, within=segment.within)
 
     async def _rows(self, segments: list[Segment], piece: int = _FIRST_PIECE) -> AsyncIterator[tuple[T, Row]]:
-        """Rows of segments that pass the filters, read in growing pieces."""
         pending = list(segments)
         while pending:
             segment = pending.pop(0)

@@ -73,7 +73,6 @@ class Executor:
 
     @property
     def free(self) -> int:
-        """How many more jobs may run."""
         return self._places - len(self.running) - len(self._overtaken) - len(self._lingering)
 
     @property
@@ -124,7 +123,6 @@ class Executor:
             asyncio.get_running_loop().call_soon(self.start_now)
 
     def start_now(self) -> None:
-        """Start the added jobs."""
         added, self._added = self._added, []
         sharing: list[Running] = []
         for running in added:
@@ -154,11 +152,9 @@ class Executor:
         return len(ours)
 
     async def wait_for_one(self, seconds: float) -> None:
-        """Wait until a job has ended, for this time at most."""
         await asyncio.wait(self._tasks(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def wait(self) -> None:
-        """Wait until all present jobs have ended."""
         if self.running:
             await asyncio.wait(self._tasks())
 

@@ -45,11 +45,9 @@ class ProgressBuffer:
 
     @property
     def due(self) -> float:
-        """Seconds until the next write; infinite if there is nothing to write."""
         return max(0.0, self._written_at + _PROGRESS_EVERY - self._clock.monotonic()) if self._reported else math.inf
 
     async def write(self, lease: int | None, *, at_once: bool = False) -> None:
-        """Write the reports if that is due and there is a lease."""
         if lease is None or not self._reported or (self.due > 0 and not at_once):
             return
         reported, self._reported = self._reported, {}
@@ -70,7 +68,6 @@ class Reports:
         self._since = self._clock.now()
 
     async def tell(self, running: Mapping[str, int]) -> None:
-        """Report if that is due. `running` counts this worker's jobs by pool."""
         if self._clock.monotonic() - self._told_at < EVERY or not self._journal.tallies:
             return
         self._told_at = self._clock.monotonic()

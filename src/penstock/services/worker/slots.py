@@ -56,7 +56,6 @@ class Slots:
         self._looked_at = _NEVER
 
     def held(self) -> dict[str, float]:
-        """The number of slots by pool."""
         return {pool: held.number for pool, held in self._held.items()}
 
     def recount(self) -> None:

@@ -77,7 +77,6 @@ class Worker(Service):
 
     @property
     def lease(self) -> int | None:
-        """The number of its lease, while it has one."""
         return self._lease.number
 
     @property
@@ -87,7 +86,6 @@ class Worker(Service):
 
     @property
     def running(self) -> Mapping[UUID, Running]:
-        """The jobs it runs, by id."""
         return self._executor.running
 
     async def wait_for_jobs(self) -> None:
@@ -95,7 +93,6 @@ class Worker(Service):
         await self._executor.wait()
 
     async def tick(self) -> float:
-        """Keep the lease, settle ended jobs, claim and start new ones."""
         await self._keep_lease()
         try:
             async with asyncio.timeout(self._bound * TICK_PART):
@@ -137,7 +134,6 @@ class Worker(Service):
         self._slots.forget()
 
     async def kill(self) -> None:
-        """End at once and leave everything as it is, as a crash does."""
         await asyncio.gather(super().kill(), self._stop_jobs())
 
     async def _guarded_tick(self) -> float:
@@ -165,7 +161,6 @@ class Worker(Service):
     # ----- the end of jobs
 
     async def _let_jobs_end(self) -> None:
-        """Wait until no job runs, keep the lease, and settle the jobs that end."""
         while self.running:
             await self._executor.wait_for_one(self._lease.due)
             try:
@@ -176,7 +171,6 @@ class Worker(Service):
                 log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
 
     async def _stop_jobs(self) -> None:
-        """Stop jobs that this worker no longer settles."""
         self._executor.outcomes.clear()
         self._executor.held.clear()
         await self._executor.stop(self._bound * _STOP_PART)
@@ -256,7 +250,6 @@ class Worker(Service):
         return min(pause, _AFTER_TASKS) if of_tasks else pause  # rows that changed meanwhile run again
 
     async def _claim(self) -> float:
-        """Claim jobs that may start; seconds until the next look."""
         lease, free, executor = self.lease, self._executor.free, self._executor
         if lease is None or self._stopping:
             return self._poll
@@ -280,7 +273,6 @@ class Worker(Service):
         return min(pause, again) if self._slots.held() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
-        """Claim jobs for the free places; seconds until the next look."""
         executor = self._executor
         if self._claim_unknown:
             await self._adopt(lease)
