@@ -33,12 +33,6 @@ def zone(name: str) -> tzinfo:
         raise DeclarationError(f"There is no time zone {name!r}.", fix=meant) from error
 
 
-def check_zone(name: object) -> None:
-    if not isinstance(name, str):
-        raise DeclarationError(f"A time zone is given by its name, not as {name!r}.", fix="Write 'Europe/Prague'.")
-    zone(name)
-
-
 def in_utc(moment: datetime) -> datetime:
     """The same instant in UTC; ValueInvalid if it has no time zone."""
     if moment.tzinfo is None:
@@ -113,7 +107,9 @@ class CronExpression:
 
     def __post_init__(self) -> None:
         _check_expression(self.expression)
-        check_zone(self.timezone)
+        name: object = self.timezone
+        if not isinstance(name, str):
+            raise DeclarationError(f"A time zone is given by its name, not as {name!r}.", fix="Write 'Europe/Prague'.")
         self.next(_RULED)
 
     def next(self, after: datetime) -> datetime:

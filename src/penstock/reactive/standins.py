@@ -283,10 +283,7 @@ class Operand(StandIn):
         node = self._node
         if not isinstance(node, (ex.Field, ex.Path)) or node.kind is not Kind.JSON:
             self._at.refuse(f"{self!r} is no JSON, so there is no [{step!r}] in it", "Write .startswith(…) for texts")
-        try:
-            key, shape = step_into(self._shape, step)
-        except StepInvalid as error:
-            self._at.refuse(f"{self!r}: {str(error).rstrip('.')}")
+        key, shape = _step_into(self, self._shape, step)
         steps = (*(node.steps if isinstance(node, ex.Path) else ()), key)
         return Operand(self._at, ex.Path(node.column, steps), None, shape)
 
@@ -393,22 +390,18 @@ def term_of(value: object) -> ex.Term | None:
 LARGEST_PLACE = 2**31 - 1
 
 
-class StepInvalid(ValueError):
-    """A step that leads nowhere, or that not every database can go; says why and what to write."""
-
-
-def step_into(annotation: Any, step: ex.Step) -> tuple[ex.Step, Any]:
+def _step_into(of: Operand, annotation: Any, step: ex.Step) -> tuple[ex.Step, Any]:
     """A step as JSON has it, and the annotation of what it leads to."""
     if isinstance(step, bool) or not isinstance(step, (str, int)):
-        raise StepInvalid(f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
+        _refuse(of, f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
     inner = _bare(annotation)
     if isinstance(step, int):
         if abs(step) > LARGEST_PLACE:
-            raise StepInvalid(f"[{step}] is further than any array goes")
+            _refuse(of, f"[{step}] is further than any array goes")
         return step, _element(inner, Sequence)
     if isinstance(inner, type) and issubclass(inner, BaseModel):
-        return _model_field(inner, step)
-    _check_key(step)
+        return _model_field(of, inner, step)
+    _check_key(of, step)
     return step, _element(inner, Mapping)
 
 
@@ -435,26 +428,32 @@ def _element(annotation: Any, of: type) -> Any:
     return arguments[-1] if len(arguments) == (1 if of is Sequence else 2) else Any
 
 
-def _model_field(model: type[BaseModel], name: str) -> tuple[str, Any]:
+def _model_field(of: Operand, model: type[BaseModel], name: str) -> tuple[str, Any]:
     """The key under which a model's field stands in JSON."""
     field = model.model_fields.get(name) or model.model_computed_fields.get(name)
     if field is None:
         if model.model_config.get("extra") == "allow":
-            _check_key(name)
+            _check_key(of, name)
             return name, Any
         known = ", ".join([*model.model_fields, *model.model_computed_fields])
-        raise StepInvalid(f"{model.__name__} has no field {name!r}. Its fields are {known}")
+        _refuse(of, f"{model.__name__} has no field {name!r}. Its fields are {known}")
     key = getattr(field, "serialization_alias", None) or field.alias or name
-    _check_key(key)
+    _check_key(of, key)
     return key, getattr(field, "annotation", Any)
 
 
-def _check_key(key: str) -> None:
+def _check_key(of: Operand, key: str) -> None:
     if not key or any(letter in '"\\' or not letter.isprintable() for letter in key):
-        raise StepInvalid(
+        _refuse(
+            of,
             f"the key {key!r} cannot be looked up in every database. Use keys of printable characters, without "
-            "quotation marks and backslashes"
+            "quotation marks and backslashes",
         )
+
+
+def _refuse(one: Operand, problem: str) -> NoReturn:
+    site: Site = object.__getattribute__(one, "_at")
+    site.refuse(f"{one!r}: {problem}")
 
 
 # ----- words for what Python's own operators cannot say, typed as if they were given values, for type checkers' sake
