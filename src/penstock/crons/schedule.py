@@ -217,25 +217,23 @@ class Interval:
     def __post_init__(self) -> None:
         given: object = self.every
         if not isinstance(given, timedelta):
-            raise DeclarationError(
-                f"Interval: every must be a timedelta, not {given!r}.", fix="Write timedelta(hours=1)."
-            )
+            raise _no_interval(f"every must be a timedelta, not {given!r}", "Write timedelta(hours=1).")
         if not SECOND <= given <= _LONGEST:
-            raise DeclarationError(
-                f"Interval: every must be from a second to {_LONGEST.days} days, not {given}.",
-                fix="Write timedelta(seconds=1) or more; run anything more frequent in a loop of your own.",
-            )
+            fix = "Write timedelta(seconds=1) or more; run anything more frequent in a loop of your own."
+            raise _no_interval(f"every must be from a second to {_LONGEST.days} days, not {given}", fix)
         anchor: object = self.anchor
         if not isinstance(anchor, datetime) or anchor.tzinfo is None:
-            raise DeclarationError(
-                f"Interval: anchor must be a datetime with a time zone, not {anchor!r}.",
-                fix="Write datetime(2030, 1, 1, tzinfo=UTC).",
-            )
+            fix = "Write datetime(2030, 1, 1, tzinfo=UTC)."
+            raise _no_interval(f"anchor must be a datetime with a time zone, not {anchor!r}", fix)
 
     def next(self, after: datetime) -> datetime:
         anchor = in_utc(self.anchor)
         passed = (in_utc(after) - anchor) // self.every
         return anchor + max(passed + 1, 0) * self.every
+
+
+def _no_interval(why: str, fix: str) -> DeclarationError:
+    return DeclarationError(f"Interval: {why}.", fix=fix)
 
 
 Schedule = CronExpression | Interval

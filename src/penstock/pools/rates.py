@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import gcd
+from typing import NoReturn
 
 from penstock.crons.schedule import EPOCH, in_utc
 from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
@@ -74,16 +75,12 @@ class FixedWindow:
     def __post_init__(self) -> None:
         start: object = self.start
         if not isinstance(start, datetime) or start.tzinfo is None:
-            raise DeclarationError(
-                f"FixedWindow: start must be a datetime with a time zone, not {start!r}.",
-                fix="Write datetime(2030, 1, 1, tzinfo=UTC).",
-            )
+            fix = "Write datetime(2030, 1, 1, tzinfo=UTC)."
+            _refuse(self, f"start must be a datetime with a time zone, not {start!r}", fix)
         _check(self)
         if capacity(self) < self.rate:
-            raise DeclarationError(
-                f"FixedWindow: a capacity of {self.capacity} cannot hold the {self.rate} tokens of one window.",
-                fix=f"Write rate={self.capacity}, or leave out capacity.",
-            )
+            fix = f"Write rate={self.capacity}, or leave out capacity."
+            _refuse(self, f"a capacity of {self.capacity} cannot hold the {self.rate} tokens of one window", fix)
 
 
 RateLimit = TokenBucket | FixedWindow
@@ -216,31 +213,25 @@ def _check_count(policy: RateLimit, count: object) -> None:
 
 
 def _check(policy: RateLimit) -> None:
-    kind = type(policy).__name__
-    for what, given, least in (
+    wants: tuple[tuple[str, object, int], ...] = (
         ("rate", policy.rate, 1),
         ("capacity", capacity(policy), 1),
         ("max_reserved", max_reserved(policy), 0),
-    ):
-        _check_number(kind, what, given, least)
+    )
+    for what, given, least in wants:
+        if type(given) is not int or given < least:
+            _refuse(policy, f"{what} must be a whole number of at least {least}, not {given!r}")
     period: object = policy.period
     if not isinstance(period, timedelta) or period <= timedelta(0):
-        raise DeclarationError(
-            f"{kind}: period must be a timedelta above zero, not {period!r}.", fix="Write timedelta(minutes=1)."
-        )
+        _refuse(policy, f"period must be a timedelta above zero, not {period!r}", "Write timedelta(minutes=1).")
     most = capacity(policy) + max_reserved(policy)
     if most * (period // _TICK) > policy.rate * (_LONGEST // _TICK):
-        raise DeclarationError(
-            f"{kind}: {most} tokens, capacity and reservations together, take more than a hundred years to refill.",
-            fix="Declare a lower capacity and max_reserved, or a higher rate.",
-        )
+        problem = f"{most} tokens, capacity and reservations together, take more than a hundred years to refill"
+        _refuse(policy, problem, "Declare a lower capacity and max_reserved, or a higher rate.")
     if most * _parts(policy) > _LARGEST:
-        raise DeclarationError(
-            f"{kind}: this rate and period need more precision than the databases have.",
-            fix="Choose a rate that divides the period, such as 1000 a second, or a shorter period.",
-        )
+        fix = "Choose a rate that divides the period, such as 1000 a second, or a shorter period."
+        _refuse(policy, "this rate and period need more precision than the databases have", fix)
 
 
-def _check_number(kind: str, what: str, given: object, least: int) -> None:
-    if type(given) is not int or given < least:
-        raise DeclarationError(f"{kind}: {what} must be a whole number of at least {least}, not {given!r}.")
+def _refuse(policy: RateLimit, why: str, fix: str = "") -> NoReturn:
+    raise DeclarationError(f"{type(policy).__name__}: {why}.", fix=fix)

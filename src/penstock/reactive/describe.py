@@ -123,7 +123,6 @@ def _found(leaf: ex.Leaf, values: Values) -> Iterator[tuple[str, str]]:
 
 
 def shown(term: ex.Term, values: Values) -> str:
-    """The value of a term as text, cut if it is long."""
     (value,) = watched((term,), values)
     text = _text(term.kind, value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

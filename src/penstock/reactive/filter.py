@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
@@ -81,9 +81,7 @@ class TaskFilter(Generic[T]):
                 f"What is {other[0]} cannot be {verb}.",
                 fix=f"What can is {' or '.join(allowed)}; name no state for these.",
             )
-        return TaskFilter(
-            self.task, self.states or allowed, self.error, self.has_error, self.key, self.table, self.rows
-        )
+        return replace(self, state=self.states or allowed)
 
     def check_meant(self, verb: str, *, everything: bool) -> None:
         """Refuse to change all rows of all tasks because nothing was said."""

@@ -142,7 +142,6 @@ def is_found(plan: RowPlan) -> bool:
 
 
 def _is_reprocessed(record: Kept, at: Reconciling) -> bool:
-    """Whether the version of now runs again what an earlier one has run."""
     if record.version >= at.version:
         return False
     return at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed")
@@ -196,7 +195,6 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, 
 
 
 def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
-    """Do once more what was done when a row went."""
     captured = record.after if record.after is not None else record.before
     return replace(
         _gone(task, key, record, gone, now, read),

@@ -9,25 +9,25 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.calls.run.runner import Runner
 from penstock.changes.position import Position
-from penstock.errors import PenstockError, TryAgain
+from penstock.errors import DataError, InputError, PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
-from penstock.services.planner.plans import write_plans
 from penstock.store.contract.changes import Source
 from penstock.store.contract.session import Session
-from penstock.store.contract.tasks import Move, Progress, TaskRow
+from penstock.store.contract.tasks import Move, Progress, TaskRow, Tasks
 
 _AT_ONCE = 1000
 _AUDITED_AT_ONCE = 200
 _AUDIT_EVERY = 3600.0
 _AUDIT_PAUSE = 1.0
 _UNREAD = 5000
+_LONGEST_KEY = 200
 _AFTER_REFUSAL = 60.0  # seconds for which rows that the database refuses to show are left alone
 
 
@@ -60,7 +60,6 @@ class Reconciler:
         self._refused: dict[int, float] = {}
 
     def due(self, tasks: Sequence[TaskRow], now: datetime) -> tuple[TaskRow, Reconciling] | None:
-        """The next task and its progress; None if none is due."""
         left_alone = self._clock.monotonic() - _AFTER_REFUSAL
         tasks = [
             task for task in tasks if task.interest is not None and self._refused.get(task.id, -math.inf) <= left_alone
@@ -177,3 +176,43 @@ def _log_end(task: TaskRow, audit: bool, looked: int, found: int) -> None:
         log_event("task.reconciled", task=task.plan.name, looked=looked, found=found)
     elif found:
         log_event("task.audit_found", logging.ERROR, task=task.plan.name, looked=looked, found=found)
+
+
+# ----- plans, of which the database may refuse some
+
+
+async def write_plans(
+    tasks: Tasks, rows: Sequence[RowPlan], move: Move, now: datetime, progress: Sequence[Progress] = ()
+) -> bool:
+    """Write plans and move the reader; False if another planner has it.
+
+    If the database refuses some, halves are written until the rows are found that are to be left out.
+    """
+    try:
+        return await tasks.plan(rows, move, now, progress) is not None
+    except (DataError, InputError) as error:
+        if not rows:
+            raise
+        refused = error
+    stay = replace(move, after=move.before)
+    if not await _write_parts(tasks, rows, stay, now, refused):
+        return False
+    return await tasks.plan([], move, now, progress) is not None
+
+
+async def _write_parts(
+    tasks: Tasks, rows: Sequence[RowPlan], move: Move, now: datetime, refused: DataError | InputError
+) -> bool:
+    if len(rows) == 1:
+        key = rows[0].key[:_LONGEST_KEY]
+        log_event("planner.row_refused", logging.ERROR, task=rows[0].task, key=key, error=refused)
+        return True
+    middle = len(rows) // 2
+    for part in (rows[:middle], rows[middle:]):
+        try:
+            if await tasks.plan(part, move, now) is None:
+                return False
+        except (DataError, InputError) as error:
+            if not await _write_parts(tasks, part, move, now, error):
+                return False
+    return True

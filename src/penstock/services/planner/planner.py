@@ -21,9 +21,8 @@ from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
-from penstock.services.planner.plans import write_plans
 from penstock.services.reading import ReadSize
-from penstock.services.reconciler import Reconciler
+from penstock.services.reconciler import Reconciler, write_plans
 from penstock.services.rescue import Rescue
 from penstock.services.service import Service
 from penstock.store.contract.tasks import Move, TaskRow, from_the_beginning
@@ -177,7 +176,6 @@ class Planner(Service):
         return self._lease.number
 
     def _move(self, after: Position | None = None) -> Move:
-        """From its position to this one, or none."""
         assert self._position is not None  # noqa: S101 - it plans
         return Move(READER, self._number(), self._position, after or self._position)
 

@@ -28,7 +28,6 @@ class Housekeeping:
         self._rescue = Rescue(runner)
 
     async def rescue(self, own: int | None) -> None:
-        """Now and then take over the jobs of expired leases, and end the jobs whose completion is overdue."""
         if self._rescue.is_due:
             await self._rescue.look(own)
             now, settle = self._runner.now(), settle_expired(self._runner)

@@ -37,7 +37,6 @@ class ProgressBuffer:
         return first
 
     def forget(self, job: UUID) -> None:
-        """Drop the report of a job that has ended or begins anew."""
         self._reported.pop(job, None)
 
     def clear(self) -> None:

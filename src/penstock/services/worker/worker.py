@@ -81,7 +81,6 @@ class Worker(Service):
 
     @property
     def unsettled(self) -> int:
-        """How many jobs have ended and are not settled yet."""
         return len(self._executor.outcomes) + len(self._executor.held)
 
     @property
