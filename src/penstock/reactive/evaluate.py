@@ -10,7 +10,7 @@ import enum
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import lru_cache
 from operator import eq, ge, gt, le, lt
@@ -19,7 +19,7 @@ from uuid import UUID
 
 from penstock.reactive import expression as ex
 from penstock.reactive.pattern import is_found
-from penstock.schema.fields import Column, Kind
+from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import Table, TableDefinition
 from penstock.values import INT64_MAX, INT64_MIN
 
@@ -39,16 +39,10 @@ _TEXT: dict[str, Callable[[str, str], bool]] = {
     "contains": str.__contains__,
 }
 _CLASSES: dict[Kind, type | tuple[type, ...]] = {
-    Kind.TEXT: str,
-    Kind.INTEGER: int,
+    **{kind: one for one, kind in PLAIN.items()},
     Kind.REAL: (float, int),
-    Kind.BOOLEAN: bool,
-    Kind.BYTES: bytes,
-    Kind.DATETIME: datetime,
-    Kind.DATE: date,
     Kind.INTERVAL: (timedelta, int),
     Kind.DECIMAL: (Decimal, int),
-    Kind.UUID: UUID,
     Kind.JSON: (str, bytes),
 }
 

@@ -14,7 +14,6 @@ from penstock.calls.run.engine import Engine
 from penstock.clock import Clock
 from penstock.jobs.progress import Progress
 from penstock.pools.report import EVERY
-from penstock.store.contract.pools import Backlog
 from penstock.store.contract.store import Store
 
 _PROGRESS_EVERY = 1.0
@@ -70,13 +69,8 @@ class Reports:
         if self._clock.monotonic() - self._told_at < EVERY or not self._journal.tallies:
             return
         self._told_at = self._clock.monotonic()
-        for backlog in await self._store.pools.backlog(_MOST):
-            if self._is_active(backlog, running):
-                self._journal.report(backlog.pool, self._since, running.get(backlog.pool, 0), backlog.ready)
+        for pool in await self._store.pools.backlog(_MOST):
+            tally, runs = self._journal.tallies.get(pool.pool), running.get(pool.pool, 0)
+            if tally is not None and (tally.completed or runs or (pool.ready and not pool.granted)):
+                self._journal.report(pool.pool, self._since, runs, pool.ready)
         self._since = self._clock.now()
-
-    def _is_active(self, backlog: Backlog, running: Mapping[str, int]) -> bool:
-        tally = self._journal.tallies.get(backlog.pool)
-        if tally is None:
-            return False
-        return bool(tally.completed or running.get(backlog.pool) or (backlog.ready and not backlog.granted))

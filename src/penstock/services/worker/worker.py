@@ -30,7 +30,7 @@ from penstock.services.worker.executor import Executor
 from penstock.services.worker.housekeeping import Housekeeping
 from penstock.services.worker.reports import ProgressBuffer, Reports
 from penstock.services.worker.slots import Slots
-from penstock.store.contract.jobs import Claim, Room
+from penstock.store.contract.jobs import Room
 
 _STOP_PART, _AGAIN_PART = 0.1, 0.1  # of the setting `lease`: to stop jobs; between ticks after one that failed
 _AFTER_TASKS = 0.02
@@ -288,7 +288,8 @@ class Worker(Service):
             if room.epoch is not None
         }
         claim = await self._store.jobs.claim(lease, asked, rooms, self.clock.now())
-        self.next_run_at = self._next_of(claim)
+        limited = None if claim.again is None else self.clock.now() + claim.again  # by a rate limit
+        self.next_run_at = min((at for at in (claim.next_run_at, limited) if at is not None), default=None)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         if any(job.options.task is not None for job in claim.jobs):
@@ -305,13 +306,6 @@ class Worker(Service):
         if self.next_run_at is not None:
             again = min(again, max(0.0, (self.next_run_at - self.clock.now()).total_seconds()))
         return min(self._poll, again)
-
-    def _next_of(self, claim: Claim) -> datetime | None:
-        """When more jobs may start: the next scheduled one, or one that a rate limit delays."""
-        if claim.again is None:
-            return claim.next_run_at
-        again = self.clock.now() + claim.again
-        return again if claim.next_run_at is None else min(again, claim.next_run_at)
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs of a claim whose answer was lost."""
