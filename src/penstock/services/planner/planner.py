@@ -52,7 +52,7 @@ class Planner(Service):
         self._moved_at = self._listed_at = self._forgot_at = -1e9
         self._position: Position | None = None
         self._tasks: dict[int, PlannedTask] = {}
-        self._size = ReadSize(_AT_ONCE)
+        self._at_once, self._size = _AT_ONCE, ReadSize(_AT_ONCE)
         self._rows: list[TaskRow] = []
         self._read = partial(captured_value, self._store.dialect)
         self._reconciler = Reconciler(runner, self._read)
@@ -65,8 +65,9 @@ class Planner(Service):
             async with asyncio.timeout(self._bound * TICK_PART):
                 pause = await self._tick()
         except TimeoutError as error:
-            self._size.number = max(_LEAST_AT_ONCE, self._size.number // 4)  # ask a slow database for less
+            self._at_once = max(_LEAST_AT_ONCE, self._at_once // 4)  # ask a slow database for less
             raise DatabaseUnavailable("The database did not answer in time to plan.") from error
+        self._at_once = min(_AT_ONCE, self._at_once * 2)
         return pause
 
     async def finish(self) -> None:
@@ -91,7 +92,7 @@ class Planner(Service):
         if self._position is None and not await self._take():
             return 0.0 if await self._take_over() else _STAND_BY
         assert self._position is not None  # noqa: S101 - it was taken
-        batch = await self._store.changes.read(self._position, self._size.number)
+        batch = await self._store.changes.read(self._position, min(self._at_once, self._size.number))
         self._size.adapt(batch)
         if points.armed and batch.changes:
             await points.reach("planner.read", changes=batch.changes)
