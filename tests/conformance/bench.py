@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import builtins
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import UUID
+
+import pytest
 
 from penstock.clock import layout_uuid7
 from penstock.errors import TryAgain
@@ -248,6 +251,29 @@ class Bench:
 
 
 T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@contextmanager
+def killed_before(noun: Any, query: str) -> Iterator[None]:
+    """Run a block in a process that is killed before it runs a query of a noun."""
+    queries = noun._queries
+
+    class Queries(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            if name == query:
+                raise Killed
+            return super().__getitem__(name)
+
+    noun._queries = Queries(queries)
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        noun._queries = queries
 
 
 def story(test: Callable[[S, Bench], Awaitable[None]]) -> Callable[[S], None]:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from conformance.bench import NOW, Bench, Suite, after, story
+from conformance.bench import NOW, Bench, Suite, after, killed_before, story
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import BEGINNING, Position
 from penstock.outbox.outbox import reader_name
@@ -204,6 +204,17 @@ class Outboxes(Suite):
         assert await store.advance(replace(step(found, lease, 5, 6), skipped=[9]), NOW)
         assert (await find(bench)).skips == ()
         assert [one.change.seq for one in await asides(bench, row)] == [2, 3, 4]
+
+    @story
+    async def test_either_all_that_failed_is_tried_again_or_nothing(self, bench: Bench) -> None:
+        store = bench.store.outboxes
+        row, lease = await begun(bench)
+        assert await store.advance(step(row, lease, 0, 5, trouble=known(9), put=[aside(1, "halted")]), NOW)
+        before = await find(bench)
+        with killed_before(store, "retry_aside"):
+            await store.retry("o", after(1))
+        assert await find(bench) == before
+        assert await store.retry("o", after(1)) == 2
 
     @story
     async def test_what_is_tried_again_counts_as_if_no_process_had_died(self, bench: Bench) -> None:

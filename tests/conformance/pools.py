@@ -17,6 +17,7 @@ from conformance.bench import (
     definitions,
     ended,
     ids,
+    killed_before,
     lose,
     new_job,
     patiently,
@@ -54,6 +55,18 @@ class Pools(Suite):
         assert await pools.change("b", max_parallelism=5)
         assert await _rows(bench) == [("a", 1, 1, False), ("b", 3, 5, True)]
         assert not await pools.change("c", paused=True)
+
+    @story
+    async def test_a_declaration_that_is_cut_off_is_made_up_for_by_the_next(self, bench: Bench) -> None:
+        lease, first, other = await bench.lease(), PoolDefinition("p", 5, group="g"), PoolDefinition("q", 1, group="g")
+        for number, query in enumerate(("declare", "changed")):
+            await bench.store.pools.declare([first, other])
+            (before,) = await bench.store.pools.look(lease, ["q"], 1)
+            with killed_before(bench.store.pools, query):
+                await bench.store.pools.declare([replace(first, max_parallelism=number + 1), other])
+            await bench.store.pools.declare([replace(first, max_parallelism=number + 1), other])
+            (view,) = await bench.store.pools.look(lease, ["q"], 1)
+            assert view.epoch > before.epoch, "what the other may borrow has changed"
 
     @story
     async def test_a_pool_is_looked_at(self, bench: Bench) -> None:

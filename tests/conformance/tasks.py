@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
-from conformance.bench import NOW, Bench, Suite, after, story
+from conformance.bench import NOW, Bench, Suite, after, killed_before, story
 from conformance.interests import note, run
 from conformance.taskbench import (
     HISTORY,
@@ -385,6 +385,41 @@ class Tasks(Suite):
         assert await bench.store.tasks.held(after(8)) == {task: after(9)}
         assert await bench.store.tasks.held(after(9)) == {}
         assert {one.id: one.held_until for one in await bench.store.tasks.list()} == {task: after(9), other: None}
+
+    # ----- declarations that are cut off
+
+    @story
+    async def test_a_task_whose_program_was_killed_as_it_was_declared_is_whole_at_its_next_start(
+        self, bench: Bench
+    ) -> None:
+        lease = await bench.lease()
+        for query in ("add", "declare"):
+            with killed_before(bench.store.tasks, query):
+                await task_of(bench, name=query)
+            task = await task_of(bench, name=query)
+            await plan(bench, row(task, "a"))
+            assert [job.options.task for job in await claim(bench, lease, POOL)] == [task]
+
+    @story
+    async def test_keys_of_another_column_hold_nothing_up_though_a_declaration_was_cut_off(self, bench: Bench) -> None:
+        await bench.store.pools.declare([PoolDefinition("keyed", 9, key_parallelism=1)])
+        lease = await bench.lease()
+        for query in ("unkey", "declare", "redeclare"):
+            keyed, other = replace(SPEC, partition="title"), replace(SPEC, partition="amount")
+            task = await task_of(bench, name=query, pool="keyed", spec=keyed)
+            await plan(bench, row(task, "a", partition=query), row(task, "b", partition=query))
+            jobs = []
+            for _ in range(2):
+                (job,) = await claim(bench, lease, "keyed")
+                await bench.settle(lease, end(replace(job, attempt=3), JobEvent.RAISED))
+                jobs.append(job.id)
+            with killed_before(bench.store.tasks, query):
+                await task_of(bench, name=query, pool="keyed", spec=other)
+            await task_of(bench, name=query, pool="keyed", spec=other)
+            assert len(await bench.retry(*jobs, now=after(1))) == len(jobs)
+            again = await claim(bench, lease, "keyed", 2)
+            assert {job.id for job in again} == {*jobs}
+            await bench.settle(lease, *(end(job) for job in again))
 
     # ----- gates
 

@@ -9,7 +9,7 @@ from stage.outboxes import OutboxStage, drain, outbox_row, send
 from stage.reactive import Stage
 
 from penstock import DeclarationError, Index, Table
-from penstock.outbox.criteria import MessageCriteria
+from penstock.outbox.outbox import MessageCriteria
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
 

@@ -23,9 +23,8 @@ from penstock.changes.interest import Interest
 from penstock.changes.lag import LARGE
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
-from penstock.services.feed_truncation import FeedTruncation
 from penstock.services.feed_watch import FeedWatch
-from penstock.services.pruner import Pruner
+from penstock.services.pruner import FeedTruncation, Pruner
 from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
 from penstock.testing import TestApp, TestClock
@@ -58,7 +57,7 @@ async def test_the_room_stays_bounded_while_readers_pass_and_nothing_unread_is_l
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rotation, "SLOT_BYTES", 2**15)
-    monkeypatch.setattr("penstock.services.feed_truncation._AT_ONCE", 100)
+    monkeypatch.setattr("penstock.services.pruner._TRUNCATED_AT_ONCE", 100)
     async with feed(database_url) as store:
         lease = await store.leases.take("reader", timedelta(hours=1), NOW)
         reader, room = Reader(store, lease, 200), FeedTruncation(store.changes, SystemClock())

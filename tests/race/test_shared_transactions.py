@@ -109,6 +109,34 @@ def test_jobs_that_come_one_by_one_are_not_run_beside_each_other(
     asyncio.run(story())
 
 
+def test_after_jobs_were_stopped_one_that_comes_alone_runs_alone_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shared transaction one that takes long is stopped, and begins a second time."""
+    alone: list[int] = []
+    start = Executor._start_alone
+
+    def noted(executor: Executor, running: Any) -> None:
+        alone.append(json.loads(running.job.args)["number"])
+        start(executor, running)
+
+    async def story() -> None:
+        async with ledger.app.open(database_url) as backend:
+            worker, ada = make_worker(backend), await account(backend)
+            await bumps(backend, ada, 1)
+            with gate("mutation.ran", most=1) as ran:
+                await worker.tick()
+                await ran.arrived()
+                await worker._stop_jobs()  # as it does when its lease is lost
+            monkeypatch.setattr(Executor, "_start_alone", noted)
+            await backend.scheduler.run_after(NOW, crowd.bump, account=ada, number=1)
+            await drained(worker)
+            assert alone == [1]
+            await worker.finish()
+
+    asyncio.run(story())
+
+
 def test_what_is_read_by_an_index_or_counted_is_what_those_before_have_done(database_url: str) -> None:
     async def story() -> None:
         async with ledger.app.open(database_url) as backend:

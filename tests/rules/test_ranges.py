@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ValueInvalid
-from penstock.transaction.ranges import Range, between, gt, gte, lt, lte
+from penstock.transaction.segments import Range, between, gt, gte, lt, lte
 
 
 def test_each_word_is_one_bound() -> None:

@@ -10,8 +10,7 @@ from penstock.calls.locks.locks import Locks
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.running import Running
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction
-from penstock.jobs.job import NewJob
-from penstock.jobs.work import Work
+from penstock.jobs.job import NewJob, Work
 from penstock.transaction.transaction import Scope, Transaction
 
 P = ParamSpec("P")

@@ -64,18 +64,17 @@ class Interest:
                 f"An interest cannot be named {self.name!r}.", fix=f"Use 1 to {_LONGEST_NAME} printable characters."
             )
         if not self.table or self.table.startswith(("penstock_", "penstock.")):
-            raise DeclarationError(f"Interest {self.name}: changes of {self.table or 'no table'} are not captured.")
+            self._refuse(f"changes of {self.table or 'no table'} are not captured")
         if not self.key or len(set(self.key)) != len(self.key):
-            raise DeclarationError(
-                f"Interest {self.name}: the rows of {self.table} have no key to tell them apart.",
-                fix="Give the table a primary key, or declare the columns that are its key.",
-            )
+            fix = "Give the table a primary key, or declare the columns that are its key."
+            self._refuse(f"the rows of {self.table} have no key to tell them apart", fix)
         unknown = [kind for kind in self.kinds if kind not in KINDS]
         if unknown or not self.kinds:
-            raise DeclarationError(
-                f"Interest {self.name}: {', '.join(map(repr, unknown)) or 'nothing'} is no kind of change.",
-                fix=f"Choose from {', '.join(KINDS)}.",
-            )
+            none = ", ".join(map(repr, unknown)) or "nothing"
+            self._refuse(f"{none} is no kind of change", f"Choose from {', '.join(KINDS)}.")
+
+    def _refuse(self, why: str, fix: str = "") -> None:
+        raise DeclarationError(f"Interest {self.name}: {why}.", fix=fix)
 
     @property
     def digest(self) -> str:

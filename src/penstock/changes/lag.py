@@ -22,7 +22,6 @@ class ReaderLag:
     oldest_at: datetime | None  # when the oldest of these was written; None if there are none
 
     def age(self, now: datetime) -> timedelta:
-        """The age of its oldest unread change."""
         return timedelta(0) if self.oldest_at is None else max(now - self.oldest_at, timedelta(0))
 
     def still(self, now: datetime) -> timedelta:

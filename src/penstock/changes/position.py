@@ -56,7 +56,6 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """A position from its text."""
         try:
             given = json.loads(text)
             batch = None if given["batch"] is None else Snapshot.parse(given["batch"])
@@ -84,7 +83,6 @@ class Position:
         return self.batch is not None and self.batch.shows(xid) and number <= self.last
 
     def bounds(self) -> dict[str, Any]:
-        """The parameters of a statement that finds what is unread."""
         batch = self.batch or NOTHING
         return {
             "seen_end": self.seen.end,

@@ -52,7 +52,6 @@ class ReadSet:
         self.ranges.append(read)
 
     def note_everything(self) -> None:
-        """Note a read of any table, by SQL of the user's own."""
         self.everything = True
 
     def concerns(self, change: RowChange, columns: Columns) -> bool:

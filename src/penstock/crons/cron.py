@@ -34,30 +34,30 @@ class Cron:
     def __post_init__(self) -> None:
         check_name(self.name)
         if not isinstance(self.schedule, (CronExpression, Interval)):
-            raise DeclarationError(
-                f"Cron {self.name!r}: {self.schedule!r} is no schedule.",
-                fix='Write CronExpression("0 9 * * *"), Interval(timedelta(hours=1)), or daily(hour=9).',
-            )
-        _check_choice(self.name, "catch_up", self.catch_up, get_args(CatchUp))
-        _check_choice(self.name, "overlap", self.overlap, get_args(Overlap))
+            fix = 'Write CronExpression("0 9 * * *"), Interval(timedelta(hours=1)), or daily(hour=9).'
+            self._refuse(f"{self.schedule!r} is no schedule", fix)
+        for word, choices in (("catch_up", get_args(CatchUp)), ("overlap", get_args(Overlap))):
+            if getattr(self, word) not in choices:
+                named = ", ".join(map(repr, choices))
+                self._refuse(f"{word} cannot be {getattr(self, word)!r}", f"Write one of {named}.")
         if self.catch_up == "all" and self.overlap == "skip":
-            raise DeclarationError(
-                f'Cron {self.name!r}: catch_up="all" and overlap="skip" contradict each other: what is caught up '
-                "comes while the first run is under way.",
-                fix='Write overlap="wait", or catch_up="one".',
+            self._refuse(
+                'catch_up="all" and overlap="skip" contradict each other: what is caught up comes while the first run '
+                "is under way",
+                'Write overlap="wait", or catch_up="one".',
             )
         given: object = self.jitter
         if not isinstance(given, timedelta) or not timedelta(0) <= given <= _LONGEST_JITTER:
-            raise DeclarationError(
-                f"Cron {self.name!r}: jitter must be a timedelta from 0 to a day, not {given!r}.",
-                fix="Write timedelta(seconds=30).",
-            )
+            self._refuse(f"jitter must be a timedelta from 0 to a day, not {given!r}", "Write timedelta(seconds=30).")
 
     def begin(self, planned: datetime, chance: float | None = None) -> datetime:
         """When the run of a planned time begins, in UTC: before the next planned time."""
         share = chance_of(self.name) if chance is None else _checked(chance)
         room = min(self.jitter, next_due(self.schedule, planned) - planned)
         return in_utc(planned) + int(share * (room // timedelta.resolution)) * timedelta.resolution
+
+    def _refuse(self, why: str, fix: str) -> None:
+        raise DeclarationError(f"Cron {self.name!r}: {why}.", fix=fix)
 
 
 def check_name(name: object) -> None:
@@ -86,9 +86,3 @@ def _checked(chance: float) -> Fraction:
     if not 0 <= chance < 1:
         raise ValueInvalid(f"A chance is a number of at least 0 and less than 1, not {chance}.")
     return Fraction(chance)
-
-
-def _check_choice(name: str, what: str, given: object, choices: tuple[str, ...]) -> None:
-    if given not in choices:
-        named = ", ".join(repr(choice) for choice in choices)
-        raise DeclarationError(f"Cron {name!r}: {what} cannot be {given!r}.", fix=f"Write one of {named}.")

@@ -16,7 +16,6 @@ from penstock.errors import DeclarationError
 Weekday = Literal["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"]
 
 _WEEKDAYS: tuple[Weekday, ...] = get_args(Weekday)
-_LENGTHS = {"seconds": timedelta(seconds=1), "minutes": timedelta(minutes=1), "hours": timedelta(hours=1)}
 
 
 def interval(*, seconds: int | None = None, minutes: int | None = None, hours: int | None = None) -> Interval:
@@ -39,7 +38,7 @@ def interval(*, seconds: int | None = None, minutes: int | None = None, hours: i
         )
     (unit, number) = chosen[0]
     _check_number("interval", unit, number, 1, 10**9)
-    return Interval(number * _LENGTHS[unit])
+    return Interval(timedelta(**{unit: number}))
 
 
 def hourly(name: str, minute: int | None = None, *, timezone: str = "UTC") -> CronExpression:

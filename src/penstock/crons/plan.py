@@ -63,9 +63,15 @@ def plan_of(cron: Cron, *, function: str, job: str, takes_planned_at: bool = Fal
     )
 
 
-def begun(plan: CronPlan, now: datetime) -> KeptCron:
-    """A new cron: nothing that was planned before now is run."""
-    return _from(plan, now)
+def begun(
+    plan: CronPlan,
+    since: datetime,
+    paused: bool = False,
+    job_id: UUID | None = None,
+    planned_at: datetime | None = None,
+) -> KeptCron:
+    """A cron of which nothing is run that was planned up to a time."""
+    return KeptCron(plan, paused, in_utc(since), next_due(schedule_of(plan.schedule), since), job_id, planned_at)
 
 
 def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
@@ -76,23 +82,13 @@ def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
     since = kept.last_at
     if plan.schedule != kept.plan.schedule:
         since = max(since, min(now, kept.next_at - timedelta.resolution))
-    return _from(plan, since, kept.paused, kept.job_id, kept.planned_at)
+    return begun(plan, since, kept.paused, kept.job_id, kept.planned_at)
 
 
 def paused(kept: KeptCron, now: datetime, *, pause: bool) -> KeptCron:
     """A cron that is paused, or resumed: what was planned meanwhile is not run."""
     since = max(kept.last_at, now) if kept.paused else kept.last_at
-    return _from(kept.plan, since, pause, kept.job_id, kept.planned_at)
-
-
-def _from(
-    plan: CronPlan,
-    since: datetime,
-    paused: bool = False,
-    job_id: UUID | None = None,
-    planned_at: datetime | None = None,
-) -> KeptCron:
-    return KeptCron(plan, paused, in_utc(since), next_due(schedule_of(plan.schedule), since), job_id, planned_at)
+    return begun(kept.plan, since, pause, kept.job_id, kept.planned_at)
 
 
 def schedule_text(schedule: Schedule) -> str:

@@ -33,12 +33,6 @@ def zone(name: str) -> tzinfo:
         raise DeclarationError(f"There is no time zone {name!r}.", fix=meant) from error
 
 
-def check_zone(name: object) -> None:
-    if not isinstance(name, str):
-        raise DeclarationError(f"A time zone is given by its name, not as {name!r}.", fix="Write 'Europe/Prague'.")
-    zone(name)
-
-
 def in_utc(moment: datetime) -> datetime:
     """The same instant in UTC; ValueInvalid if it has no time zone."""
     if moment.tzinfo is None:
@@ -113,7 +107,9 @@ class CronExpression:
 
     def __post_init__(self) -> None:
         _check_expression(self.expression)
-        check_zone(self.timezone)
+        name: object = self.timezone
+        if not isinstance(name, str):
+            raise DeclarationError(f"A time zone is given by its name, not as {name!r}.", fix="Write 'Europe/Prague'.")
         self.next(_RULED)
 
     def next(self, after: datetime) -> datetime:
@@ -221,25 +217,23 @@ class Interval:
     def __post_init__(self) -> None:
         given: object = self.every
         if not isinstance(given, timedelta):
-            raise DeclarationError(
-                f"Interval: every must be a timedelta, not {given!r}.", fix="Write timedelta(hours=1)."
-            )
+            raise _no_interval(f"every must be a timedelta, not {given!r}", "Write timedelta(hours=1).")
         if not SECOND <= given <= _LONGEST:
-            raise DeclarationError(
-                f"Interval: every must be from a second to {_LONGEST.days} days, not {given}.",
-                fix="Write timedelta(seconds=1) or more; run anything more frequent in a loop of your own.",
-            )
+            fix = "Write timedelta(seconds=1) or more; run anything more frequent in a loop of your own."
+            raise _no_interval(f"every must be from a second to {_LONGEST.days} days, not {given}", fix)
         anchor: object = self.anchor
         if not isinstance(anchor, datetime) or anchor.tzinfo is None:
-            raise DeclarationError(
-                f"Interval: anchor must be a datetime with a time zone, not {anchor!r}.",
-                fix="Write datetime(2030, 1, 1, tzinfo=UTC).",
-            )
+            fix = "Write datetime(2030, 1, 1, tzinfo=UTC)."
+            raise _no_interval(f"anchor must be a datetime with a time zone, not {anchor!r}", fix)
 
     def next(self, after: datetime) -> datetime:
         anchor = in_utc(self.anchor)
         passed = (in_utc(after) - anchor) // self.every
         return anchor + max(passed + 1, 0) * self.every
+
+
+def _no_interval(why: str, fix: str) -> DeclarationError:
+    return DeclarationError(f"Interval: {why}.", fix=fix)
 
 
 Schedule = CronExpression | Interval

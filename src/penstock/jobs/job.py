@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from json.decoder import scanstring  # type: ignore[attr-defined]  # is not in its stubs
 from typing import Any, Literal
@@ -287,3 +287,20 @@ def status_of_new(job: NewJob, now: datetime) -> JobStatus:
         options=job.options,
         on_complete=job.on_complete,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One attempt at a job, as its function sees it in ``ctx.work``.
+
+    Attributes:
+        id: The id of the job.
+        attempt: Which attempt this is, from 1.
+        deadline: When the attempt is stopped; None if it may take as long as it takes.
+        begin: For penstock itself: called in the attempt's transaction, before its function.
+    """
+
+    id: JobId
+    attempt: int
+    deadline: datetime | None
+    begin: Callable[[Any], Awaitable[None]] | None = field(default=None, repr=False, compare=False)

@@ -92,56 +92,13 @@ def backoff(waits: Exponential, attempt: int, chance: float) -> float:
 
 
 def _varied(seconds: float, jitter: float, chance: float) -> timedelta:
-    """A wait times ``U[1 - jitter, 1 + jitter)``."""
     return timedelta(seconds=min(seconds * (1 + jitter * (2 * chance - 1)), LONGEST))
 
 
-# ----- as they are declared; `policy` is what an error names
-
-
-def exponential(
-    policy: str, initial_backoff: float | timedelta, base: float, max_backoff: float | timedelta | None
-) -> Exponential:
-    first = seconds_of(f"{policy}: initial_backoff", initial_backoff)
-    cap = None if max_backoff is None else seconds_of(f"{policy}: max_backoff", max_backoff)
-    if not (_is_number(base) and 1 <= _float(base) < math.inf):
-        raise DeclarationError(f"{policy}: base must be a number of at least 1, not {base!r}.")
-    return Exponential(first, float(base), cap)
-
-
-def fixed(policy: str, wait: float | timedelta, jitter: float) -> Fixed:
-    return Fixed(seconds_of(f"{policy}: wait", wait), _part(policy, jitter))
-
-
-def linear(policy: str, wait: float | timedelta, jitter: float) -> Linear:
-    return Linear(seconds_of(f"{policy}: wait", wait), _part(policy, jitter))
-
-
-def series(policy: str, waits: object, jitter: float) -> Series:
-    if not isinstance(waits, list | tuple):
-        raise DeclarationError(
-            f"{policy}: waits must be a list, not {waits!r}.", fix="Write Retry.series([1, 10, 60])."
-        )
-    if not 1 <= len(waits) <= _MOST_IN_SERIES:
-        raise DeclarationError(
-            f"{policy}: waits must be 1 to {_MOST_IN_SERIES}, not {len(waits)}.",
-            fix="The last wait repeats.",
-        )
-    found = tuple(seconds_of(f"{policy}: waits[{place}]", wait) for place, wait in enumerate(waits))
-    return Series(found, _part(policy, jitter))
-
-
-def ticks(policy: str, expression: object, timezone: object, jitter: float | timedelta) -> Ticks:
-    if not (isinstance(expression, str) and isinstance(timezone, str)):
-        raise DeclarationError(
-            f"{policy}: expression and timezone must be text, not {expression!r} and {timezone!r}.",
-            fix='Write Retry.cron("0 6 * * *", timezone="Europe/Prague").',
-        )
-    return Ticks(_cron(expression, timezone), seconds_of(f"{policy}: jitter", jitter))
+# ----- as they are declared
 
 
 def seconds_of(what: str, given: float | timedelta, most: float = LONGEST) -> float:
-    """Waits as listed; the last one comes again and again. `max_attempts` does not follow from their number."""
     if isinstance(given, timedelta):
         found = given.total_seconds()
     elif _is_number(given):
@@ -224,7 +181,11 @@ class Retry:
         *,
         max_duration: float | timedelta | None = None,
     ) -> None:
-        self._fill("Retry", exponential("Retry", initial_backoff, base, max_backoff), max_attempts, max_duration)
+        first = seconds_of("Retry: initial_backoff", initial_backoff)
+        cap = None if max_backoff is None else seconds_of("Retry: max_backoff", max_backoff)
+        if not (_is_number(base) and 1 <= _float(base) < math.inf):
+            raise DeclarationError(f"Retry: base must be a number of at least 1, not {base!r}.")
+        self._fill("Retry", Exponential(first, float(base), cap), max_attempts, max_duration)
 
     @classmethod
     def fixed(
@@ -243,8 +204,8 @@ class Retry:
             max_duration: See `Retry`.
             jitter: Each wait differs by up to this part of it, so that what failed together is not tried together.
         """
-        policy = "Retry.fixed"
-        return cls._of(policy, fixed(policy, wait, jitter), max_attempts, max_duration)
+        waits = Fixed(seconds_of("Retry.fixed: wait", wait), _part("Retry.fixed", jitter))
+        return cls._of("Retry.fixed", waits, max_attempts, max_duration)
 
     @classmethod
     def linear(
@@ -263,8 +224,8 @@ class Retry:
             max_duration: See `Retry`.
             jitter: See `fixed`.
         """
-        policy = "Retry.linear"
-        return cls._of(policy, linear(policy, wait, jitter), max_attempts, max_duration)
+        waits = Linear(seconds_of("Retry.linear: wait", wait), _part("Retry.linear", jitter))
+        return cls._of("Retry.linear", waits, max_attempts, max_duration)
 
     @classmethod
     def series(
@@ -283,8 +244,17 @@ class Retry:
             max_duration: See `Retry`.
             jitter: See `fixed`.
         """
-        policy = "Retry.series"
-        return cls._of(policy, series(policy, waits, jitter), max_attempts, max_duration)
+        given: object = waits
+        if not isinstance(given, list | tuple):
+            raise DeclarationError(
+                f"Retry.series: waits must be a list, not {given!r}.", fix="Write Retry.series([1, 10, 60])."
+            )
+        if not 1 <= len(waits) <= _MOST_IN_SERIES:
+            raise DeclarationError(
+                f"Retry.series: waits must be 1 to {_MOST_IN_SERIES}, not {len(waits)}.", fix="The last wait repeats."
+            )
+        found = tuple(seconds_of(f"Retry.series: waits[{place}]", wait) for place, wait in enumerate(waits))
+        return cls._of("Retry.series", Series(found, _part("Retry.series", jitter)), max_attempts, max_duration)
 
     @classmethod
     def cron(
@@ -297,8 +267,14 @@ class Retry:
         jitter: float | timedelta = 0.0,
     ) -> Self:
         """Until a cron expression is due for the next time, and up to `jitter` later."""
-        policy = "Retry.cron"
-        return cls._of(policy, ticks(policy, expression, timezone, jitter), max_attempts, max_duration)
+        given: tuple[object, object] = (expression, timezone)
+        if not all(isinstance(one, str) for one in given):
+            raise DeclarationError(
+                f"Retry.cron: expression and timezone must be text, not {expression!r} and {timezone!r}.",
+                fix='Write Retry.cron("0 6 * * *", timezone="Europe/Prague").',
+            )
+        waits = Ticks(_cron(expression, timezone), seconds_of("Retry.cron: jitter", jitter))
+        return cls._of("Retry.cron", waits, max_attempts, max_duration)
 
     @classmethod
     def _of(cls, policy: str, waits: Waits, max_attempts: MaxAttempts, max_duration: float | timedelta | None) -> Self:

@@ -20,8 +20,9 @@ _LONGEST_ERROR, _LONGEST_TRACEBACK = 2_000, 4_000  # of an attempt that is kept;
 _AFTER_LOSS = Exponential(initial_backoff=1.0, base=2.0, max_backoff=60.0)
 _ON_COMPLETE = Retry(max_attempts=5, initial_backoff=0.25, base=2.0)
 _LAST = {JobEvent.RAISED: JobEvent.EXHAUSTED, JobEvent.LOST: JobEvent.ABANDONED}
-_KEEP_TURN = frozenset({JobEvent.RAISED, JobEvent.LOST, JobEvent.HANDED_BACK})  # as nobody has let others go first
-_HANDLED = frozenset({JobState.SUCCESS, JobState.FAILED})
+# What keeps the next jobs of its key waiting: rows of tasks run in order, and nobody has let others go first.
+_KEEP_TURN = frozenset({JobEvent.RAISED, JobEvent.LOST, JobEvent.HANDED_BACK})
+_HANDLED = frozenset({JobState.SUCCESS, JobState.FAILED})  # by its version; any other end is of no version
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
@@ -38,7 +39,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         if job.options.task is not None:
             settled.mark = mark_of(job.options.task, job.args, job.version)
         return settled
-    wait = _wait(job, outcome, now, chance)
+    wait, task = _wait(job, outcome, now, chance), job.options.task
     event = outcome.event if wait is not None else _LAST[outcome.event]
     state = moved(JobState.RUNNING, event, on_complete=job.on_complete is not None)
     settled = Settlement(
@@ -54,8 +55,8 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         traceback=outcome.traceback,
         frees_key=job.options.key is not None and state in FINISHED,
         failed=_failed_attempt(job, outcome, event, now) if event in _FAILED else None,
-        mark=None if job.options.task is None else mark_of(job.options.task, job.args, _version(job, state)),
-        keeps_turn=_keeps_turn(job, outcome, event),
+        mark=None if task is None else mark_of(task, job.args, job.version if state in _HANDLED else -1),
+        keeps_turn=task is not None and (event in _KEEP_TURN or outcome.keeps_turn),
     )
     if state is not JobState.COMPLETING:
         return settled
@@ -210,7 +211,8 @@ def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta
 
 
 def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) -> Attempt:
-    error, traceback = outcome.error, outcome.traceback
+    error, traceback, options = outcome.error, outcome.traceback, job.options
+    limited = options.unread is not None or (options.retry is not None and options.retry.max_duration is not None)
     return Attempt(
         number=job.attempt,
         started_at=job.started_at,
@@ -218,19 +220,5 @@ def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) 
         what=event.value,
         error=None if error is None else error[:_LONGEST_ERROR],
         traceback=None if traceback is None else traceback[-_LONGEST_TRACEBACK:],
-        failing_since=job.failing_since or now if _needs_beginning(job.options) else None,
+        failing_since=job.failing_since or now if limited else None,
     )
-
-
-def _keeps_turn(job: Job, outcome: Outcome, event: JobEvent) -> bool:
-    """Whether the next jobs of its key wait for it: rows of tasks run in order, ordinary work does not."""
-    return job.options.task is not None and (event in _KEEP_TURN or outcome.keeps_turn)
-
-
-def _version(job: Job, state: JobState) -> int:
-    """The version that has handled a row, if its job has ended and was not given up before that."""
-    return job.version if state in _HANDLED else -1
-
-
-def _needs_beginning(options: Options) -> bool:
-    return options.unread is not None or (options.retry is not None and options.retry.max_duration is not None)

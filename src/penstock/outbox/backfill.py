@@ -37,7 +37,6 @@ class BackfillProgress:
         return cls(**said | {"order": tuple(said["order"]), "failed": None if failed is None else tuple(failed)})
 
     def reached(self, number: int) -> BackfillProgress:
-        """With this number given, and all before it."""
         return replace(self, count=max(self.count, number - BEFORE_ALL - self.base), failed=None)
 
     def at(self, place: str) -> BackfillProgress:

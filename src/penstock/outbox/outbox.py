@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from penstock.errors import DeclarationError
 from penstock.jobs.retry import Retry
 from penstock.reactive.expression import Condition
-from penstock.reactive.signature import signature
+from penstock.reactive.signature import read_signature, signature
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 
@@ -173,3 +173,24 @@ def reader_name(outbox: str) -> str:
 def outbox_read(reader: str) -> str | None:
     """The outbox whose reader has this name; None if it is none of an outbox."""
     return reader.removeprefix(_READER) if reader.startswith(_READER) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageCriteria:
+    """Which captured changes are messages of one declaration."""
+
+    condition: Condition | None = None  # which rows; None if the triggers say that exactly
+    kinds: tuple[str, ...] = ()  # which kinds of changes are messages
+    # of which columns one differs in an update that is a message; empty if the triggers see to that
+    fields: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Equal for equal criteria."""
+        condition = None if self.condition is None else signature(self.condition)
+        return json.dumps({"condition": condition, "kinds": sorted(self.kinds), "fields": list(self.fields)})
+
+    @classmethod
+    def parse(cls, text: str) -> MessageCriteria:
+        said = json.loads(text)
+        condition = None if said["condition"] is None else read_signature(said["condition"])
+        return cls(condition=condition, kinds=tuple(said["kinds"]), fields=tuple(said["fields"]))

@@ -92,27 +92,20 @@ def after_failure(
 
     After the last attempt it is halted, and retried after waits that grow to minutes. NonRetryableError halts for good.
     """
+    before, since, deaths = (0, now, 0) if known is None else (known.attempts, known.since, known.deaths)
     if isinstance(error, Snooze):  # it asked for that, and has not failed
-        before = 0 if known is None else known.attempts
-        since = now if known is None else known.since
-        wait = error.wait(now)
-        return Trouble(
-            seq=seq,
-            attempts=before,
-            since=since,
-            retry_at=now + wait,
-            error=_storable(f"Snooze: {message_of(error)}"[:_LONGEST_ERROR]),
-        )
-    attempts = 1 if known is None else known.attempts + 1
+        text = _storable(f"Snooze: {message_of(error)}"[:_LONGEST_ERROR])
+        return Trouble(seq=seq, attempts=before, since=since, retry_at=now + error.wait(now), error=text)
+    attempts = before + 1
     trouble = Trouble(
         seq=seq,
         attempts=attempts,
-        since=now if known is None else known.since,
+        since=since,
         retry_at=None,
         error=_storable(error_text(error)[:_LONGEST_ERROR]),
         traceback=_storable(trace_text(error)[-_LONGEST_ERROR:]),
         halted=isinstance(error, NonRetryableError),
-        deaths=(0 if known is None else known.deaths) + 1 if isinstance(error, WorkerLost) else 0,
+        deaths=deaths + 1 if isinstance(error, WorkerLost) else 0,
     )
     if trouble.halted:
         return trouble

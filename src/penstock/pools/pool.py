@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import Literal, NoReturn, get_args
 
 from penstock.config import FOR_EVER
 from penstock.errors import DeclarationError
@@ -50,22 +50,41 @@ class PoolDefinition:
             )
         check_max_parallelism(self.name, self.max_parallelism)
         if not isinstance(self.default_retry, Retry):
-            raise DeclarationError(f"Pool {self.name}: default_retry must be a Retry, not {self.default_retry!r}.")
+            self._refuse(f"default_retry must be a Retry, not {self.default_retry!r}")
         always: object = self.retry_actions_by_default
         if not isinstance(always, bool):
-            raise DeclarationError(f"Pool {self.name}: retry_actions_by_default must be True or False, not {always!r}.")
+            self._refuse(f"retry_actions_by_default must be True or False, not {always!r}")
         ttl: object = self.status_ttl
         if ttl is not None and not (isinstance(ttl, timedelta) and timedelta(0) < ttl <= FOR_EVER):
-            raise DeclarationError(
-                f"Pool {self.name}: status_ttl must be a timedelta greater than 0, of at most {FOR_EVER.days:,} days, "
-                f"or None for ever, not {ttl!r}."
+            longest = f"{FOR_EVER.days:,} days"
+            self._refuse(
+                f"status_ttl must be a timedelta greater than 0, of at most {longest}, or None for ever, not {ttl!r}"
             )
         if self.log_level not in get_args(LogLevel):
-            raise DeclarationError(
-                f"Pool {self.name}: log_level must be one of {', '.join(get_args(LogLevel))}, not {self.log_level!r}.",
-                fix="debug and info log each job; report logs a summary about once a minute.",
+            self._refuse(
+                f"log_level must be one of {', '.join(get_args(LogLevel))}, not {self.log_level!r}",
+                "debug and info log each job; report logs a summary about once a minute.",
             )
-        _check_keys_and_rates(self)
+        self._check_keys_and_rates()
+
+    def _check_keys_and_rates(self) -> None:
+        number: object = self.key_parallelism
+        if number is not None and (type(number) is not int or not 1 <= number <= MOST_PARALLEL):
+            self._refuse(f"key_parallelism must be a whole number from 1 to {MOST_PARALLEL:,}, not {number!r}")
+        for word in ("rate_limit", "key_rate_limit"):
+            policy: object = getattr(self, word)
+            if policy is not None and not isinstance(policy, TokenBucket | FixedWindow):
+                fix = "Write TokenBucket(rate=100, period=timedelta(minutes=1))."
+                self._refuse(f"{word} must be a TokenBucket or a FixedWindow, not {policy!r}", fix)
+        group: object = self.group
+        if group is not None and (not isinstance(group, str) or not _NAME.fullmatch(group)):
+            self._refuse(f"a group cannot be called {group!r}", "Name it like a pool.")
+        ageing: object = self.ageing
+        if ageing is not None and not (isinstance(ageing, timedelta) and _SHORTEST_AGEING <= ageing <= NO_AGEING):
+            self._refuse(f"ageing must be a timedelta from a millisecond to {NO_AGEING.days} days, not {ageing!r}")
+
+    def _refuse(self, why: str, fix: str = "") -> NoReturn:
+        raise DeclarationError(f"Pool {self.name}: {why}.", fix=fix)
 
     @property
     def tells_of_jobs(self) -> bool:
@@ -75,29 +94,6 @@ class PoolDefinition:
     @property
     def reports(self) -> bool:
         return self.log_level in {"debug", "info", "report"}
-
-
-def _check_keys_and_rates(pool: PoolDefinition) -> None:
-    number: object = pool.key_parallelism
-    if number is not None and (type(number) is not int or not 1 <= number <= MOST_PARALLEL):
-        raise DeclarationError(
-            f"Pool {pool.name}: key_parallelism must be a whole number from 1 to {MOST_PARALLEL:,}, not {number!r}."
-        )
-    for word in ("rate_limit", "key_rate_limit"):
-        policy: object = getattr(pool, word)
-        if policy is not None and not isinstance(policy, TokenBucket | FixedWindow):
-            raise DeclarationError(
-                f"Pool {pool.name}: {word} must be a TokenBucket or a FixedWindow, not {policy!r}.",
-                fix="Write TokenBucket(rate=100, period=timedelta(minutes=1)).",
-            )
-    group: object = pool.group
-    if group is not None and (not isinstance(group, str) or not _NAME.fullmatch(group)):
-        raise DeclarationError(f"Pool {pool.name}: a group cannot be called {group!r}.", fix="Name it like a pool.")
-    ageing: object = pool.ageing
-    if ageing is not None and not (isinstance(ageing, timedelta) and _SHORTEST_AGEING <= ageing <= NO_AGEING):
-        raise DeclarationError(
-            f"Pool {pool.name}: ageing must be a timedelta from a millisecond to {NO_AGEING.days} days, not {ageing!r}."
-        )
 
 
 def check_max_parallelism(pool: str, number: object) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import gcd
+from typing import NoReturn
 
+from penstock.crons.schedule import EPOCH, in_utc
 from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta.resolution
 _LONGEST = timedelta(days=36525)
 _LARGEST = 2**63 - 1  # what a column of either database holds
@@ -69,21 +70,17 @@ class FixedWindow:
     period: timedelta
     capacity: int | None = None
     max_reserved: int | None = None
-    start: datetime = _EPOCH
+    start: datetime = EPOCH
 
     def __post_init__(self) -> None:
         start: object = self.start
         if not isinstance(start, datetime) or start.tzinfo is None:
-            raise DeclarationError(
-                f"FixedWindow: start must be a datetime with a time zone, not {start!r}.",
-                fix="Write datetime(2030, 1, 1, tzinfo=UTC).",
-            )
+            fix = "Write datetime(2030, 1, 1, tzinfo=UTC)."
+            _refuse(self, f"start must be a datetime with a time zone, not {start!r}", fix)
         _check(self)
         if capacity(self) < self.rate:
-            raise DeclarationError(
-                f"FixedWindow: a capacity of {self.capacity} cannot hold the {self.rate} tokens of one window.",
-                fix=f"Write rate={self.capacity}, or leave out capacity.",
-            )
+            fix = f"Write rate={self.capacity}, or leave out capacity."
+            _refuse(self, f"a capacity of {self.capacity} cannot hold the {self.rate} tokens of one window", fix)
 
 
 RateLimit = TokenBucket | FixedWindow
@@ -116,7 +113,7 @@ def take(policy: RateLimit, state: RateState | None, now: datetime, count: int =
     The clock that is furthest ahead counts: one behind it gets tokens that are left, and brings none.
     """
     _check_count(policy, count)
-    before, step = _settled(policy, state, _in_utc(now)), _step(policy)
+    before, step = _settled(policy, state, in_utc(now)), _step(policy)
     full, needed = capacity(policy) * before.parts, count * before.parts
     lowest = -max_reserved(policy) * before.parts if reserve else 0
     # What is reserved counts when it may begin: what would be too much to gather until then is lost, as it always is.
@@ -131,7 +128,7 @@ def take(policy: RateLimit, state: RateState | None, now: datetime, count: int =
 
 def peek(policy: RateLimit, state: RateState | None, now: datetime) -> int:
     """Whole tokens that are left; below zero if more are reserved."""
-    settled = _settled(policy, state, _in_utc(now))
+    settled = _settled(policy, state, in_utc(now))
     return settled.value // settled.parts
 
 
@@ -174,7 +171,6 @@ def _come(policy: RateLimit, start: datetime, end: datetime) -> int:
 
 
 def _wait(policy: RateLimit, settled: RateState, now: datetime, missing: int) -> timedelta:
-    """The least time after which so many parts have come."""
     if missing <= 0:
         return timedelta(0)
     steps = _divide_up(missing, _step(policy))
@@ -204,12 +200,6 @@ def _step(policy: RateLimit) -> int:
     return policy.rate if isinstance(policy, FixedWindow) else policy.rate // gcd(policy.rate, policy.period // _TICK)
 
 
-def _in_utc(now: datetime) -> datetime:
-    if now.tzinfo is None:
-        raise ValueInvalid(f"{now} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
-    return now.astimezone(UTC)
-
-
 def _check_count(policy: RateLimit, count: object) -> None:
     if type(count) is not int or count < 1:
         raise ValueInvalid(f"Tokens are taken in whole numbers of at least 1, not {count!r}.", fix="Write count=1.")
@@ -223,31 +213,25 @@ def _check_count(policy: RateLimit, count: object) -> None:
 
 
 def _check(policy: RateLimit) -> None:
-    kind = type(policy).__name__
-    for what, given, least in (
+    wants: tuple[tuple[str, object, int], ...] = (
         ("rate", policy.rate, 1),
         ("capacity", capacity(policy), 1),
         ("max_reserved", max_reserved(policy), 0),
-    ):
-        _check_number(kind, what, given, least)
+    )
+    for what, given, least in wants:
+        if type(given) is not int or given < least:
+            _refuse(policy, f"{what} must be a whole number of at least {least}, not {given!r}")
     period: object = policy.period
     if not isinstance(period, timedelta) or period <= timedelta(0):
-        raise DeclarationError(
-            f"{kind}: period must be a timedelta above zero, not {period!r}.", fix="Write timedelta(minutes=1)."
-        )
+        _refuse(policy, f"period must be a timedelta above zero, not {period!r}", "Write timedelta(minutes=1).")
     most = capacity(policy) + max_reserved(policy)
     if most * (period // _TICK) > policy.rate * (_LONGEST // _TICK):
-        raise DeclarationError(
-            f"{kind}: {most} tokens, capacity and reservations together, take more than a hundred years to refill.",
-            fix="Declare a lower capacity and max_reserved, or a higher rate.",
-        )
+        problem = f"{most} tokens, capacity and reservations together, take more than a hundred years to refill"
+        _refuse(policy, problem, "Declare a lower capacity and max_reserved, or a higher rate.")
     if most * _parts(policy) > _LARGEST:
-        raise DeclarationError(
-            f"{kind}: this rate and period need more precision than the databases have.",
-            fix="Choose a rate that divides the period, such as 1000 a second, or a shorter period.",
-        )
+        fix = "Choose a rate that divides the period, such as 1000 a second, or a shorter period."
+        _refuse(policy, "this rate and period need more precision than the databases have", fix)
 
 
-def _check_number(kind: str, what: str, given: object, least: int) -> None:
-    if type(given) is not int or given < least:
-        raise DeclarationError(f"{kind}: {what} must be a whole number of at least {least}, not {given!r}.")
+def _refuse(policy: RateLimit, why: str, fix: str = "") -> NoReturn:
+    raise DeclarationError(f"{type(policy).__name__}: {why}.", fix=fix)

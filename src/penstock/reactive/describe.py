@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 from penstock.reactive import expression as ex
-from penstock.reactive.evaluate import Values, holds, watched
+from penstock.reactive.evaluate import EPOCH, Values, holds, watched
 from penstock.schema.fields import Kind
 
 
@@ -77,7 +77,6 @@ def _constant(constant: ex.Constant) -> str:
 
 
 _LONGEST = 80
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,6 @@ def _found(leaf: ex.Leaf, values: Values) -> Iterator[tuple[str, str]]:
 
 
 def shown(term: ex.Term, values: Values) -> str:
-    """The value of a term as text, cut if it is long."""
     (value,) = watched((term,), values)
     text = _text(term.kind, value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
@@ -135,7 +133,7 @@ def _text(kind: Kind, value: Any) -> str:
         return "None"
     try:
         if kind is Kind.DATETIME:
-            return (_EPOCH + timedelta(microseconds=value)).isoformat()
+            return (EPOCH + timedelta(microseconds=value)).isoformat()
         if kind is Kind.INTERVAL:
             return str(timedelta(microseconds=value))
     except OverflowError:

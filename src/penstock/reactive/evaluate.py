@@ -10,7 +10,7 @@ import enum
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import lru_cache
 from operator import eq, ge, gt, le, lt
@@ -19,7 +19,7 @@ from uuid import UUID
 
 from penstock.reactive import expression as ex
 from penstock.reactive.pattern import is_found
-from penstock.schema.fields import Column, Kind
+from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import Table, TableDefinition
 from penstock.values import INT64_MAX, INT64_MIN
 
@@ -29,8 +29,8 @@ it, with a Decimal for each number; all else as `schema.fields` gives it."""
 
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _MAX_DAYS = 300_000_000  # of a length of time in a database; penstock stores shorter ones
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 _WIDER = frozenset({Kind.REAL, Kind.DECIMAL, Kind.JSON})  # with which whole numbers are compared
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {"==": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
 _TEXT: dict[str, Callable[[str, str], bool]] = {
@@ -39,16 +39,10 @@ _TEXT: dict[str, Callable[[str, str], bool]] = {
     "contains": str.__contains__,
 }
 _CLASSES: dict[Kind, type | tuple[type, ...]] = {
-    Kind.TEXT: str,
-    Kind.INTEGER: int,
+    **{kind: one for one, kind in PLAIN.items()},
     Kind.REAL: (float, int),
-    Kind.BOOLEAN: bool,
-    Kind.BYTES: bytes,
-    Kind.DATETIME: datetime,
-    Kind.DATE: date,
     Kind.INTERVAL: (timedelta, int),
     Kind.DECIMAL: (Decimal, int),
-    Kind.UUID: UUID,
     Kind.JSON: (str, bytes),
 }
 
@@ -101,17 +95,14 @@ def normal_value(kind: Kind, value: Any) -> Any:
     """A value from `schema.fields` in the form of `Values`; None if it is invalid."""
     if not isinstance(value, _CLASSES[kind]) or (isinstance(value, bool) and kind is not Kind.BOOLEAN):
         return None
-    return _NORMAL.get(kind, _unchanged)(value)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
+    normal = _NORMAL.get(kind)
+    return value if normal is None else normal(value)
 
 
 def _microseconds(value: datetime | timedelta | int) -> int:
     if isinstance(value, datetime):
-        value = (value.replace(tzinfo=UTC) if value.tzinfo is None else value) - _EPOCH
-    return value if isinstance(value, int) else value // _MICROSECOND
+        value = (value.replace(tzinfo=UTC) if value.tzinfo is None else value) - EPOCH
+    return value if isinstance(value, int) else value // MICROSECOND
 
 
 def _length_of_time(value: timedelta | int) -> int | None:

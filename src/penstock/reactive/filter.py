@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
@@ -48,7 +48,8 @@ class TaskFilter(Generic[T]):
     rows: RowFilter[T] | None = None
 
     def __post_init__(self) -> None:
-        for word, values in _texts(self):
+        texts: dict[str, Any] = {"task": self.tasks, "state": self.states, "error": _several(self.error)}
+        for word, values in texts.items():
             for value in values or ():
                 if not isinstance(value, str) or "\0" in value:
                     raise ValueInvalid(f"{word} takes a text without zero bytes, not {value!r}.")
@@ -80,9 +81,7 @@ class TaskFilter(Generic[T]):
                 f"What is {other[0]} cannot be {verb}.",
                 fix=f"What can is {' or '.join(allowed)}; name no state for these.",
             )
-        return TaskFilter(
-            self.task, self.states or allowed, self.error, self.has_error, self.key, self.table, self.rows
-        )
+        return replace(self, state=self.states or allowed)
 
     def check_meant(self, verb: str, *, everything: bool) -> None:
         """Refuse to change all rows of all tasks because nothing was said."""
@@ -95,10 +94,6 @@ class TaskFilter(Generic[T]):
 
 def _several(value: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     return (value,) if isinstance(value, str) else None if value is None else tuple(value)
-
-
-def _texts(where: TaskFilter[Any]) -> tuple[tuple[str, tuple[Any, ...] | None], ...]:
-    return ("task", where.tasks), ("state", where.states), ("error", _several(where.error))
 
 
 ANYTHING: TaskFilter[Any] = TaskFilter()

@@ -12,19 +12,18 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from penstock.changes.change import CapturedChange, read_values
-from penstock.reactive.evaluate import Values, holds, same, watched
+from penstock.reactive.evaluate import EPOCH, MICROSECOND, Values, holds, same, watched
 from penstock.reactive.expression import Condition, Expression
+from penstock.reactive.signature import plain_decimal
 from penstock.reactive.task import Change, TaskSpec, kinds_of
 from penstock.schema.fields import Kind
 
 Gone = Literal["left", "deleted"]
 Read = Callable[[Kind, Any], Any]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FARTHEST = datetime(9999, 1, 1, tzinfo=UTC)
 _LONGEST_PARTITION = 200  # as keys of jobs are
 _EMPTY = '""'  # a job whose key is the empty text has none
 _NUMBERS = {Kind.DECIMAL.value, Kind.REAL.value, Kind.INTERVAL.value}  # of which equal ones may be captured differently
-_MICROSECOND = timedelta(microseconds=1)
 _GONE: dict[str, Gone] = {"leave": "left", "delete": "deleted"}
 
 
@@ -37,15 +36,15 @@ class RowPlan:
     runs: bool  # whether it is to be run
     drops: bool  # if not: whether what was to be run for it need not be any more
     change: Change  # why it is to be run
-    before: str | None  # what was captured of it before the last change
-    after: str | None  # the same after it
-    partition: str | None  # rows with the same one are run one at a time; None for no such thing
-    place: int  # its place among those of one partition that are due at the same moment
     changed_at: datetime  # when it was changed last
     due_at: datetime  # when it is to be run, if nothing puts it off
-    latest_at: datetime | None  # until when further changes may put it off; None for ever
-    gone: Gone | None  # whether it is not there any more, for the task
-    forgets_at: datetime | None  # from when on its record is forgotten; None for never
+    before: str | None = None  # what was captured of it before the last change
+    after: str | None = None  # the same after it
+    partition: str | None = None  # rows with the same one are run one at a time; None for no such thing
+    place: int = 0  # its place among those of one partition that are due at the same moment
+    latest_at: datetime | None = None  # until when further changes may put it off; None for ever
+    gone: Gone | None = None  # whether it is not there any more, for the task
+    forgets_at: datetime | None = None  # from when on its record is forgotten; None for never
     # the version that runs it again though nothing of the row has changed; -1 if the row calls for it
     version: int = -1
 
@@ -97,7 +96,7 @@ def due(spec: TaskSpec, captured: Mapping[str, Any], now: datetime, read: Read) 
     if spec.run_at is None:
         return soon
     moment = read(Kind.DATETIME, captured.get(spec.run_at))
-    return None if moment is None else max(soon, min(_EPOCH + moment * _MICROSECOND, _FARTHEST))
+    return None if moment is None else max(soon, min(EPOCH + moment * MICROSECOND, _FARTHEST))
 
 
 def _soon(spec: TaskSpec, now: datetime) -> datetime:
@@ -119,13 +118,9 @@ def partition_of(spec: TaskSpec, captured: Mapping[str, Any], read: Read) -> str
 def _number(value: Decimal) -> str:
     if not value.is_finite():
         return str(value)
-    if not value:
-        return "0"
-    sign, digits, exponent = value.as_tuple()
-    kept = "".join(map(str, digits)).rstrip("0")
-    exponent = int(exponent) + len(digits) - len(kept)
-    shortest = Decimal((sign, tuple(map(int, kept)), exponent))
-    return (str(shortest) if exponent > _LONGEST_PARTITION else f"{shortest:f}")[:_LONGEST_PARTITION]
+    shortest = plain_decimal(value)
+    is_long = int(shortest.as_tuple().exponent) > _LONGEST_PARTITION
+    return (str(shortest) if is_long else f"{shortest:f}")[:_LONGEST_PARTITION]
 
 
 def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | None:

@@ -142,7 +142,6 @@ def is_found(plan: RowPlan) -> bool:
 
 
 def _is_reprocessed(record: Kept, at: Reconciling) -> bool:
-    """Whether the version of now runs again what an earlier one has run."""
     if record.version >= at.version:
         return False
     return at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed")
@@ -169,15 +168,10 @@ def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan
         runs=at is not None,
         drops=at is None,
         change="reconcile",
-        before=None,
-        after=row.after,
-        partition=partition_of(task.spec, captured, read),
-        place=0,
         changed_at=now,
         due_at=at or now,
-        latest_at=None,
-        gone=None,
-        forgets_at=None,
+        after=row.after,
+        partition=partition_of(task.spec, captured, read),
     )
 
 
@@ -191,20 +185,16 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, 
         runs=runs,
         drops=not runs,
         change=kind,
-        before=record.after,
-        after=None,
-        partition=partition_of(task.spec, captured, read),
-        place=0,
         changed_at=now,
         due_at=now,
-        latest_at=None,
+        before=record.after,
+        partition=partition_of(task.spec, captured, read),
         gone=gone,
         forgets_at=forgets_at(task.spec, gone, now),
     )
 
 
 def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
-    """Do once more what was done when a row went."""
     captured = record.after if record.after is not None else record.before
     return replace(
         _gone(task, key, record, gone, now, read),

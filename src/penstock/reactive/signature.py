@@ -41,7 +41,7 @@ _WRITE: dict[Kind, Callable[[Any], Any]] = {
     Kind.DATETIME: lambda value: value.astimezone(UTC).isoformat(),
     Kind.DATE: date.isoformat,
     Kind.INTERVAL: lambda value: value // _MICROSECOND,
-    Kind.DECIMAL: lambda value: str(_plain_decimal(value)),
+    Kind.DECIMAL: lambda value: str(plain_decimal(value)),
     Kind.UUID: str,
 }
 _READ: dict[Kind, Callable[[Any], Any]] = {
@@ -91,10 +91,9 @@ def _read(given: Any) -> Any:
     return _NODES[name](*(_read(part) if isinstance(part, list) else part for part in parts))
 
 
-def _plain_decimal(value: Decimal) -> Decimal:
+def plain_decimal(value: Decimal) -> Decimal:
     if not value:
         return Decimal(0)
     sign, digits, exponent = value.as_tuple()
     kept = "".join(map(str, digits)).rstrip("0")
-    dropped = len(digits) - len(kept)
-    return Decimal((sign, tuple(map(int, kept)), int(exponent) + dropped))
+    return Decimal((sign, tuple(map(int, kept)), int(exponent) + len(digits) - len(kept)))

@@ -1,7 +1,7 @@
 """Stand-ins: what a filter or a watch is called with instead of a row, so that it says what it would do with one.
 
-Owns what stands in for something true or false, and how everything is refused that would need to know a value now.
-Leaves values to `operands`, and calling the functions to `tracing`.
+Owns what stands in for values and for something true or false, the words that take these, and how everything is refused
+that would need to know a value now. Leaves calling the functions to `tracing`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, RootModel
 
-from penstock.errors import DeclarationError, ValueInvalid
+from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.reactive import expression as ex
 from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
 from penstock.reactive.describe import describe
@@ -25,6 +25,8 @@ from penstock.schema.table import TableDefinition
 from penstock.values import check_text
 
 METHODS = "in_, is_none, startswith, endswith, contains, matches, length and has"
+T = TypeVar("T")
+
 _NO_BOOL = "Write & for and, | for or, ~ for not, .in_(…) for in, and two comparisons joined with & for a < b < c"
 _JOINED = "With & and | each comparison needs parentheses: (a == 1) & (b > 2)"
 
@@ -40,6 +42,15 @@ class Site:
         """Raise the error that says what cannot be translated, and what to write instead."""
         name = self.definition.table.__name__
         raise DeclarationError(f"{self.what} on {name}: {problem}.", fix=f"{fix}." if fix else "", table=name)
+
+
+def _needs_value(doing: str, fix: str) -> Any:
+    """A method that would need to know a value now."""
+
+    def method(self: StandIn, *_given: object, **_named: object) -> NoReturn:
+        self._no(doing, fix)
+
+    return method
 
 
 class StandIn:
@@ -59,41 +70,22 @@ class StandIn:
     def _no(self, doing: str, fix: str) -> NoReturn:
         self._at.refuse(f"{doing} needs the value of {self!r}, which is only known when a row is there", fix)
 
-    def __bool__(self) -> NoReturn:  # noqa: PLE0304 - it never returns
-        self._no("and, or, not, if, in or bool()", _NO_BOOL)
-
-    def __str__(self) -> NoReturn:  # noqa: PLE0307 - it never returns
-        self._no("str() or an f-string", "Compare the field itself")
-
-    def __format__(self, _spec: str) -> NoReturn:
-        self._no("an f-string or format()", "Compare the field itself")
-
-    def __hash__(self) -> NoReturn:  # noqa: PLE0309 - it never returns
-        self._no("hash(), or a place in a set or dict,", "Write .in_(…) for in")
-
-    def __iter__(self) -> NoReturn:
-        self._no("a loop, or unpacking,", "Name single elements, such as [0], or write .has(…)")
-
-    def __contains__(self, item: object) -> NoReturn:
-        self._no("in", "Write .has(…) for an element of an array, .contains(…) for a part of a text")
-
-    def __len__(self) -> NoReturn:  # noqa: PLE0303 - it never returns
-        self._no("len()", "Write .length()")
+    __bool__ = _needs_value("and, or, not, if, in or bool()", _NO_BOOL)
+    __str__ = _needs_value("str() or an f-string", "Compare the field itself")
+    __format__ = _needs_value("an f-string or format()", "Compare the field itself")
+    __hash__ = _needs_value("hash(), or a place in a set or dict,", "Write .in_(…) for in")
+    __iter__ = _needs_value("a loop, or unpacking,", "Name single elements, such as [0], or write .has(…)")
+    __contains__ = _needs_value("in", "Write .has(…) for an element of an array, .contains(…) for a part of a text")
+    __len__ = _needs_value("len()", "Write .length()")
+    __int__ = _needs_value("int()", "Compare the field itself")
+    __float__ = _needs_value("float()", "Compare the field itself")
+    __index__ = _needs_value("range(), or a use as an index,", "Compare the field itself")
 
     def __call__(self, *_arguments: Any, **_named: Any) -> NoReturn:
         self._no(f"a call of {self!r}", f"The methods that can be translated are {METHODS}")
 
     def __setattr__(self, name: str, value: object) -> None:
         self._at.refuse(f"it sets {name}; a filter or watch changes nothing")
-
-    def __int__(self) -> NoReturn:
-        self._no("int()", "Compare the field itself")
-
-    def __float__(self) -> NoReturn:
-        self._no("float()", "Compare the field itself")
-
-    def __index__(self) -> NoReturn:  # noqa: PLE0305 - it never returns
-        self._no("range(), or a use as an index,", "Compare the field itself")
 
     def _not_computed(self, _other: object = None) -> NoReturn:
         self._at.refuse(
@@ -106,15 +98,25 @@ class StandIn:
     __rmatmul__ = __rlshift__ = __rrshift__ = _not_computed
 
     def __and__(self, other: object) -> Clause:
-        return Clause(self._at, ex.Every((*_parts(ex.Every, self, self), *_parts(ex.Every, other, self))))
+        return self._joined(ex.Every, other)
 
     def __or__(self, other: object) -> Clause:
-        return Clause(self._at, ex.Some((*_parts(ex.Some, self, self), *_parts(ex.Some, other, self))))
+        return self._joined(ex.Some, other)
 
     def __rand__(self, other: object) -> NoReturn:
-        refuse(self, f"{self!r} is joined with {other!r}, which is no condition on the row", _JOINED)
+        self._at.refuse(f"{self!r} is joined with {other!r}, which is no condition on the row", _JOINED)
 
     __ror__ = __rand__
+
+    def _joined(self, by: type[ex.Every | ex.Some], other: object) -> Clause:
+        """Conditions that were joined in the same way before are not nested."""
+        if not isinstance(other, StandIn):
+            self.__rand__(other)
+        parts: list[ex.Condition] = []
+        for one in (self, other):
+            condition = condition_of(one, self._at)
+            parts += condition.conditions if isinstance(condition, by) else (condition,)
+        return Clause(self._at, by(tuple(parts)))
 
     def __invert__(self) -> Clause:
         inner = condition_of(self, self._at)
@@ -142,11 +144,6 @@ def node_of(one: StandIn) -> Any:
     return object.__getattribute__(one, "_node")
 
 
-def refuse(one: StandIn, problem: str, fix: str = "") -> NoReturn:
-    site: Site = object.__getattribute__(one, "_at")
-    site.refuse(problem, fix)
-
-
 def condition_of(value: object, at: Site) -> ex.Condition:
     if not isinstance(value, StandIn):
         at.refuse(f"it returned {value!r} instead of a condition on the row", "Return a comparison of its fields")
@@ -164,18 +161,6 @@ def no_dunder(name: str) -> None:
     """Python looks for names like this by itself, and takes their absence for an answer."""
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(name)
-
-
-def _parts(of: type[ex.Every | ex.Some], value: object, one: StandIn) -> tuple[ex.Condition, ...]:
-    """The conditions that are joined; those joined in the same way before are not nested."""
-    if not isinstance(value, StandIn):
-        refuse(one, f"{one!r} is joined with {value!r}, which is no condition on the row", _JOINED)
-    condition = condition_of(value, object.__getattribute__(one, "_at"))
-    return (
-        condition.conditions
-        if isinstance(condition, (ex.Every, ex.Some)) and isinstance(condition, of)
-        else (condition,)
-    )
 
 
 _WITH_LENGTH = (Kind.TEXT, Kind.BYTES, Kind.JSON)
@@ -298,10 +283,7 @@ class Operand(StandIn):
         node = self._node
         if not isinstance(node, (ex.Field, ex.Path)) or node.kind is not Kind.JSON:
             self._at.refuse(f"{self!r} is no JSON, so there is no [{step!r}] in it", "Write .startswith(…) for texts")
-        try:
-            key, shape = step_into(self._shape, step)
-        except StepInvalid as error:
-            self._at.refuse(f"{self!r}: {str(error).rstrip('.')}")
+        key, shape = _step_into(self, self._shape, step)
         steps = (*(node.steps if isinstance(node, ex.Path) else ()), key)
         return Operand(self._at, ex.Path(node.column, steps), None, shape)
 
@@ -408,22 +390,18 @@ def term_of(value: object) -> ex.Term | None:
 LARGEST_PLACE = 2**31 - 1
 
 
-class StepInvalid(ValueError):
-    """A step that leads nowhere, or that not every database can go; says why and what to write."""
-
-
-def step_into(annotation: Any, step: ex.Step) -> tuple[ex.Step, Any]:
+def _step_into(of: Operand, annotation: Any, step: ex.Step) -> tuple[ex.Step, Any]:
     """A step as JSON has it, and the annotation of what it leads to."""
     if isinstance(step, bool) or not isinstance(step, (str, int)):
-        raise StepInvalid(f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
+        _refuse(of, f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
     inner = _bare(annotation)
     if isinstance(step, int):
         if abs(step) > LARGEST_PLACE:
-            raise StepInvalid(f"[{step}] is further than any array goes")
+            _refuse(of, f"[{step}] is further than any array goes")
         return step, _element(inner, Sequence)
     if isinstance(inner, type) and issubclass(inner, BaseModel):
-        return _model_field(inner, step)
-    _check_key(step)
+        return _model_field(of, inner, step)
+    _check_key(of, step)
     return step, _element(inner, Mapping)
 
 
@@ -450,23 +428,76 @@ def _element(annotation: Any, of: type) -> Any:
     return arguments[-1] if len(arguments) == (1 if of is Sequence else 2) else Any
 
 
-def _model_field(model: type[BaseModel], name: str) -> tuple[str, Any]:
+def _model_field(of: Operand, model: type[BaseModel], name: str) -> tuple[str, Any]:
     """The key under which a model's field stands in JSON."""
     field = model.model_fields.get(name) or model.model_computed_fields.get(name)
     if field is None:
         if model.model_config.get("extra") == "allow":
-            _check_key(name)
+            _check_key(of, name)
             return name, Any
         known = ", ".join([*model.model_fields, *model.model_computed_fields])
-        raise StepInvalid(f"{model.__name__} has no field {name!r}. Its fields are {known}")
+        _refuse(of, f"{model.__name__} has no field {name!r}. Its fields are {known}")
     key = getattr(field, "serialization_alias", None) or field.alias or name
-    _check_key(key)
+    _check_key(of, key)
     return key, getattr(field, "annotation", Any)
 
 
-def _check_key(key: str) -> None:
+def _check_key(of: Operand, key: str) -> None:
     if not key or any(letter in '"\\' or not letter.isprintable() for letter in key):
-        raise StepInvalid(
+        _refuse(
+            of,
             f"the key {key!r} cannot be looked up in every database. Use keys of printable characters, without "
-            "quotation marks and backslashes"
+            "quotation marks and backslashes",
         )
+
+
+def _refuse(one: Operand, problem: str) -> NoReturn:
+    site: Site = object.__getattribute__(one, "_at")
+    site.refuse(f"{one!r}: {problem}")
+
+
+# ----- words for what Python's own operators cannot say, typed as if they were given values, for type checkers' sake
+
+
+def in_(value: T, options: Iterable[T]) -> bool:
+    """In a filter: whether a field equals one of some values."""
+    return cast("bool", _operand("in_", value).in_(options))
+
+
+def is_none(value: object) -> bool:
+    """In a filter: whether a field is None."""
+    return cast("bool", _operand("is_none", value).is_none())
+
+
+def known(value: T | None) -> T:
+    """In a filter: a field that may be None, for type checkers one that is not. Comparisons with None are false."""
+    return cast("T", _operand("known", value))
+
+
+def length(value: str | bytes | Sequence[Any] | None) -> int:
+    """In a filter: how many characters, bytes or elements a field has."""
+    return cast("int", _operand("length", value).length())
+
+
+def contains(value: str | None, text: str) -> bool:
+    """In a filter: whether a field is a text that contains another one."""
+    return cast("bool", _operand("contains", value).contains(text))
+
+
+def matches(value: str | None, pattern: str) -> bool:
+    """In a filter: whether a field is a text in which a pattern is found."""
+    return cast("bool", _operand("matches", value).matches(pattern))
+
+
+def has(value: Iterable[T] | None, element: T) -> bool:
+    """In a filter: whether a field is a JSON array that has an element."""
+    return cast("bool", _operand("has", value).has(element))
+
+
+def _operand(word: str, value: object) -> Operand:
+    if not isinstance(value, Operand):
+        raise UsageError(
+            f"{word}() takes a field of the row that a filter is called with, not {value!r}.",
+            fix="Outside of filters, use Python's own operators.",
+        )
+    return value

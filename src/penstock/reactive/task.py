@@ -1,15 +1,15 @@
 """A reactive task as it is declared, and as it is kept: which changes of which rows call for work, and for what kind.
 
-Owns the declaration, its checks at the door, and the text in which planners of all processes read it. Leaves tracing
-filters to `tracing`, and what becomes of a change to `planning`.
+Owns the declaration and that of its circuit breaker, their checks at the door, and the text in which planners of all
+processes read it. Leaves tracing filters to `tracing`, and what becomes of a change to `planning`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -31,7 +31,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 DEFAULT_ON: tuple[Cause, ...] = ("enter", "change")
 _LONGEST_NAME = 100
 LONGEST_WAIT = timedelta(days=366)
-_MOST_HISTORY = 100
+_MOST_HISTORY, _MOST_FAILURES = 100, 1000
 _INTEREST = "task:"
 _SPELLED = {"resets": "reset_retries_on_data_change", "reconciles": "reconcile_on_trigger_change"}
 
@@ -187,3 +187,39 @@ def interest_name(task: str) -> str:
 @lru_cache(maxsize=1024)  # it is asked for each run
 def kinds_of(expressions: tuple[Expression, ...]) -> Mapping[str, Kind]:
     return {name: kind for one in expressions for name, kind in fields_of(one).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitBreaker:
+    """Holds a reactive task after so many failed attempts in a time, counted on all machines together.
+
+    While it is open no run of the task starts, and none uses an attempt. When that time is over, each process that
+    runs the task tries one run first: if that fails, the breaker opens again; if not, all go on.
+
+    Args:
+        failures: After how many failed attempts it opens, from 1 to 1000.
+        within: In what time they have to fall.
+        open_for: For how long it stays open.
+
+    Raises:
+        DeclarationError: A value is out of its bounds.
+    """
+
+    failures: int = 5
+    within: timedelta = timedelta(minutes=1)
+    open_for: timedelta = timedelta(minutes=1)
+
+    def __post_init__(self) -> None:
+        if type(self.failures) is not int or not 1 <= self.failures <= _MOST_FAILURES:
+            raise DeclarationError(f"CircuitBreaker: failures is from 1 to {_MOST_FAILURES}, not {self.failures!r}.")
+        for word in ("within", "open_for"):
+            given: object = getattr(self, word)
+            if not isinstance(given, timedelta) or not timedelta(0) < given <= LONGEST_WAIT:
+                raise DeclarationError(f"CircuitBreaker: {word} is a timedelta of up to a year, not {given!r}.")
+
+    def opens(self, failed: Sequence[datetime]) -> datetime | None:
+        """Until when it is open after attempts of a task failed at these times; None if it is not."""
+        last = sorted(failed)[-self.failures :]
+        if len(last) < self.failures or last[-1] - last[0] > self.within:
+            return None
+        return last[-1] + self.open_for

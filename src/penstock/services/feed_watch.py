@@ -47,7 +47,6 @@ class FeedWatch:
         self.broken: Mapping[str, float] = {}
 
     async def look(self) -> float:
-        """Check all interests and readers; seconds until the next look."""
         await self._look_at_interests()
         feed = await see_feed(self._store.changes, MOST)
         for _row, reader in feed.readers:
@@ -66,6 +65,8 @@ class FeedWatch:
                 log_event("changes.reader_caught_up", reader=reader.name)
         elif is_news(found, told, now):
             self._told[reader.name] = SentAlert(found, now)
+            outbox = outbox_read(reader.name)
+            drop = f"changes drop {reader.name}" if outbox is None else f"outbox drop {outbox}"
             log_event(
                 "changes.reader_behind",
                 logging.ERROR if found.full else logging.WARNING,
@@ -75,7 +76,7 @@ class FeedWatch:
                 seconds=round(reader.age(now).total_seconds()),
                 moved_at=reader.moved_at,
                 bytes=feed.size,
-                fix=f"Start its reader, or drop it: penstock {_dropped_by(reader.name)}",
+                fix=f"Start its reader, or drop it: penstock {drop}",
             )
 
     # ----- interests
@@ -124,23 +125,14 @@ class FeedWatch:
                 if not mended:  # another process has, or has dropped it
                     return True
         if mended or looks == told_at:
-            self._tell_broken(row, error, mended=mended)
+            log_event(
+                "changes.interest_broken",
+                logging.ERROR,
+                interest=row.interest.name,
+                table=row.interest.table,
+                state=row.state,
+                mended=mended,
+                **({} if error is None else {"error": error}),
+                fix=_FIXES[row.state],
+            )
         return mended
-
-    def _tell_broken(self, row: InterestRow, error: PenstockError | None, *, mended: bool) -> None:
-        facts = {"error": error} if error is not None else {}
-        log_event(
-            "changes.interest_broken",
-            logging.ERROR,
-            interest=row.interest.name,
-            table=row.interest.table,
-            state=row.state,
-            mended=mended,
-            **facts,
-            fix=_FIXES[row.state],
-        )
-
-
-def _dropped_by(reader: str) -> str:
-    outbox = outbox_read(reader)
-    return f"changes drop {reader}" if outbox is None else f"outbox drop {outbox}"

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from penstock.calls.run.runner import Runner
+from penstock.changes.rotation import LATEST, pause_after
+from penstock.clock import Clock
 from penstock.observe.logs import event as log_event
-from penstock.services.feed_truncation import FeedTruncation
 from penstock.services.feed_watch import FeedWatch
 from penstock.services.service import Service
+from penstock.store.nouns.changes import Changes
 
 _AT_ONCE = 1000
+_TRUNCATED_AT_ONCE = 2000
 _SOON = 0.1
 _LATER = 600.0
 
@@ -34,7 +37,6 @@ class Pruner(Service):
         self._due: dict[Callable[[], Awaitable[float]], float] = dict.fromkeys(parts, self.clock.monotonic())
 
     async def tick(self) -> float:
-        """Run the parts that are due; seconds until the next one is."""
         failed: Exception | None = None
         for look, due in self._due.items():
             if due <= self.clock.monotonic():
@@ -55,7 +57,6 @@ class Pruner(Service):
         return max(0.0, min(self._due.values()) - self.clock.monotonic())
 
     async def _prune(self) -> float:
-        """Delete some expired jobs, rate limits, tokens and locks; seconds until the next look."""
         now = self.clock.now()
         jobs = await self._store.jobs.prune(now, _AT_ONCE)
         rates = await self._store.rates.prune(now, _AT_ONCE)
@@ -64,3 +65,23 @@ class Pruner(Service):
         if jobs or rates or tokens or locks:
             log_event("pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks)
         return _SOON if max(jobs, rates, tokens, locks) >= _AT_ONCE else _LATER
+
+
+class FeedTruncation:
+    """Truncates the change feed behind all readers; the store decides what may be dropped, and waits for nobody."""
+
+    def __init__(self, changes: Changes, clock: Clock) -> None:
+        self._changes = changes
+        self._clock = clock
+        self._pause = LATEST
+        self._emptied = 0
+
+    async def look(self) -> float:
+        done = await self._changes.rotate(self._clock.now(), _TRUNCATED_AT_ONCE)
+        more = done.moved or done.emptied >= _TRUNCATED_AT_ONCE
+        self._emptied += done.emptied
+        if done.moved or (self._emptied and not more):
+            log_event("changes.rotated", emptied=self._emptied, kept=done.kept, moved=done.moved)
+            self._emptied = 0
+        self._pause = pause_after(self._pause, more=more)
+        return self._pause

@@ -9,25 +9,26 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.calls.run.runner import Runner
 from penstock.changes.position import Position
-from penstock.errors import PenstockError, TryAgain
+from penstock.errors import DataError, InputError, PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
-from penstock.services.planner.plans import write_plans
 from penstock.store.contract.changes import Source
 from penstock.store.contract.session import Session
 from penstock.store.contract.tasks import Move, Progress, TaskRow
+from penstock.store.nouns.tasks import Tasks
 
 _AT_ONCE = 1000
 _AUDITED_AT_ONCE = 200
 _AUDIT_EVERY = 3600.0
 _AUDIT_PAUSE = 1.0
 _UNREAD = 5000
+_LONGEST_KEY = 200
 _AFTER_REFUSAL = 60.0  # seconds for which rows that the database refuses to show are left alone
 
 
@@ -39,26 +40,12 @@ class _Piece:
     task: PlannedTask
     source: Source
     at: Reconciling
+    limit: int
     unread: set[str]  # keys of rows with changes that are still to be planned
     now: datetime
 
-    @property
-    def limit(self) -> int:
-        return _AUDITED_AT_ONCE if self.at.audit else _AT_ONCE
 
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The plans for a piece."""
-
-    rows: list[RowPlan]
-    looked: int
-    after: str | None
-
-    @property
-    def found(self) -> int:
-        """How many rows are run or forgotten."""
-        return sum(map(is_found, self.rows))
+_Plans = tuple[list[RowPlan], int, str | None]  # of a piece: for how many rows, and the last one's key if more follow
 
 
 class Reconciler:
@@ -74,7 +61,6 @@ class Reconciler:
         self._refused: dict[int, float] = {}
 
     def due(self, tasks: Sequence[TaskRow], now: datetime) -> tuple[TaskRow, Reconciling] | None:
-        """The next task and its progress; None if none is due."""
         left_alone = self._clock.monotonic() - _AFTER_REFUSAL
         tasks = [
             task for task in tasks if task.interest is not None and self._refused.get(task.id, -math.inf) <= left_alone
@@ -116,14 +102,17 @@ class Reconciler:
             return True, at
         if at.audit:
             self._audited_at = self._clock.monotonic()
-        moved = at.moved(step.after, step.looked, step.found)
-        if not await write_plans(self._store.tasks, step.rows, move, now, [Progress(task, moved)]):
+        rows, looked, after = step
+        found = sum(map(is_found, rows))
+        moved = at.moved(after, looked, found)
+        if not await write_plans(self._store.tasks, rows, move, now, [Progress(task, moved)]):
             return False, at
-        if step.rows:
+        if rows:
             self._store.signals.notify()
-            self._count(task, at, step.found)
+            if at.audit and self._journal.meters is not None:
+                self._journal.meters.add("penstock_task_audit_found", task.plan.name, number=found)
         if moved is None:
-            _log_end(task, at, step)
+            _log_end(task, at.audit, at.looked + looked, at.found + found)
         return True, moved
 
     # ----- steps
@@ -135,13 +124,7 @@ class Reconciler:
         self._refused[task.id] = self._clock.monotonic()
         self._sources.pop(number, None)  # the columns may have changed
 
-    def _count(self, task: TaskRow, at: Reconciling, found: int) -> None:
-        """Count the rows that an audit found, which should be none."""
-        if at.audit and self._journal.meters is not None:
-            self._journal.meters.add("penstock_task_audit_found", task.plan.name, number=found)
-
     async def _source(self, number: int) -> Source | None:
-        """The statements that read the rows of an interest; None if its table is gone."""
         if number not in self._sources:
             source = await self._store.interests.source(number)
             if source is None:
@@ -151,18 +134,19 @@ class Reconciler:
 
     async def _compare(
         self, task: PlannedTask, number: int, source: Source, at: Reconciling, position: Position, now: datetime
-    ) -> _Step | None:
+    ) -> _Plans | None:
         session = await self._store.begin_read()
         try:
             unread = await self._store.changes.unread(session, position, number, _UNREAD)
             if unread is None:
                 return None
-            piece = _Piece(session, task, source, at, unread, now)
+            limit = _AUDITED_AT_ONCE if at.audit else _AT_ONCE
+            piece = _Piece(session, task, source, at, limit, unread, now)
             return await (self._compare_rows(piece) if at.part == "rows" else self._compare_records(piece))
         finally:
             await session.rollback()
 
-    async def _compare_rows(self, piece: _Piece) -> _Step:
+    async def _compare_rows(self, piece: _Piece) -> _Plans:
         task, source, limit = piece.task, piece.source, piece.limit
         if piece.at.after is None:
             rows = await piece.session.fetch(source.first, [limit])
@@ -171,9 +155,9 @@ class Reconciler:
         found = [Found(*row) for *row, place in rows if place == row[0]]  # the key of any other cannot be written
         known = await self._store.tasks.records(piece.session, task.number, [row.key for row in found])
         plans = compare_rows(task, found, known, piece.unread, piece.now, self._read)
-        return _Step(plans, len(found), rows[-1][3] if len(rows) == limit else None)
+        return plans, len(found), rows[-1][3] if len(rows) == limit else None
 
-    async def _compare_records(self, piece: _Piece) -> _Step:
+    async def _compare_records(self, piece: _Piece) -> _Plans:
         task, source, limit, fetch = piece.task, piece.source, piece.limit, piece.session.fetch
         kept = await self._store.tasks.slice(piece.session, task.number, piece.at.after or "", limit)
         rows = await fetch(source.among, [_array(kept)]) if kept else ()
@@ -181,16 +165,55 @@ class Reconciler:
         absent = [key for key in kept if key not in there]
         exist = {*there, *(row[0] for row in await fetch(source.keys, [_array(absent)]))} if absent else {*there}
         plans = compare_records(task, kept, there, exist, piece.at, piece.unread, piece.now, self._read)
-        return _Step(plans, len(kept), next(reversed(kept)) if len(kept) == limit else None)
+        return plans, len(kept), next(reversed(kept)) if len(kept) == limit else None
 
 
 def _array(keys: Sequence[str] | Mapping[str, object]) -> str:
     return f"[{','.join(keys)}]"
 
 
-def _log_end(task: TaskRow, at: Reconciling, step: _Step) -> None:
-    found = at.found + step.found
-    if not at.audit:
-        log_event("task.reconciled", task=task.plan.name, looked=at.looked + step.looked, found=found)
+def _log_end(task: TaskRow, audit: bool, looked: int, found: int) -> None:
+    if not audit:
+        log_event("task.reconciled", task=task.plan.name, looked=looked, found=found)
     elif found:
-        log_event("task.audit_found", logging.ERROR, task=task.plan.name, looked=at.looked + step.looked, found=found)
+        log_event("task.audit_found", logging.ERROR, task=task.plan.name, looked=looked, found=found)
+
+
+# ----- plans, of which the database may refuse some
+
+
+async def write_plans(
+    tasks: Tasks, rows: Sequence[RowPlan], move: Move, now: datetime, progress: Sequence[Progress] = ()
+) -> bool:
+    """Write plans and move the reader; False if another planner has it.
+
+    If the database refuses some, halves are written until the rows are found that are to be left out.
+    """
+    try:
+        return await tasks.plan(rows, move, now, progress) is not None
+    except (DataError, InputError) as error:
+        if not rows:
+            raise
+        refused = error
+    stay = replace(move, after=move.before)
+    if not await _write_parts(tasks, rows, stay, now, refused):
+        return False
+    return await tasks.plan([], move, now, progress) is not None
+
+
+async def _write_parts(
+    tasks: Tasks, rows: Sequence[RowPlan], move: Move, now: datetime, refused: DataError | InputError
+) -> bool:
+    if len(rows) == 1:
+        key = rows[0].key[:_LONGEST_KEY]
+        log_event("planner.row_refused", logging.ERROR, task=rows[0].task, key=key, error=refused)
+        return True
+    middle = len(rows) // 2
+    for part in (rows[:middle], rows[middle:]):
+        try:
+            if await tasks.plan(part, move, now) is None:
+                return False
+        except (DataError, InputError) as error:
+            if not await _write_parts(tasks, part, move, now, error):
+                return False
+    return True

@@ -30,7 +30,6 @@ class Rescue:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look again."""
         return self._clock.monotonic() - self._looked_at >= self._engine.config.lease * _LOOK_PART
 
     async def look(self, own: int | None) -> int:

@@ -102,7 +102,6 @@ class CronScheduler(Service):
     # ----- decide
 
     async def _decide_on_due(self) -> int:
-        """Decide on a bounded number of crons; how many there were."""
         await self._synchronize(0.0)
         now = self.clock.now()
         decided: list[_Decision] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from itertools import chain
@@ -26,104 +27,85 @@ _ZERO: dict[Kind, Any] = {
 _ORDERED = frozenset(Kind) - {Kind.BOOLEAN, Kind.JSON, Kind.UUID, Kind.BYTES}
 
 
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """Rows to count, or to compute of: all of a range together, or each group of equal `columns`."""
+
+    scope: Scope
+    statements: TableStatements
+    read: RangeRead
+    segment: Segment
+    columns: tuple[str, ...] = ()
+
+    async def fetch(self, what: str, column: str | None) -> Sequence[Row]:
+        """The columns and then the aggregate of each group."""
+        self._check(what, column)
+        conditions, args = self.segment.conditions(self.read.columns)
+        transaction = self.scope.transaction
+        async with self.scope.lock:
+            statement = self.statements.aggregate(conditions, what, column, self.columns)
+            rows = await transaction.fetch(statement, (*args, transaction.rows_left + 1) if self.columns else args)
+        transaction.note_range(self.read)
+        if self.columns:
+            transaction.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
+        return rows
+
+    def _check(self, what: str, column: str | None) -> None:
+        if column is None:
+            return
+        definition = self.statements.definition
+        kind = definition.column(column).kind
+        if kind not in (_ZERO if what == "sum" else _ORDERED):
+            raise ValueInvalid(f"{definition.name}.{column} is {kind.value}, which has no {what}.")
+
+    def value(self, what: str, column: str | None, value: Any) -> Any:
+        if column is None:
+            return value
+        if what != "sum":
+            return self.decode(column, value)
+        kind = self.statements.definition.column(column).kind
+        if value is None:
+            return _ZERO[kind]
+        return int(value) if kind is Kind.INTEGER else self.statements.dialect.decode_value(kind, value)
+
+    def decode(self, name: str, value: Any) -> Any:
+        column = self.statements.definition.column(name)
+        neutral = self.statements.dialect.decode_value(column.kind, value)
+        return neutral if neutral is None or column.decode is None else column.decode(neutral)
+
+
+async def aggregate(rows: Aggregated, what: str, column: str | None = None) -> Any:
+    return rows.value(what, column, (await rows.fetch(what, column))[0][0])
+
+
 class Groups:
     """Rows in groups of equal columns. Each verb gives a dict from the group's value, or tuple of values.
 
     Each group counts as a row that is read.
     """
 
-    def __init__(
-        self,
-        scope: Scope,
-        statements: TableStatements,
-        read: RangeRead,
-        segment: Segment,
-        columns: tuple[str, ...],
-    ) -> None:
-        self._scope = scope
-        self._statements = statements
-        self._read = read
-        self._segment = segment
-        self._columns = columns
+    def __init__(self, rows: Aggregated) -> None:
+        self._rows = rows
 
     def count(self) -> Coroutine[Any, Any, dict[Any, int]]:
         """How many rows each group has."""
-        return self._scope.track(self._grouped("count", None))
+        return self._rows.scope.track(self._grouped("count", None))
 
     def sum(self, column: str) -> Coroutine[Any, Any, dict[Any, Any]]:
         """The sum of a column in each group."""
-        return self._scope.track(self._grouped("sum", column))
+        return self._rows.scope.track(self._grouped("sum", column))
 
     def min(self, column: str) -> Coroutine[Any, Any, dict[Any, Any]]:
         """The least value of a column in each group."""
-        return self._scope.track(self._grouped("min", column))
+        return self._rows.scope.track(self._grouped("min", column))
 
     def max(self, column: str) -> Coroutine[Any, Any, dict[Any, Any]]:
         """The greatest value of a column in each group."""
-        return self._scope.track(self._grouped("max", column))
+        return self._rows.scope.track(self._grouped("max", column))
 
     async def _grouped(self, what: str, column: str | None) -> dict[Any, Any]:
-        rows = await _run(self._scope, self._statements, self._read, self._segment, what, column, self._columns)
-        found = {}
-        for row in rows:
-            key = tuple(_decode(self._statements, name, value) for name, value in zip(self._columns, row, strict=False))
-            found[key[0] if len(key) == 1 else key] = _value(self._statements, what, column, row[-1])
+        rows, found = self._rows, {}
+        for row in await rows.fetch(what, column):
+            key = tuple(rows.decode(name, value) for name, value in zip(rows.columns, row, strict=False))
+            found[key[0] if len(key) == 1 else key] = rows.value(what, column, row[-1])
         return found
-
-
-async def aggregate(
-    scope: Scope,
-    statements: TableStatements,
-    read: RangeRead,
-    segment: Segment,
-    what: str,
-    column: str | None = None,
-) -> Any:
-    rows = await _run(scope, statements, read, segment, what, column, ())
-    return _value(statements, what, column, rows[0][0])
-
-
-async def _run(
-    scope: Scope,
-    statements: TableStatements,
-    read: RangeRead,
-    segment: Segment,
-    what: str,
-    column: str | None,
-    groups: tuple[str, ...],
-) -> list[Row]:
-    _check(statements, what, column)
-    conditions, args = segment.conditions(read.columns)
-    transaction = scope.transaction
-    async with scope.lock:
-        statement = statements.aggregate(conditions, what, column, groups)
-        rows = await transaction.fetch(statement, (*args, transaction.rows_left + 1) if groups else args)
-    transaction.note_range(read)
-    if groups:
-        transaction.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
-    return list(rows)
-
-
-def _check(statements: TableStatements, what: str, column: str | None) -> None:
-    if column is None:
-        return
-    kind = statements.definition.column(column).kind
-    if kind not in (_ZERO if what == "sum" else _ORDERED):
-        raise ValueInvalid(f"{statements.definition.name}.{column} is {kind.value}, which has no {what}.")
-
-
-def _value(statements: TableStatements, what: str, column: str | None, value: Any) -> Any:
-    if column is None:
-        return value
-    kind = statements.definition.column(column).kind
-    if what != "sum":
-        return _decode(statements, column, value)
-    if value is None:
-        return _ZERO[kind]
-    return int(value) if kind is Kind.INTEGER else statements.dialect.decode_value(kind, value)
-
-
-def _decode(statements: TableStatements, name: str, value: Any) -> Any:
-    column = statements.definition.column(name)
-    neutral = statements.dialect.decode_value(column.kind, value)
-    return neutral if neutral is None or column.decode is None else column.decode(neutral)

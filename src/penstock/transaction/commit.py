@@ -32,14 +32,7 @@ async def commit_shared(
         await store.jobs.request_cancel(session, cancels, first.now)
     if await store.jobs.settle_all_within(session, lease, settlements) < len(settlements):
         raise LeaseLost("The lease of jobs was lost while they ran; another worker has them.")
-    if points.armed:
-        await points.reach("commit.before", transaction=transactions[-1])
-    await session.commit()
-    if points.armed:
-        await points.reach("commit.after", transaction=transactions[-1])
-    if cancels or any(one.jobs or one.wakes for one in transactions):
-        store.signals.notify()
-    _tell(transactions)
+    await _commit(session, transactions)
 
 
 Seal = Callable[[Session], Awaitable[None]]
@@ -60,17 +53,18 @@ async def commit(
         raise LeaseLost("The job's lease was lost while it ran; another worker has it.")
     if seal is not None:
         await seal(session)
+    await _commit(session, (transaction,))
+
+
+async def _commit(session: Session, transactions: Sequence[Transaction]) -> None:
+    last = transactions[-1]
     if points.armed:
-        await points.reach("commit.before", transaction=transaction)
+        await points.reach("commit.before", transaction=last)
     await session.commit()
     if points.armed:
-        await points.reach("commit.after", transaction=transaction)
-    if transaction.jobs or transaction.cancels or transaction.wakes:
-        store.signals.notify()
-    _tell([transaction])
-
-
-def _tell(transactions: Sequence[Transaction]) -> None:
+        await points.reach("commit.after", transaction=last)
+    if any(one.jobs or one.cancels or one.wakes for one in transactions):
+        last.store.signals.notify()
     for transaction in transactions:
         for tell in transaction.committed:
             tell()

@@ -233,7 +233,6 @@ class DatabaseWriter(DatabaseReader):
     async def _update(
         self, statements: TableStatements, key: Any, names: tuple[str, ...], args: list[Any], new: list[Any]
     ) -> list[Any]:
-        """Send the update, behind a savepoint if it may violate a unique index."""
         transaction, definition, statement = self._transaction, statements.definition, statements.update(names)
         if not definition.managed:
             return list(await self._send_user_owned(definition, statement, args))

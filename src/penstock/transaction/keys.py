@@ -39,25 +39,29 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
         if duplicate.does == "reject" or holder.enqueued_at is None:
             if holder.until_start and duplicate.does != "reject":
                 continue  # it starts at this moment, and frees its key
-            raise _duplicate(job, holder)
+            other = job_id(holder.job_id)
+            raise DuplicateJob(
+                f"Pool {job.pool} has a job with the key {key!r} already, {other}, which has not ended.",
+                fix='Wait until it has, or enqueue with on_duplicate="return".',
+                job=other,
+            )
         if await keys.replace(transaction, holder, _delayed(job, holder, duplicate), transaction.now):
             transaction.wakes = True
             return holder.job_id
     raise Conflict(f"The key {key!r} of pool {job.pool} was taken and freed repeatedly by other transactions.")
 
 
-def _may_be_lost(job: NewJob, holder: KeyHolder) -> bool:
-    """Whether only the key of a job was stored: in autocommit its program may have died after that."""
-    return holder.enqueued_at is None and job.id.int - holder.job_id.int > _MINUTE
-
-
 async def _lets_go(transaction: Transaction, job: NewJob, holder: KeyHolder) -> bool:
-    """Whether a key is free, or about to be: its job was never stored, or this transaction cancels it."""
+    """Whether a key is free, or about to be: its job was never stored, or this transaction cancels it.
+
+    In autocommit a program may have died after it stored the key.
+    """
     if holder.enqueued_at is not None and holder.job_id in transaction.cancels:
         await transaction.store.jobs.request_cancel(transaction, [holder.job_id], transaction.now)
         return True
     keys, key = transaction.store.keys, job.options.key or ""
-    return _may_be_lost(job, holder) and await keys.free(transaction, job.pool, key, holder.job_id)
+    may_be_lost = holder.enqueued_at is None and job.id.int - holder.job_id.int > _MINUTE
+    return may_be_lost and await keys.free(transaction, job.pool, key, holder.job_id)
 
 
 def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:
@@ -68,12 +72,3 @@ def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:
     if job.run_at <= latest:
         return job
     return replace(job, run_at=latest, rank=job.rank - (job.run_at - latest) // timedelta.resolution)
-
-
-def _duplicate(job: NewJob, holder: KeyHolder) -> DuplicateJob:
-    other = job_id(holder.job_id)
-    return DuplicateJob(
-        f"Pool {job.pool} has a job with the key {job.options.key!r} already, {other}, which has not ended.",
-        fix='Wait until it has, or enqueue with on_duplicate="return".',
-        job=other,
-    )

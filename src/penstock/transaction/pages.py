@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -22,7 +23,6 @@ from penstock.transaction.segments import Segment
 
 T = TypeVar("T")
 
-_READERS: dict[Kind, TypeAdapter[Any]] = {}
 _MOST = 16_384
 
 
@@ -81,9 +81,7 @@ def _read(column: Column, value: Any) -> Any:
     return ENCODERS[column.kind]("A cursor")(_reader(column.kind).validate_json(to_json(value)))
 
 
+@cache
 def _reader(kind: Kind) -> TypeAdapter[Any]:
-    if kind not in _READERS:
-        python_type = next(type_ for type_, known in PLAIN.items() if known is kind)
-        config = ConfigDict(val_json_bytes="base64", strict=True)
-        _READERS[kind] = TypeAdapter(python_type, config=config)
-    return _READERS[kind]
+    python_type = next(type_ for type_, known in PLAIN.items() if known is kind)
+    return TypeAdapter(python_type, config=ConfigDict(val_json_bytes="base64", strict=True))

@@ -15,11 +15,10 @@ from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
 from penstock.store.sql.statements import TableStatements
-from penstock.transaction.aggregates import Groups, aggregate
+from penstock.transaction.aggregates import Aggregated, Groups, aggregate
 from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint
-from penstock.transaction.ranges import Range
 from penstock.transaction.rows import read_rows
-from penstock.transaction.segments import Direction, Segment, after
+from penstock.transaction.segments import Direction, Range, Segment, after
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -173,7 +172,7 @@ class Scan(Generic[T]):
                 f"group_by{columns!r} needs an index whose next columns are these.",
                 fix=f"Choose an index with with_index(…); the next columns here are {', '.join(following) or 'none'}.",
             )
-        return Groups(self._scope, self._statements, self._read_of(self._segment), self._segment, columns)
+        return Groups(self._aggregated(columns))
 
     # ----- how it reads
 
@@ -227,7 +226,6 @@ class Scan(Generic[T]):
         return Segment(segment.prefix, bound, segment.upper, within=segment.within)
 
     async def _rows(self, segments: list[Segment], piece: int = _FIRST_PIECE) -> AsyncIterator[tuple[T, Row]]:
-        """Rows of segments that pass the filters, read in growing pieces."""
         pending = list(segments)
         while pending:
             segment = pending.pop(0)
@@ -332,14 +330,14 @@ class Scan(Generic[T]):
     async def _count(self) -> int:
         if self._filters:
             return len([row async for row, _ in self._rows([self._segment])])
-        return cast(
-            "int",
-            await aggregate(self._scope, self._statements, self._read_of(self._segment), self._segment, "count"),
-        )
+        return cast("int", await aggregate(self._aggregated(), "count"))
 
     async def _aggregate(self, what: str, column: str) -> Any:
         self._refuse_filter(what)
-        return await aggregate(self._scope, self._statements, self._read_of(self._segment), self._segment, what, column)
+        return await aggregate(self._aggregated(), what, column)
+
+    def _aggregated(self, columns: tuple[str, ...] = ()) -> Aggregated:
+        return Aggregated(self._scope, self._statements, self._read_of(self._segment), self._segment, columns)
 
     def _refuse_filter(self, what: str) -> None:
         if self._filters:

@@ -78,7 +78,6 @@ class Shared:
         await self._send_together(together)
 
     async def _send_in_order(self, changes: Sequence[Change]) -> list[Change]:
-        """Send changes that keep their order within a table; the others."""
         others: list[Change] = []
         following: list[tuple[Statement, Sequence[Any]]] = []
         for change in changes:

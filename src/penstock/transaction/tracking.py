@@ -42,16 +42,12 @@ class Calls:
 
     def end(self) -> None:
         """End the run; UnawaitedCall if calls were not awaited."""
-        left = self._end()
+        left = self.abandon()
         if left or self.dropped:
             raise not_awaited(self.function, [*map(_name, left), *self.dropped], "Write await before them.")
 
-    def abandon(self) -> None:
-        """End a run that has failed; calls it left are closed silently."""
-        self._end()
-
-    def _end(self) -> Sequence[Coroutine[Any, Any, Any]]:
-        """The calls that are left. Those that nobody has begun are closed, others are left to their tasks."""
+    def abandon(self) -> Sequence[Coroutine[Any, Any, Any]]:
+        """End a run; the calls it left. Those that nobody has begun are closed, others are left to their tasks."""
         self.ended = True
         left = [call for call in self._calls if _is_unfinished(call)]
         self._calls = []

@@ -20,8 +20,7 @@ from penstock.changes.readset import RangeRead, ReadSet, RowChange, WriteSet
 from penstock.clock import Clock, Random, random_of
 from penstock.config import Config
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import NewJob
-from penstock.jobs.work import Work
+from penstock.jobs.job import NewJob, Work
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.contract.store import Store
@@ -41,8 +40,8 @@ class Transaction:
     """One database transaction and all that belongs to it. Errors that mean "try again" are remembered in `failure`."""
 
     __slots__ = (
-        "_bytes_read", "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written",
-        "_savepoints", "_seed", "cancels", "clock", "committed", "failure", "jobs", "now", "read_set", "rows",
+        "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
+        "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "jobs", "now", "read_set", "rows",
         "session", "shared", "statements", "store", "wakes", "work", "write_set",
     )  # fmt: skip
 
@@ -77,7 +76,7 @@ class Transaction:
         self._seed = seed
         self._random: Random | None = None
         self._savepoints = 0
-        self._rows_read = self._rows_written = self._bytes_read = self._bytes_written = self._bytes_scheduled = 0
+        self._rows_read = self._rows_written = self.bytes_read = self._bytes_written = self._bytes_scheduled = 0
 
     @property
     def random(self) -> Random:
@@ -85,10 +84,6 @@ class Transaction:
         if self._random is None:
             self._random = random_of(self._seed)
         return self._random
-
-    @property
-    def bytes_read(self) -> int:
-        return self._bytes_read
 
     def table(self, table: type[Table]) -> TableStatements:
         return self.statements.of(table, definition_of(table))
@@ -151,10 +146,10 @@ class Transaction:
 
     def count_read(self, rows: int, size: int) -> None:
         self._rows_read += rows
-        self._bytes_read += size
+        self.bytes_read += size
         if self._rows_read > self._config.max_rows_read:
             raise self._exceeded("read", "rows", self._config.max_rows_read, _READ_LESS)
-        if self._bytes_read > self._config.max_bytes_read:
+        if self.bytes_read > self._config.max_bytes_read:
             raise self._exceeded("read", "bytes", self._config.max_bytes_read, _READ_LESS)
 
     @property
@@ -163,7 +158,7 @@ class Transaction:
 
     @property
     def bytes_left(self) -> int:
-        return max(0, self._config.max_bytes_read - self._bytes_read)
+        return max(0, self._config.max_bytes_read - self.bytes_read)
 
     def check_size(self, table: str, row: Row) -> int:
         """About how large a row is that is to be written."""

@@ -8,8 +8,7 @@ from typing import Any
 from penstock.calls.handlers.deliveries import HandlerInput, Messages
 from penstock.changes.interest import Interest
 from penstock.functions.function import AnyFunction
-from penstock.outbox.criteria import MessageCriteria
-from penstock.outbox.outbox import Outbox
+from penstock.outbox.outbox import MessageCriteria, Outbox
 from penstock.store.contract.outboxes import OutboxPlan
 from penstock.store.sql.conditions import condition_sql
 from penstock.store.sql.dialect import Dialect

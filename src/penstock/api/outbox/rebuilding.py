@@ -28,8 +28,7 @@ from penstock.functions.function import AnyFunction
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.backfill import new_backfill
-from penstock.outbox.criteria import MessageCriteria
-from penstock.outbox.outbox import reader_name
+from penstock.outbox.outbox import MessageCriteria, reader_name
 from penstock.reactive.expression import Condition
 from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.tracing import RowFilter, trace_filter

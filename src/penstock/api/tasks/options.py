@@ -12,8 +12,7 @@ from penstock.errors import DeclarationError
 from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER
 from penstock.jobs.job import DEFAULT_POOL, Options
 from penstock.jobs.retry import Retry
-from penstock.reactive.breaker import CircuitBreaker
-from penstock.reactive.task import DEFAULT_ON, LONGEST_WAIT, Cause, Cleanup, OnVersionChange
+from penstock.reactive.task import DEFAULT_ON, LONGEST_WAIT, Cause, CircuitBreaker, Cleanup, OnVersionChange
 
 RETRY = Retry(max_attempts=5, initial_backoff=10.0, base=2.0, max_backoff=86_400.0)
 _OF_TASK = (

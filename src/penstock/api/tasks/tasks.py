@@ -31,8 +31,7 @@ from penstock.functions.function import ActionFunction, AnyFunction, MutationFun
 from penstock.functions.registry import Registry
 from penstock.jobs.job import Options
 from penstock.observe import points
-from penstock.reactive.breaker import CircuitBreaker
-from penstock.reactive.task import Change, ReactiveTask, interest_name, spec_of
+from penstock.reactive.task import Change, CircuitBreaker, ReactiveTask, interest_name, spec_of
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract.store import Store

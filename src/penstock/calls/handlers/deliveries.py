@@ -20,9 +20,8 @@ from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.signature import Signature
-from penstock.outbox.criteria import MessageCriteria
 from penstock.outbox.message import KIND_OF, TOPIC, Message, MessageKind, message_id
-from penstock.outbox.outbox import Outbox
+from penstock.outbox.outbox import MessageCriteria, Outbox
 from penstock.reactive.evaluate import holds
 from penstock.reactive.task import kinds_of
 from penstock.schema.fields import aware

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from penstock.jobs.job import Job, Outcome, mark_of
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
-from penstock.reactive.breaker import CircuitBreaker
+from penstock.reactive.task import CircuitBreaker
 from penstock.store.contract.store import Store
 
 PAUSED_FOR = timedelta(hours=1)

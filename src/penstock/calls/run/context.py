@@ -21,7 +21,7 @@ from penstock.calls.runs import Runs
 from penstock.clock import Random, random_of
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
-from penstock.jobs.work import Work
+from penstock.jobs.job import Work
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.calls.run.running import Moment
-from penstock.jobs.job import Settlement
-from penstock.jobs.work import Work
+from penstock.jobs.job import Settlement, Work
 from penstock.transaction.commit import Seal
 
 

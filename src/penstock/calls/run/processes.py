@@ -32,8 +32,7 @@ from penstock.clock import SystemClock, random_of
 from penstock.config import Config
 from penstock.errors import ApplicationError, PenstockError, Snooze, WorkerLost
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import JobId
-from penstock.jobs.work import Work
+from penstock.jobs.job import JobId, Work
 from penstock.observe.errortext import message_of, trace_text
 from penstock.transaction.words import NotInThisCtx
 

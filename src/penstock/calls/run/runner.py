@@ -30,8 +30,7 @@ from penstock.functions.function import (
     check_depth,
     expect,
 )
-from penstock.jobs.job import NewJob
-from penstock.jobs.work import Work
+from penstock.jobs.job import NewJob, Work
 from penstock.observe import points
 from penstock.store.contract.session import Session
 from penstock.transaction.commit import commit

@@ -12,9 +12,8 @@ from typing import Any
 from penstock.calls.jobs.permit import Permit
 from penstock.errors import ContextError
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Job, Outcome, job_id
+from penstock.jobs.job import Job, Outcome, Work, job_id
 from penstock.jobs.progress import Progress
-from penstock.jobs.work import Work
 from penstock.store.contract.session import Session
 
 Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat

@@ -19,8 +19,7 @@ from penstock.calls.run.syncdb import SyncDatabaseReader, SyncDatabaseWriter
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
-from penstock.jobs.job import JobId, JobStatus
-from penstock.jobs.work import Work
+from penstock.jobs.job import JobId, JobStatus, Work
 from penstock.pools.results import Completion
 from penstock.transaction.words import refuses_other_words
 

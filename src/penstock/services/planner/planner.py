@@ -21,9 +21,8 @@ from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
-from penstock.services.planner.plans import write_plans
 from penstock.services.reading import ReadSize
-from penstock.services.reconciler import Reconciler
+from penstock.services.reconciler import Reconciler, write_plans
 from penstock.services.rescue import Rescue
 from penstock.services.service import Service
 from penstock.store.contract.tasks import Move, TaskRow, from_the_beginning
@@ -62,7 +61,6 @@ class Planner(Service):
         self._planned_at: datetime | None = None
 
     async def tick(self) -> float:
-        """Plan one piece; seconds until the next look."""
         try:
             async with asyncio.timeout(self._bound * TICK_PART):
                 pause = await self._tick()
@@ -110,7 +108,6 @@ class Planner(Service):
         return min(self._store.signals.until_fed(self.wake, batch.position), self._bound * LOOK_PART)
 
     async def _list(self, *, at_once: bool = False) -> None:
-        """List the tasks, from time to time."""
         now = self.clock.monotonic()
         if at_once or self._asked.is_set() or now - self._listed_at >= _TASKS_EVERY:
             self._asked.clear()
@@ -154,7 +151,6 @@ class Planner(Service):
         return True
 
     async def _plan(self, changes: list[CapturedChange], after: Position) -> None:
-        """Write the plans of these changes together with the position after them."""
         if changes:  # a filter that was declared after they were read has all rows looked at later
             await self._list(at_once=True)
         ours = [(self._tasks[change.interest], change) for change in changes if change.interest in self._tasks]
@@ -181,7 +177,6 @@ class Planner(Service):
         return self._lease.number
 
     def _move(self, after: Position | None = None) -> Move:
-        """From its position to this one, or none."""
         assert self._position is not None  # noqa: S101 - it plans
         return Move(READER, self._number(), self._position, after or self._position)
 
@@ -191,7 +186,6 @@ class Planner(Service):
         self._position, self._listed_at = None, -1e9
 
     async def _reconcile(self) -> bool:
-        """Look at some rows of a task, if that is due; whether there are more to look at now."""
         found = None if self._position is None else self._reconciler.due(self._rows, self.clock.now())
         if found is None:
             return False
@@ -213,7 +207,6 @@ class Planner(Service):
         return now
 
     async def _forget(self) -> bool:
-        """Forget expired records, from time to time; whether there are more."""
         now = self.clock.monotonic()
         if now - self._forgot_at < _FORGET_EVERY:
             return False

@@ -32,11 +32,9 @@ class Batching:
             self.whole = size or _GROUP * outbox.parallelism
 
     def now(self) -> int:
-        """How many are delivered together now."""
         return 1 if self.careful else min(self._limit or self.whole, self.whole)
 
     def reset(self) -> None:
-        """All is well."""
         self._limit, self._tried = None, frozenset()
 
     def fewer(self, most: int, items: Sequence[Item] = ()) -> None:
@@ -47,12 +45,10 @@ class Batching:
         self._tried |= {item.identity for item in items}
 
     def more(self) -> None:
-        """Deliver more together, if fewer were."""
         if self._limit is not None:
             self._limit = None if self._limit >= _GROUP else self._limit * 2
 
     def slow(self, count: int) -> None:
-        """So many took long."""
         self._limit = max(self._batch, count // 2)
 
     # ----- waiting for more

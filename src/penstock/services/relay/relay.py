@@ -37,7 +37,6 @@ class Relay(Service):
         self.outboxes = [OutboxDelivery(runner, one, self._lease) for one in outboxes]
 
     async def tick(self) -> float:
-        """Keep the lease; seconds until it is to be renewed."""
         if not self.outboxes:
             return _IDLE
         taken = self._lease.number is None
@@ -63,7 +62,6 @@ class Relay(Service):
         return min((at for at in times if at is not None), default=None)
 
     def start(self) -> None:
-        """Begin to run on the current event loop."""
         super().start()
         for outbox in self.outboxes:
             self._store.signals.subscribe(outbox.wake)
@@ -83,7 +81,6 @@ class Relay(Service):
             self._store.signals.notify()
 
     async def kill(self) -> None:
-        """End at once and leave everything as it is, as a crash does."""
         await asyncio.gather(super().kill(), *(outbox.kill() for outbox in self.outboxes))
 
     # ----- steps

@@ -74,7 +74,6 @@ class Sending:
         return None
 
     async def run(self, delivery: Delivery, seal: Seal | None = None) -> None:
-        """Run the handler."""
         with uncanceled(self._function.name):  # of what a thread raised, nobody knew there whether it was cancelled
             await deliver(self._runner, self._function, delivery, self._limit, seal)
 

@@ -27,7 +27,7 @@ from penstock.jobs.progress import Progress
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
-from penstock.services.worker.progress import ProgressBuffer
+from penstock.services.worker.reports import ProgressBuffer
 from penstock.store.contract.jobs import Room
 
 _LEAST_PIECE = 50
@@ -73,7 +73,6 @@ class Executor:
 
     @property
     def free(self) -> int:
-        """How many more jobs may run."""
         return self._places - len(self.running) - len(self._overtaken) - len(self._lingering)
 
     @property
@@ -124,7 +123,6 @@ class Executor:
             asyncio.get_running_loop().call_soon(self.start_now)
 
     def start_now(self) -> None:
-        """Start the added jobs."""
         added, self._added = self._added, []
         sharing: list[Running] = []
         for running in added:
@@ -154,18 +152,16 @@ class Executor:
         return len(ours)
 
     async def wait_for_one(self, seconds: float) -> None:
-        """Wait until a job has ended, for this time at most."""
         await asyncio.wait(self._tasks(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def wait(self) -> None:
-        """Wait until all present jobs have ended."""
         if self.running:
             await asyncio.wait(self._tasks())
 
     async def stop(self, seconds: float) -> list[Running]:
         """Stop all jobs and return them; those that do not stop within this time are left alone."""
         ours, self.running = list(self.running.values()), {}
-        stopped, self._overtaken = ours + self._overtaken, []
+        stopped, self._overtaken, self._single = ours + self._overtaken, [], None
         unstarted = {*self._added, *self._waiting}
         self._added = []
         self._waiting.clear()

@@ -1,19 +1,21 @@
 """Housekeeping that any worker does for all: takes over expired leases, ends overdue jobs, carries out cancels.
 
-The worker that comes first does it; the others find nothing left.
+The worker that comes first does it; the others find nothing left. Jobs that an external system will complete run on no
+worker, so any worker ends those that are overdue or canceled.
 """
 
 from __future__ import annotations
 
+from penstock.calls.enqueue.tokens import settle_canceled, settle_expired
 from penstock.calls.journal import tell_of_broken
 from penstock.calls.run.runner import Runner
 from penstock.jobs.job import Job, Settlement
 from penstock.jobs.settle import cancel_anyhow
 from penstock.services.rescue import Rescue
-from penstock.services.worker import external
 from penstock.services.worker.executor import Executor
 
 _CANCELS_AT_ONCE = 1000
+_EXTERNAL_AT_ONCE = 100
 
 
 class Housekeeping:
@@ -21,27 +23,34 @@ class Housekeeping:
 
     def __init__(self, runner: Runner, executor: Executor) -> None:
         self._runner = runner
+        self._store = runner.engine.store
         self._executor = executor
         self._rescue = Rescue(runner)
 
     async def rescue(self, own: int | None) -> None:
-        """Now and then take over the jobs of expired leases, and end the jobs whose completion is overdue."""
         if self._rescue.is_due:
             await self._rescue.look(own)
-            await external.expire(self._runner)
+            now, settle = self._runner.now(), settle_expired(self._runner)
+            self._tell_of_free_slots(await self._store.tokens.expire(now, _EXTERNAL_AT_ONCE, settle))
 
     async def cancel(self) -> bool:
         """Carry out requests to cancel; whether any job has ended by that, so that there may be more."""
-        engine = self._runner.engine
-        now = engine.clock.now()
+        engine, now = self._runner.engine, self._runner.now()
         canceled: list[tuple[Job, Settlement]] = []
 
         def decide(jobs: list[Job]) -> list[Settlement]:
             canceled[:] = [(job, cancel_anyhow(job, now, engine.keep, tell_of_broken)) for job in jobs]
             return [settlement for _, settlement in canceled]
 
-        asked = await engine.store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide)
-        ours = self._executor.cancel(asked)
+        asked = await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide)
+        ours, ended = self._executor.cancel(asked), 0
         engine.journal.settled(canceled)
-        ended = ours < len(asked) and await external.cancel(self._runner)  # others run on other workers, or on none
-        return bool(canceled) or ended
+        if ours < len(asked):  # others run on other workers, or on none
+            settle = settle_canceled(self._runner)
+            ended = await self._store.tokens.cancel(self._runner.now(), _EXTERNAL_AT_ONCE, settle)
+            self._tell_of_free_slots(ended)
+        return bool(canceled) or ended > 0
+
+    def _tell_of_free_slots(self, ended: int) -> None:
+        if ended:
+            self._store.signals.notify()

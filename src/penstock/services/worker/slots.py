@@ -56,7 +56,6 @@ class Slots:
         self._looked_at = _NEVER
 
     def held(self) -> dict[str, float]:
-        """The number of slots by pool."""
         return {pool: held.number for pool, held in self._held.items()}
 
     def recount(self) -> None:
@@ -69,7 +68,6 @@ class Slots:
         return not self._held or (self._calm and self._looked_at > _NEVER)
 
     def rooms(self, places: int, running: Counter[str]) -> list[Room]:
-        """The room of each pool, if the worker may run so many more jobs."""
         return [
             Room(pool, number, held.epoch, running[pool])
             for pool, held in self._held.items()

@@ -26,13 +26,11 @@ from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
-from penstock.services.worker import external
 from penstock.services.worker.executor import Executor
 from penstock.services.worker.housekeeping import Housekeeping
-from penstock.services.worker.progress import ProgressBuffer
-from penstock.services.worker.reports import Reports
+from penstock.services.worker.reports import ProgressBuffer, Reports
 from penstock.services.worker.slots import Slots
-from penstock.store.contract.jobs import Claim, Room
+from penstock.store.contract.jobs import Room
 
 _STOP_PART, _AGAIN_PART = 0.1, 0.1  # of the setting `lease`: to stop jobs; between ticks after one that failed
 _AFTER_TASKS = 0.02
@@ -60,7 +58,6 @@ class Worker(Service):
         super().__init__(runner.engine.clock)
         self.next_run_at: datetime | None = None
         self.prepared = _CONNECTIONS
-        self._runner = runner
         self._engine = engine = runner.engine
         self._store = engine.store
         self._label = name
@@ -80,17 +77,14 @@ class Worker(Service):
 
     @property
     def lease(self) -> int | None:
-        """The number of its lease, while it has one."""
         return self._lease.number
 
     @property
     def unsettled(self) -> int:
-        """How many jobs have ended and are not settled yet."""
         return len(self._executor.outcomes) + len(self._executor.held)
 
     @property
     def running(self) -> Mapping[UUID, Running]:
-        """The jobs it runs, by id."""
         return self._executor.running
 
     async def wait_for_jobs(self) -> None:
@@ -98,7 +92,6 @@ class Worker(Service):
         await self._executor.wait()
 
     async def tick(self) -> float:
-        """Keep the lease, settle ended jobs, claim and start new ones."""
         await self._keep_lease()
         try:
             async with asyncio.timeout(self._bound * TICK_PART):
@@ -140,7 +133,6 @@ class Worker(Service):
         self._slots.forget()
 
     async def kill(self) -> None:
-        """End at once and leave everything as it is, as a crash does."""
         await asyncio.gather(super().kill(), self._stop_jobs())
 
     async def _guarded_tick(self) -> float:
@@ -168,7 +160,6 @@ class Worker(Service):
     # ----- the end of jobs
 
     async def _let_jobs_end(self) -> None:
-        """Wait until no job runs, keep the lease, and settle the jobs that end."""
         while self.running:
             await self._executor.wait_for_one(self._lease.due)
             try:
@@ -179,7 +170,6 @@ class Worker(Service):
                 log_event("worker.not_settled", logging.WARNING, lease=self.lease, error=error)
 
     async def _stop_jobs(self) -> None:
-        """Stop jobs that this worker no longer settles."""
         self._executor.outcomes.clear()
         self._executor.held.clear()
         await self._executor.stop(self._bound * _STOP_PART)
@@ -210,7 +200,10 @@ class Worker(Service):
         if not held or self.lease is None:
             return
         await self._progress.write(self.lease, at_once=True)
-        await external.hold(self._runner, self.lease, held)
+        moved = await self._store.tokens.hold(self.lease, [(job.id, job.attempt) for job in held])
+        for job in held:
+            if job.id in moved:  # and was not ended meanwhile
+                log_event("job.held", job=job_id(job.id), function=job.function, attempt=job.attempt)
         del self._executor.held[: len(held)]
         self._executor.busy.subtract(job.pool for job in held)
         self._slots.recount()
@@ -256,7 +249,6 @@ class Worker(Service):
         return min(pause, _AFTER_TASKS) if of_tasks else pause  # rows that changed meanwhile run again
 
     async def _claim(self) -> float:
-        """Claim jobs that may start; seconds until the next look."""
         lease, free, executor = self.lease, self._executor.free, self._executor
         if lease is None or self._stopping:
             return self._poll
@@ -280,7 +272,6 @@ class Worker(Service):
         return min(pause, again) if self._slots.held() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
-        """Claim jobs for the free places; seconds until the next look."""
         executor = self._executor
         if self._claim_unknown:
             await self._adopt(lease)
@@ -297,7 +288,8 @@ class Worker(Service):
             if room.epoch is not None
         }
         claim = await self._store.jobs.claim(lease, asked, rooms, self.clock.now())
-        self.next_run_at = self._next_of(claim)
+        limited = None if claim.again is None else self.clock.now() + claim.again  # by a rate limit
+        self.next_run_at = min((at for at in (claim.next_run_at, limited) if at is not None), default=None)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         if any(job.options.task is not None for job in claim.jobs):
@@ -314,13 +306,6 @@ class Worker(Service):
         if self.next_run_at is not None:
             again = min(again, max(0.0, (self.next_run_at - self.clock.now()).total_seconds()))
         return min(self._poll, again)
-
-    def _next_of(self, claim: Claim) -> datetime | None:
-        """When more jobs may start: the next scheduled one, or one that a rate limit delays."""
-        if claim.again is None:
-            return claim.next_run_at
-        again = self.clock.now() + claim.again
-        return again if claim.next_run_at is None else min(again, claim.next_run_at)
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs of a claim whose answer was lost."""

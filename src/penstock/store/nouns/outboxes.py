@@ -130,8 +130,9 @@ class Outboxes(Noun):
     async def retry(self, name: str, now: datetime, seqs: Sequence[int] | None = None) -> int:
         """Have what has failed tried again now: the next message and those aside, or some of these; how many."""
         wanted = None if seqs is None else [*seqs]
-        head = await self._run("retry", name=name, said=now.isoformat(), seqs=wanted)
-        return len(head) + len(await self._run("retry_aside", name=name, now=now, seqs=wanted))
+        async with self._writing() as session:
+            head = await self._fetch(session, "retry", name=name, said=now.isoformat(), seqs=wanted)
+            return len(head) + len(await self._fetch(session, "retry_aside", name=name, now=now, seqs=wanted))
 
     async def skip(self, name: str, seq: int) -> bool:
         """Pass a message by that has failed; False if none of this number has."""

@@ -38,9 +38,11 @@ class Pools(Noun):
         for pool in pools:  # who finds all as it is takes no lock, and needs no right to write
             before = known.get(pool.name)
             if before != _declared_of(pool):
-                await self._run("declare", **dict(zip(_DECLARED, _declared_of(pool), strict=True)))
-                for group in {pool.group, before[5] if before else None} - {None}:
-                    await self._run("changed", pool=pool.name, pool_group=group)
+                async with self._writing() as session:  # in the order in which others lock pools: its groups first
+                    for group in sorted({pool.group or "", before[5] or "" if before else ""} - {""}):
+                        await self._fetch(session, "changed", pool=pool.name, pool_group=group)
+                    values = dict(zip(_DECLARED, _declared_of(pool), strict=True))
+                    await self._fetch(session, "declare", **values)
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""

@@ -43,11 +43,8 @@ class Tasks(Noun, ABC):
             if not new:  # who finds all as it is takes no lock, and needs no right to write
                 continue
             values = {"now": now, "reconciling": None if reconciling is None else reconciling.text()}
-            row = known.get(plan.name)
-            if row is None:
-                await self._run("add", **_plan_values(plan, None), **values)
-                row = next(one for one in await self.list() if one.plan.name == plan.name)
-            await self._declare(plan, row, _plan_values(plan, row.id) | values)
+            async with self._writing() as session:  # at once: what is stored as declared is not looked at again
+                await self._declare(session, plan, known.get(plan.name), values)
         names = {plan.name for plan in plans}
         return [row for row in await self.list() if row.plan.name in names] if plans else []
 
@@ -162,13 +159,16 @@ class Tasks(Noun, ABC):
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         """Write what is planned; how many jobs there are more."""
 
-    async def _declare(self, plan: TaskPlan, row: TaskRow, values: dict[str, Any]) -> None:
-        async with self._writing() as session:
-            await self._fetch(session, "declare", **values)
-            if _runs_otherwise(plan, row):
-                await self._fetch(session, "redeclare", task=row.id, unkeyed=_is_unkeyed(plan, row))
-        if _is_unkeyed(plan, row):  # apart, as planners lock records before tasks
-            await self._run("unkey", task=row.id)
+    async def _declare(self, session: Session, plan: TaskPlan, row: TaskRow | None, values: dict[str, Any]) -> None:
+        if row is None:
+            await self._fetch(session, "add", **_plan_values(plan, None), **values)
+            tasks = [self._task(one) for one in await self._fetch(session, "list")]
+            row = next(one for one in tasks if one.plan.name == plan.name)  # another program may have added it just now
+        if _is_unkeyed(plan, row):  # first, as planners lock records before tasks
+            await self._fetch(session, "unkey", task=row.id)
+        await self._fetch(session, "declare", **_plan_values(plan, row.id), **values)
+        if _runs_otherwise(plan, row):
+            await self._fetch(session, "redeclare", task=row.id, unkeyed=_is_unkeyed(plan, row))
 
     def _task(self, row: Row) -> TaskRow:
         number, name, function, kind, pool, priority, options, resets, history, version, signature, spec, *state = row
