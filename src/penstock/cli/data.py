@@ -166,11 +166,11 @@ _PIECE = 1000
 
 
 def find_table(backend: Backend, name: str) -> TableStatements:
-    definitions = backend.app.definitions()
-    for definition in definitions:
+    names = []
+    for definition in backend.app.definitions():
         if name in {definition.name, definition.table.__name__}:
             return statements_of(backend, definition)
-    names = [definition.name for definition in definitions]
+        names.append(definition.name)
     near = difflib.get_close_matches(name.lower(), names, 1)
     fix = f"Did you mean {near[0]}?" if near else f"Its tables are {', '.join(names) or 'none'}."
     raise ConfigError(f"The app has no table {name!r}.", fix=fix)
@@ -282,9 +282,7 @@ class Documents:
         if created is None:
             return row_id, self._clock.now()
         try:
-            milliseconds = Decimal(
-                str(float(created))
-            )  # which keeps the microsecond that a product of floats would lose
+            milliseconds = Decimal(str(float(created)))  # keeps the microsecond that a product of floats would lose
             return row_id, _EPOCH + timedelta(microseconds=round(milliseconds * 1000))
         except (TypeError, ValueError, OverflowError):
             raise ValueInvalid(f"_creationTime: {created!r} is no number of milliseconds since 1970.") from None
@@ -311,17 +309,9 @@ def _described(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'row'}: {detail['msg']}" for detail in details[:5])
 
 
-def _say_integer(value: int) -> Any:
-    return value if -MAX_PLAIN_INTEGER <= value <= MAX_PLAIN_INTEGER else tag_integer(value)
-
-
-def _say_real(value: float) -> Any:
-    return value if is_plain_float(value) else tag_float(value)
-
-
 _SAY: dict[Kind, Callable[[Any], Any]] = {
-    Kind.INTEGER: _say_integer,
-    Kind.REAL: _say_real,
+    Kind.INTEGER: lambda value: value if abs(value) <= MAX_PLAIN_INTEGER else tag_integer(value),
+    Kind.REAL: lambda value: value if is_plain_float(value) else tag_float(value),
     Kind.BYTES: tag_bytes,
     Kind.JSON: decode_json,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import inspect
 import json
@@ -15,7 +16,7 @@ import click
 from pydantic_core import from_json
 
 from penstock.app import App
-from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
+from penstock.cli.opening import UNHURRIED, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, print_table, say
 from penstock.cli.visible import visible_json
@@ -114,7 +115,7 @@ def run_command(options: Options, function: str, arguments: Sequence[str]) -> No
     """  # noqa: D301 - click's mark for lines that it must not wrap
     app = open_app(options)
     found = find_function(app.registry, function)
-    text = complete(_call(app, options, found, check_arguments(found, arguments)))
+    text = asyncio.run(_call(app, options, found, check_arguments(found, arguments)))
     if options.json:
         click.echo(visible_json(text.decode()))
     else:

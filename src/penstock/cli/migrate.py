@@ -5,6 +5,7 @@ Owns how that is told. Leaves what the database learns beside its tables to `dec
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,7 +15,7 @@ import click
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
-from penstock.cli.opening import complete, open_app, shown_url, snapshot
+from penstock.cli.opening import open_app, shown_url, snapshot
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import counted, print_json, say
 from penstock.clock import SystemClock
@@ -47,7 +48,7 @@ def command(options: Options, only_plan: bool) -> None:
     """
     app = open_app(options)
     config = app.config(database=options.database)
-    plan, news = complete(_migrate(app, config, apply=not only_plan))
+    plan, news = asyncio.run(_migrate(app, config, apply=not only_plan))
     if options.json:
         print_json(_as_data(plan, news, applied=not only_plan))
     elif only_plan:

@@ -64,7 +64,7 @@ async def _live(backend: Backend, seen: Look, interval: float) -> None:
     async with _quit_key() as quits:
         with Live(draw(seen), console=make_console(), screen=True, auto_refresh=False) as live:
             pause = interval
-            while not await _told_within(quits, pause):
+            while not await clock.wait(quits, pause):
                 began = clock.monotonic()
                 live.update(draw(await look(backend)), refresh=True)
                 pause = max(interval, (clock.monotonic() - began) * _SHARE)
@@ -80,13 +80,6 @@ async def look(backend: Backend) -> Look:
             await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
             [one for one in await store.leases.list(session) if one.is_worker],
         )
-
-
-async def _told_within(event: asyncio.Event, seconds: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
 
 
 @asynccontextmanager
