@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, print_json, print_rows, print_table, readable_time, say
 from penstock.cli.visible import visible_json
 from penstock.clock import Clock
@@ -49,7 +49,6 @@ _NUMBERS = {Kind.INTEGER, Kind.REAL, Kind.DECIMAL}
 )
 @click.option("--jsonl", is_flag=True, help="Print JSON lines, like penstock export.")
 @json_option()
-@pass_options
 def command(options: Options, table: str | None, limit: int, order: str, where: Sequence[str], jsonl: bool) -> None:
     """Show all tables with their row counts, or rows of one TABLE."""
     options.json |= jsonl

@@ -14,7 +14,7 @@ import click
 from penstock.app import Backend
 from penstock.cli.confirm import confirm, confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, plain, print_field, print_fields, print_json, print_rows, readable_time, say
 from penstock.cli.visible import first_line, visible_line
 from penstock.clock import SystemClock
@@ -134,7 +134,6 @@ _limit = click.option(
 @filter_options(_STATES)
 @_limit
 @json_option()
-@pass_options
 @click.pass_context
 def command(context: click.Context, options: Options, /, limit: int, **given: Any) -> None:
     """Show the number of jobs in each state, and the newest jobs, like penstock jobs list."""
@@ -146,7 +145,6 @@ def command(context: click.Context, options: Options, /, limit: int, **given: An
 @filter_options(_STATES)
 @_limit
 @json_option()
-@pass_options
 def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
     """Show the number of jobs in each state, and the newest jobs that match."""
     _list(options, limit, given)
@@ -155,7 +153,6 @@ def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
 @command.command("show")
 @click.argument("job")
 @json_option()
-@pass_options
 def show(options: Options, job: str) -> None:
     """Show a job: its options, its result, and the traceback of each failed attempt."""
     status = with_backend(options, lambda backend: known_job(backend, job))
@@ -236,7 +233,6 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changin
 @click.option("--on-complete", is_flag=True, help="Only call a permanently failed on_complete again; in any state.")
 @_yes
 @json_option()
-@pass_options
 def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool, **given: Any) -> int:
     """Run failed or canceled JOBs again, or all failed jobs that match.
 
@@ -266,7 +262,6 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool
 @filter_options(_CANCELABLE, ended=False)
 @_yes
 @json_option()
-@pass_options
 def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> None:
     """Cancel JOBs, or all unfinished jobs that match.
 
@@ -298,7 +293,6 @@ def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) ->
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="The longest wait, such as 90s or 5m.")
 @json_option()
-@pass_options
 def wait(options: Options, jobs: Sequence[str], timeout: float | None) -> int:
     """Wait until JOBs have ended, and print how.
 

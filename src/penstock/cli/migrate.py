@@ -16,7 +16,7 @@ from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
 from penstock.cli.opening import open_app, shown_url, snapshot
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, print_json, say
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -36,7 +36,6 @@ from penstock.store.rows.tasks import newly
 @click.command("migrate")
 @click.option("--plan", "only_plan", is_flag=True, help="Print the changes, and make none.")
 @json_option()
-@pass_options
 def command(options: Options, only_plan: bool) -> None:
     """Make the database fit the app.
 

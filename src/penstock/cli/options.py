@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+Command = Callable[..., Any]
 
 
 @dataclass
@@ -57,9 +57,10 @@ def shared_options(*, hidden: bool) -> list[click.Parameter]:
     ]
 
 
-def json_option(help_text: str = "Print JSON.") -> Callable[[F], F]:
-    """``--json``, for commands whose output programs read; errors are then JSON too."""
-    return click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
+def json_option(help_text: str = "Print JSON.") -> Callable[[Command], Command]:
+    """``--json``, for commands whose output programs read; errors are then JSON too. Passes the shared options."""
+    option = click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
+    return lambda command: option(pass_options(command))
 
 
 def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
@@ -67,12 +68,11 @@ def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
 
     def make(show: Callable[..., None]) -> click.Group:
         @functools.wraps(show)
-        def unless_named(options: Options, context: click.Context, /, **given: Any) -> None:
+        def unless_named(context: click.Context, options: Options, /, **given: Any) -> None:
             if context.invoked_subcommand is None:
                 show(options, **given)
 
-        passed = click.pass_context(pass_options(unless_named))
-        return click.group(name, invoke_without_command=True)(json_option()(passed))
+        return click.group(name, invoke_without_command=True)(json_option()(click.pass_context(unless_named)))
 
     return make
 

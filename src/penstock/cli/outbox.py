@@ -37,7 +37,6 @@ def command(options: Options) -> None:
 @command.command("show")
 @click.argument("outbox")
 @json_option()
-@pass_options
 def show(options: Options, outbox: str) -> None:
     """Show the state of OUTBOX, and the message that blocks it, with its traceback."""
 
@@ -70,7 +69,6 @@ def show(options: Options, outbox: str) -> None:
 )
 @click.option("--after", type=int, metavar="NUMBER", help="Continue after this number, from the last list.")
 @json_option()
-@pass_options
 def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int, after: int | None) -> None:
     """Show messages of OUTBOX that failed, are parked, or wait for a failed one.
 

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json
 from penstock.clock import SystemClock
 from penstock.jobs.job import DEFAULT_POOL
@@ -41,7 +41,6 @@ _SHARE = 4  # looking takes at most one part in so many of the time, however muc
     "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between updates."
 )
 @json_option("Print once, as JSON.")
-@pass_options
 def command(options: Options, once: bool, interval: float) -> None:
     """Watch pools and workers: running, waiting and failing jobs, and rates over ten seconds. q ends it."""
     every = None if once or options.json or not sys.stdout.isatty() else interval

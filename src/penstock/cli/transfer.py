@@ -23,7 +23,7 @@ from penstock.app import Backend
 from penstock.cli.confirm import confirm
 from penstock.cli.data import Documents, count_rows, find_table, read_rows, statements_of
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, make_console, print_json, say
 from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
 from penstock.store.contract.session import Session
@@ -42,7 +42,6 @@ from penstock.transaction.transaction import Transaction
     help="A file for one table, a folder for several, - for stdout.",
 )
 @json_option("Report as JSON.")
-@pass_options
 def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
     """Write TABLEs to files as JSON lines, by default all tables.
 
@@ -122,7 +121,6 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
 @click.option("--replace", is_flag=True, help="Delete the existing rows first, in the same transaction.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before deleting rows.")
 @json_option("Report as JSON.")
-@pass_options
 def import_rows(options: Options, table: str, file: str, append: bool, replace: bool, yes: bool) -> None:
     """Read rows into TABLE from a FILE of JSON lines, or from stdin.
 

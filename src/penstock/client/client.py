@@ -16,7 +16,7 @@ from penstock.client.encoding import encode
 from penstock.errors import ConfigError, TryAgain
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx  # noqa: F401 - the quoted types below
 
 _Kind = Literal["query", "mutation", "action"]
 _HEADERS = {"content-type": "application/json"}

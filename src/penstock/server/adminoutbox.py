@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from penstock.api.outbox.admin import STATES
@@ -57,16 +58,10 @@ async def _skip(backend: Backend, words: Words) -> Any:
     return {"outbox": name, "number": number, "skipped": True}
 
 
-async def _pause(backend: Backend, words: Words) -> Any:
+async def _set(verb: str, told: dict[str, bool], backend: Backend, words: Words) -> Any:
     name = await _name(backend, words)
-    await backend.app.outboxes.pause(backend, name)
-    return {"outbox": name, "paused": True}
-
-
-async def _resume(backend: Backend, words: Words) -> Any:
-    name = await _name(backend, words)
-    await backend.app.outboxes.resume(backend, name)
-    return {"outbox": name, "paused": False}
+    await getattr(backend.app.outboxes, verb)(backend, name)
+    return {"outbox": name, **told}
 
 
 async def _move(backend: Backend, words: Words) -> Any:
@@ -94,24 +89,18 @@ async def _resend(backend: Backend, words: Words) -> Any:
     return {"outbox": name, "resent": count}
 
 
-async def _drop(backend: Backend, words: Words) -> Any:
-    name = await _name(backend, words)
-    await backend.app.outboxes.drop(backend, name)
-    return {"outbox": name, "dropped": True}
-
-
 OUTBOX_ROUTES = (
     AdminRoute("/outbox", (), _list),
     AdminRoute("/outbox/show", ("outbox",), _show),
     AdminRoute("/outbox/messages", ("outbox", "state", "limit", "after"), _messages),
     AdminRoute("/outbox/retry", ("outbox", "number"), _retry, changes=True),
     AdminRoute("/outbox/skip", ("outbox", "number", "reason"), _skip, changes=True),
-    AdminRoute("/outbox/pause", ("outbox",), _pause, changes=True),
-    AdminRoute("/outbox/resume", ("outbox",), _resume, changes=True),
+    AdminRoute("/outbox/pause", ("outbox",), partial(_set, "pause", {"paused": True}), changes=True),
+    AdminRoute("/outbox/resume", ("outbox",), partial(_set, "resume", {"paused": False}), changes=True),
     AdminRoute("/outbox/move", ("outbox", "to"), _move, changes=True),
     AdminRoute("/outbox/rebuild", ("outbox",), _rebuild, changes=True),
     AdminRoute("/outbox/resend", ("outbox", "where"), _resend, changes=True),
-    AdminRoute("/outbox/drop", ("outbox",), _drop, changes=True),
+    AdminRoute("/outbox/drop", ("outbox",), partial(_set, "drop", {"dropped": True}), changes=True),
 )
 
 
