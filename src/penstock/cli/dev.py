@@ -273,13 +273,9 @@ class Watch:
 
 def _sources(folder: Path) -> Iterator[Path]:
     for place, inner, files in islice(os.walk(folder), _MOST_FOLDERS):
-        inner[:] = [name for name in inner if _may_hold_source(Path(place, name))]
-        yield from (Path(place, name) for name in files if _is_source(name))
-
-
-def _is_source(name: str) -> bool:
-    return name.endswith(".py") or name in _PROJECT_FILES
-
-
-def _may_hold_source(folder: Path) -> bool:
-    return not folder.name.startswith(".") and folder.name not in _NO_SOURCE and not (folder / "pyvenv.cfg").exists()
+        inner[:] = [
+            name
+            for name in inner
+            if not name.startswith(".") and name not in _NO_SOURCE and not Path(place, name, "pyvenv.cfg").exists()
+        ]
+        yield from (Path(place, name) for name in files if name.endswith(".py") or name in _PROJECT_FILES)

@@ -246,14 +246,17 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool
         if options.json:
             print_json({"found": count, "retried": ids})
         else:
-            say(_retried_of(len(ids), count, on_complete=on_complete) if count else _NONE)
+            retried = counted(len(ids), "job")
+            done = f"The on_complete of {retried} is called again" if on_complete else f"{retried} retried"
+            say(f"{done}, of {count:,}." if count else _NONE)
         return 0
     found = with_backend(options, lambda backend: _retry_named(backend, jobs, on_complete=on_complete))
     if options.json:
         print_json({"jobs": [{"id": status.id, "state": status.state.value, "retried": won} for status, won in found]})
     else:
         for status, won in found:
-            say(_retried(status.id, on_complete=on_complete) if won else _why_not(status, on_complete=on_complete))
+            done = f"The on_complete of {status.id} is called again." if on_complete else f"{status.id} is retried."
+            say(done if won else _why_not(status, on_complete=on_complete))
     return 0 if all(won for _, won in found) else NOT_RETRIED
 
 
@@ -318,17 +321,6 @@ async def known_job(backend: Backend, job: str) -> JobStatus:
 # ----- steps
 
 _NONE = "There are no such jobs."
-
-
-def _retried(job: str, *, on_complete: bool) -> str:
-    return f"The on_complete of {job} is called again." if on_complete else f"{job} is retried."
-
-
-def _retried_of(retried: int, found: int, *, on_complete: bool) -> str:
-    jobs = counted(retried, "job")
-    return (
-        f"The on_complete of {jobs} is called again, of {found:,}." if on_complete else f"{jobs} retried, of {found:,}."
-    )
 
 
 def _may_stop(status: JobStatus) -> bool:

@@ -123,7 +123,7 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
         "outbox": one.name,
         "state": _state(one) or "well",
         "source": one.source,
-        "handler": f"{one.handler}, {_article(one.kind)}, version {one.version}",
+        "handler": f"{one.handler}, {'an' if one.kind == 'action' else 'a'} {one.kind}, version {one.version}",
         "declared": ", ".join(f"{name}={_word(value)}" for name, value in one.spec.items() if value not in (None, [])),
         "kept for": str(one.keep_for) if one.keep_for else None,
         "read by": one.read_by or "nobody",
@@ -189,10 +189,6 @@ def _counted(number: int) -> str:
 
 def _length(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind == "action" else f"a {kind}"
 
 
 def _word(value: Any) -> str:

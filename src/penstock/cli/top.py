@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import importlib
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -83,7 +83,7 @@ async def look(backend: Backend) -> Look:
 
 @asynccontextmanager
 async def _quit_key() -> AsyncIterator[asyncio.Event]:
-    """An event that is set when q is typed, if there is a keyboard."""
+    """An event that is set when q is typed, if there is a keyboard. Keys come at once, and the terminal hides them."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def read() -> None:
@@ -91,29 +91,18 @@ async def _quit_key() -> AsyncIterator[asyncio.Event]:
             loop.remove_reader(sys.stdin)
             event.set()
 
-    with _keys_at_once() as possible:
-        if possible:
-            loop.add_reader(sys.stdin, read)
-        try:
-            yield event
-        finally:
-            if possible:
-                loop.remove_reader(sys.stdin)
-
-
-@contextlib.contextmanager
-def _keys_at_once() -> Iterator[bool]:
-    """Have the terminal give each key when it is typed, and not show it; False if there is none that can."""
     try:
         termios, tty = importlib.import_module("termios"), importlib.import_module("tty")
         before = termios.tcgetattr(sys.stdin)
     except Exception:  # noqa: BLE001 - the system has no such terminals, or stdin is none: Ctrl-C is left
-        yield False
+        yield event
         return
     try:
         tty.setcbreak(sys.stdin)
-        yield True
+        loop.add_reader(sys.stdin, read)
+        yield event
     finally:
+        loop.remove_reader(sys.stdin)
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 

@@ -70,15 +70,9 @@ def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable
         comparison.steps.append(CreateTable())
     elif comparison.check_form(stored):
         comparison.compare(stored)
-    return Difference(
-        definition,
-        declared,
-        stored,
-        tuple(comparison.steps),
-        tuple(comparison.guards),
-        tuple(comparison.problems),
-        tuple(comparison.notes),
-    )
+    steps, guards = tuple(comparison.steps), tuple(comparison.guards)
+    problems, notes = tuple(comparison.problems), tuple(comparison.notes)
+    return Difference(definition, declared, stored, steps, guards, problems, notes)
 
 
 @dataclass
