@@ -53,29 +53,20 @@ def command(options: Options, table: str | None, limit: int, order: str, where: 
     """Show all tables with their row counts, or rows of one TABLE."""
     options.json |= jsonl
     if table is None:
-        _show_tables(options, with_backend(options, _count))
+        with_backend(options, lambda backend: _show_tables(backend, options))
     else:
         with_backend(options, lambda backend: _show(backend, options, table, limit, order, where, lines=jsonl))
 
 
-async def _count(backend: Backend) -> list[tuple[TableDefinition, int]]:
+async def _show_tables(backend: Backend, options: Options) -> None:
+    definitions = sorted(backend.app.definitions(), key=lambda definition: definition.name)
     async with snapshot(backend) as session:
-        return [
-            (definition, await count_rows(session, statements_of(backend, definition)))
-            for definition in sorted(backend.app.definitions(), key=lambda definition: definition.name)
-        ]
-
-
-def _show_tables(options: Options, counts: list[tuple[TableDefinition, int]]) -> None:
+        counts = [await count_rows(session, statements_of(backend, definition)) for definition in definitions]
+    found = list(zip(definitions, counts, strict=True))
     if options.json:
-        print_json(
-            [{"table": definition.name, "rows": count, "managed": definition.managed} for definition, count in counts]
-        )
-    elif counts:
-        rows = [
-            (definition.name, f"{count:,}", "penstock" if definition.managed else "another program")
-            for definition, count in counts
-        ]
+        print_json([{"table": one.name, "rows": count, "managed": one.managed} for one, count in found])
+    elif found:
+        rows = [(one.name, f"{count:,}", "penstock" if one.managed else "another program") for one, count in found]
         print_table(("table", "rows", "owned by"), rows, right=("rows",))
     else:
         say("The app has no tables yet.")

@@ -58,7 +58,9 @@ def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
 
 
 async def _export(backend: Backend, names: Sequence[str], output: str) -> list[tuple[str, int, str]]:
-    tables = _chosen(backend, names)
+    tables = {name: find_table(backend, name) for name in names}.values() or [
+        statements_of(backend, definition) for definition in backend.app.definitions()
+    ]
     async with snapshot(backend) as session:
         done = []
         for statements in tables:
@@ -66,12 +68,6 @@ async def _export(backend: Backend, names: Sequence[str], output: str) -> list[t
             file = _file_of(table, output, alone=len(names) == 1)
             done.append((table, await _write(backend, session, statements, file), str(file or "stdout")))
         return done
-
-
-def _chosen(backend: Backend, names: Sequence[str]) -> list[TableStatements]:
-    if names:
-        return list({name: find_table(backend, name) for name in names}.values())
-    return [statements_of(backend, definition) for definition in backend.app.definitions()]
 
 
 def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
