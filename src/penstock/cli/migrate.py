@@ -6,7 +6,7 @@ Owns how that is told. Leaves what the database learns beside its tables to `dec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -243,29 +243,27 @@ def _of_pool(pool: PoolDefinition, known: PoolRow | None) -> News | None:
     return _news("pool", pool.name, known, same=same)
 
 
-def _of_tasks(backend: Backend, seen: _Known) -> list[News | None]:
-    dialect, found = backend.engine.store.dialect, list[News | None]()
+def _of_tasks(backend: Backend, seen: _Known) -> Iterator[News | None]:
+    dialect = backend.engine.store.dialect
     for one in backend.app.tasks:
         plan, known = one.plan(dialect), seen.tasks.get(one.task.name)
-        found.append(_news("task", plan.name, known, same=not newly(plan, known)[0]))
+        yield _news("task", plan.name, known, same=not newly(plan, known)[0])
         if known is None or known.plan.version <= plan.version:
-            found.append(_captured(one.interest(dialect), seen))
-    return found
+            yield _captured(one.interest(dialect), seen)
 
 
-def _of_outboxes(backend: Backend, seen: _Known) -> list[News | None]:
-    dialect, found = backend.engine.store.dialect, list[News | None]()
+def _of_outboxes(backend: Backend, seen: _Known) -> Iterator[News | None]:
+    dialect = backend.engine.store.dialect
     declared: list[DeclaredOutbox] = list(backend.app.outboxes)
     for one in declared:
         plan, known = one.plan(), seen.outboxes.get(one.outbox.name)
         if known is not None and known.plan.version > plan.version:
             continue  # it stays as another release has declared it
-        found.append(_news("outbox", plan.name, known, same=known is not None and known.plan == plan))
+        yield _news("outbox", plan.name, known, same=known is not None and known.plan == plan)
         if one.outbox.definition is not None:
             backfill = None if known is None else known.backfill
             order = one.outbox.order_by if backfill is None else BackfillProgress.parse(backfill).order
-            found.append(_captured(one.interest(dialect, order), seen))
-    return found
+            yield _captured(one.interest(dialect, order), seen)
 
 
 def _captured(interest: Interest, seen: _Known) -> News | None:

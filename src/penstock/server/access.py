@@ -45,7 +45,8 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = scope[_KEY] = Exchange(self._request_id(scope))
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        exchange = scope[_KEY] = Exchange(given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}")
         began, answered = profile_timer(), _Answered(send, exchange.request_id)
         self._opening.begin_request()
         try:
@@ -64,10 +65,6 @@ class Access:
         finally:
             self._opening.end_request()
             _tell(scope, exchange, answered.status, profile_timer() - began)
-
-    def _request_id(self, scope: Scope) -> str:
-        given = Headers(scope=scope).get(REQUEST_ID, "")
-        return given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}"
 
 
 class _Answered:

@@ -19,14 +19,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
-from penstock.calls.run.dispatch import Dispatch
 from penstock.errors import LimitExceeded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe.logs import event
 from penstock.server.access import exchange_of
-from penstock.server.answers import Answer, Exchange, answer_error, function_error, refusal, success
+from penstock.server.answers import Answer, answer_error, function_error, refusal, success
 from penstock.server.opening import Opening
-from penstock.server.requests import Call, Refused, ending_in, queries_in, read_body, read_call
+from penstock.server.requests import Refused, ending_in, queries_in, read_body, read_call
 from penstock.wire.outgoing import Format, encode_result
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -55,7 +54,7 @@ class Api:
     async def _call(self, kind: FunctionKind | None, request: Request) -> Response:
         call, exchange = await read_call(request, self._config), exchange_of(request)
         exchange.function = call.path
-        dispatch = await self._dispatch()
+        dispatch = (await opened(self._opening)).dispatch
         encode = partial(encode_result, form=call.form)
         try:
             return send_json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
@@ -64,14 +63,20 @@ class Api:
 
     async def _call_batch(self, request: Request) -> Response:
         calls, exchange = await read_body(request, self._config, queries_in), exchange_of(request)
-        dispatch = await self._dispatch()
+        dispatch = (await opened(self._opening)).dispatch
         try:
             found = await dispatch.call_queries(
                 [(call.path, call.args, partial(encode_result, form=call.form)) for call in calls]
             )
         except TryAgain as error:
             return send_answer(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
-        results = [self._answer_query(call, result, exchange) for call, result in zip(calls, found, strict=True)]
+        results = []
+        for call, result in zip(calls, found, strict=True):
+            if isinstance(result, Exception):
+                exchange.function = call.path
+                results.append(function_error(result, exchange, call.form, dev=self._config.dev))
+            else:
+                results.append(success(result))
         return send_json(b'{"results":[' + b",".join(results) + b"]}")
 
     async def _end_work(self, request: Request) -> Response:
@@ -94,15 +99,6 @@ class Api:
         return send_json(to_json({"accepted": told.accepted, "kind": told.kind}))
 
     # ----- steps
-
-    def _answer_query(self, call: Call, result: bytes | Exception, exchange: Exchange) -> bytes:
-        if not isinstance(result, Exception):
-            return success(result)
-        exchange.function = call.path
-        return function_error(result, exchange, call.form, dev=self._config.dev)
-
-    async def _dispatch(self) -> Dispatch:
-        return (await opened(self._opening)).dispatch
 
     def _route(self, path: str, endpoint: _Endpoint, *methods: str) -> Route:
         """A route that also answers requests which cannot be read, or cannot be served now."""
