@@ -40,9 +40,6 @@ class Words:
             return value
         raise _refused(f"{name} must be a text that is not empty.")
 
-    def needed(self, name: str) -> str:
-        return self._needed(name, self.text(name))
-
     def texts(self, name: str, *, commas: bool = False) -> tuple[str, ...] | None:
         """One or several texts. In a URL the word is repeated, or they stand between commas."""
         given = self._given.get(name)
@@ -87,9 +84,6 @@ class Words:
             return value
         raise _refused(f"{name} must be a whole number of at most 64 bits.")
 
-    def needed_integer(self, name: str) -> int:
-        return self._needed(name, self.integer(name))
-
     def one_of(self, name: str, choices: Sequence[str]) -> str:
         """One of several texts; the first is the default."""
         value = self.text(name)
@@ -104,14 +98,6 @@ class Words:
             return value
         raise _refused(f"{name} must be a text or a number, or an array of these.")
 
-    def needed_key(self, name: str) -> Any:
-        return self._needed(name, self.key(name))
-
-    def _needed(self, name: str, value: T | None) -> T:
-        if value is None:
-            raise _refused(f"{name} is missing.")
-        return value
-
     def _one(self, name: str, read: Callable[[str], Any] = str) -> Any:
         value = self._given.get(name)
         if not self._in_url or value is None:
@@ -119,6 +105,14 @@ class Words:
         if len(value) != 1:
             raise _refused(f"{name} is said twice.")
         return read(value[0])
+
+
+def needed(read: Callable[[str], T | None], name: str) -> T:
+    """A word that must be there, as one of the methods of `Words` reads it."""
+    value = read(name)
+    if value is None:
+        raise _refused(f"{name} is missing.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
