@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -70,9 +70,9 @@ def say_error(what: str, fix: str = "", where: str = "") -> None:
         click.echo(f"  {style('fix:', bold=True)} {visible(fix)}", err=True)
 
 
-def style(text: str, to: TextIO | None = None, **how: Any) -> str:
+def style(text: str, **how: Any) -> str:
     """Text in colour, on a terminal that wants it."""
-    plain = not (to or sys.stderr).isatty() or "NO_COLOR" in os.environ
+    plain = not sys.stderr.isatty() or "NO_COLOR" in os.environ
     return text if plain else click.style(text, **how)
 
 

@@ -193,7 +193,7 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changin
 
 
 def _changing(verb: str) -> Callable[[F], click.Command]:
-    options = (click.argument("task", required=False), task_filter_options, _all, _yes, json_option(), pass_options)
+    options = (click.argument("task", required=False), task_filter_options, _all, _yes, json_option())
 
     def make(change: F) -> click.Command:
         return command.command(verb)(functools.reduce(lambda made, option: option(made), reversed(options), change))
