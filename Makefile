@@ -43,7 +43,7 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet pip-tools
 	.venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --no-emit-index-url --no-emit-find-links \
-		--allow-unsafe --no-header --extra test --extra check --extra postgres --extra client --extra uvloop --extra dev \
+		--allow-unsafe --no-header --extra test --extra check --extra postgres --extra client --extra uvloop \
 		--extra tracing \
 		--all-build-deps --output-file requirements-dev.txt pyproject.toml
 	rm -rf .venv-lock

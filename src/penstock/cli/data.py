@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, print_json, print_rows, print_table, readable_time, say
 from penstock.cli.visible import visible_json
 from penstock.clock import Clock
@@ -49,34 +49,24 @@ _NUMBERS = {Kind.INTEGER, Kind.REAL, Kind.DECIMAL}
 )
 @click.option("--jsonl", is_flag=True, help="Print JSON lines, like penstock export.")
 @json_option()
-@pass_options
 def command(options: Options, table: str | None, limit: int, order: str, where: Sequence[str], jsonl: bool) -> None:
     """Show all tables with their row counts, or rows of one TABLE."""
     options.json |= jsonl
     if table is None:
-        _show_tables(options, with_backend(options, _count))
+        with_backend(options, lambda backend: _show_tables(backend, options))
     else:
         with_backend(options, lambda backend: _show(backend, options, table, limit, order, where, lines=jsonl))
 
 
-async def _count(backend: Backend) -> list[tuple[TableDefinition, int]]:
+async def _show_tables(backend: Backend, options: Options) -> None:
+    definitions = sorted(backend.app.definitions(), key=lambda definition: definition.name)
     async with snapshot(backend) as session:
-        return [
-            (definition, await count_rows(session, statements_of(backend, definition)))
-            for definition in sorted(backend.app.definitions(), key=lambda definition: definition.name)
-        ]
-
-
-def _show_tables(options: Options, counts: list[tuple[TableDefinition, int]]) -> None:
+        counts = [await count_rows(session, statements_of(backend, definition)) for definition in definitions]
+    found = list(zip(definitions, counts, strict=True))
     if options.json:
-        print_json(
-            [{"table": definition.name, "rows": count, "managed": definition.managed} for definition, count in counts]
-        )
-    elif counts:
-        rows = [
-            (definition.name, f"{count:,}", "penstock" if definition.managed else "another program")
-            for definition, count in counts
-        ]
+        print_json([{"table": one.name, "rows": count, "managed": one.managed} for one, count in found])
+    elif found:
+        rows = [(one.name, f"{count:,}", "penstock" if one.managed else "another program") for one, count in found]
         print_table(("table", "rows", "owned by"), rows, right=("rows",))
     else:
         say("The app has no tables yet.")
@@ -166,11 +156,11 @@ _PIECE = 1000
 
 
 def find_table(backend: Backend, name: str) -> TableStatements:
-    definitions = backend.app.definitions()
-    for definition in definitions:
+    names = []
+    for definition in backend.app.definitions():
         if name in {definition.name, definition.table.__name__}:
             return statements_of(backend, definition)
-    names = [definition.name for definition in definitions]
+        names.append(definition.name)
     near = difflib.get_close_matches(name.lower(), names, 1)
     fix = f"Did you mean {near[0]}?" if near else f"Its tables are {', '.join(names) or 'none'}."
     raise ConfigError(f"The app has no table {name!r}.", fix=fix)
@@ -282,9 +272,7 @@ class Documents:
         if created is None:
             return row_id, self._clock.now()
         try:
-            milliseconds = Decimal(
-                str(float(created))
-            )  # which keeps the microsecond that a product of floats would lose
+            milliseconds = Decimal(str(float(created)))  # keeps the microsecond that a product of floats would lose
             return row_id, _EPOCH + timedelta(microseconds=round(milliseconds * 1000))
         except (TypeError, ValueError, OverflowError):
             raise ValueInvalid(f"_creationTime: {created!r} is no number of milliseconds since 1970.") from None
@@ -311,17 +299,9 @@ def _described(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'row'}: {detail['msg']}" for detail in details[:5])
 
 
-def _say_integer(value: int) -> Any:
-    return value if -MAX_PLAIN_INTEGER <= value <= MAX_PLAIN_INTEGER else tag_integer(value)
-
-
-def _say_real(value: float) -> Any:
-    return value if is_plain_float(value) else tag_float(value)
-
-
 _SAY: dict[Kind, Callable[[Any], Any]] = {
-    Kind.INTEGER: _say_integer,
-    Kind.REAL: _say_real,
+    Kind.INTEGER: lambda value: value if abs(value) <= MAX_PLAIN_INTEGER else tag_integer(value),
+    Kind.REAL: lambda value: value if is_plain_float(value) else tag_float(value),
     Kind.BYTES: tag_bytes,
     Kind.JSON: decode_json,
 }

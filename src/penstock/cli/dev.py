@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import importlib
 import inspect
 import json
 import os
@@ -16,7 +15,7 @@ import signal
 import sys
 import typing
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, timedelta
@@ -246,7 +245,6 @@ def _plausible(annotation: Any) -> Any:
 
 
 _PAUSE = 0.4
-_LONGEST_PAUSE_MS = 1000
 _MOST_FOLDERS = 2000  # whoever starts in a folder that holds everything is not kept waiting
 _PROJECT_FILES = {"penstock.toml", "pyproject.toml"}
 _NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
@@ -259,60 +257,25 @@ class Watch:
 
     async def changed(self) -> Path:
         """Wait until a file has been written, added or removed; which."""
-        async for _moment in self._moments():
-            different = dict(set(self._look().items()) ^ set(self._known.items()))
-            if different:
-                return min(different)
-        raise AssertionError("moments end only with their task")
-
-    async def _moments(self) -> AsyncIterator[None]:
-        """Moments at which to look: now, and whenever something may have changed."""
-        yield
-        watchfiles = _watchfiles()
-        if watchfiles is not None:
-            folders = sorted({path.parent for path in self._known} | set(self._folders))
-            with suppress(OSError, RuntimeError):  # the system has no watches left, or knows none
-                async for _changes in watchfiles.awatch(
-                    *folders,
-                    recursive=False,
-                    watch_filter=lambda _change, path: _is_source(Path(path).name),
-                    debounce=200,
-                    rust_timeout=_LONGEST_PAUSE_MS,
-                    yield_on_timeout=True,
-                ):
-                    yield
-        while True:
+        while not (different := dict(set(self._look().items()) ^ set(self._known.items()))):
             await SystemClock().sleep(_PAUSE)
-            yield
+        return min(different)
 
     def _look(self) -> dict[Path, tuple[int, int]]:
         found = {}
         for folder in self._folders:
             for path in _sources(folder):
-                try:
+                with suppress(OSError):  # it went away meanwhile
                     stat = path.stat()
-                except OSError:
-                    continue  # it went away meanwhile
-                found[path] = (stat.st_mtime_ns, stat.st_size)
+                    found[path] = (stat.st_mtime_ns, stat.st_size)
         return found
 
 
 def _sources(folder: Path) -> Iterator[Path]:
     for place, inner, files in islice(os.walk(folder), _MOST_FOLDERS):
-        inner[:] = [name for name in inner if _may_hold_source(Path(place, name))]
-        yield from (Path(place, name) for name in files if _is_source(name))
-
-
-def _is_source(name: str) -> bool:
-    return name.endswith(".py") or name in _PROJECT_FILES
-
-
-def _may_hold_source(folder: Path) -> bool:
-    return not folder.name.startswith(".") and folder.name not in _NO_SOURCE and not (folder / "pyvenv.cfg").exists()
-
-
-def _watchfiles() -> Any:
-    try:
-        return importlib.import_module("watchfiles")
-    except ImportError:
-        return None
+        inner[:] = [
+            name
+            for name in inner
+            if not name.startswith(".") and name not in _NO_SOURCE and not Path(place, name, "pyvenv.cfg").exists()
+        ]
+        yield from (Path(place, name) for name in files if name.endswith(".py") or name in _PROJECT_FILES)

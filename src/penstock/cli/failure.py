@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -37,10 +37,13 @@ class ProgramFailed(Exception):
 def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
     """Print an error to stderr; the exit code."""
     if isinstance(error, BrokenPipeError):
-        _close_stdout()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush goes nowhere
         return FAILED
     if isinstance(error, click.Abort):
-        return _show_abort(error)
+        if isinstance(error.__context__, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
+            return INTERRUPTED
+        say_error("Nothing was done.")
+        return FAILED
     code = MISUSED if isinstance(error, click.UsageError) else FAILED
     shown = error.__cause__ if isinstance(error, ProgramFailed) and error.__cause__ else error
     if as_json:
@@ -67,9 +70,9 @@ def say_error(what: str, fix: str = "", where: str = "") -> None:
         click.echo(f"  {style('fix:', bold=True)} {visible(fix)}", err=True)
 
 
-def style(text: str, to: TextIO | None = None, **how: Any) -> str:
+def style(text: str, **how: Any) -> str:
     """Text in colour, on a terminal that wants it."""
-    plain = not (to or sys.stderr).isatty() or "NO_COLOR" in os.environ
+    plain = not sys.stderr.isatty() or "NO_COLOR" in os.environ
     return text if plain else click.style(text, **how)
 
 
@@ -104,15 +107,3 @@ def _facts(error: BaseException) -> dict[str, Any]:
     if isinstance(error, click.ClickException):
         return {"code": "usage", "message": error.format_message(), "fix": ""}
     return {"code": "program", "message": f"{type(error).__name__}: {error}", "traceback": program_traceback(error)}
-
-
-def _show_abort(error: click.Abort) -> int:
-    if isinstance(error.__context__, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
-        return INTERRUPTED
-    say_error("Nothing was done.")
-    return FAILED
-
-
-def _close_stdout() -> None:
-    """Nobody reads any more: let the interpreter's last flush go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

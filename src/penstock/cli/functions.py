@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import inspect
 import json
@@ -15,8 +16,8 @@ import click
 from pydantic_core import from_json
 
 from penstock.app import App
-from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.opening import UNHURRIED, open_app, open_backend
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, print_table, say
 from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound
@@ -30,7 +31,6 @@ _MODULES = re.compile(r"""(?<!['"\w.])(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])""")
 
 @click.command("functions")
 @json_option()
-@pass_options
 def command(options: Options) -> None:
     """List the functions of the app."""
     functions = sorted(open_app(options).registry, key=lambda function: function.name)
@@ -99,7 +99,6 @@ def _described(function: AnyFunction) -> dict[str, Any]:
 @click.argument("function")
 @click.argument("arguments", nargs=-1, metavar="[ARGS]")
 @json_option("Print the result on one line.")
-@pass_options
 def run_command(options: Options, function: str, arguments: Sequence[str]) -> None:
     """Run a FUNCTION of the app, public or internal, and print its result as JSON.
 
@@ -114,7 +113,7 @@ def run_command(options: Options, function: str, arguments: Sequence[str]) -> No
     """  # noqa: D301 - click's mark for lines that it must not wrap
     app = open_app(options)
     found = find_function(app.registry, function)
-    text = complete(_call(app, options, found, check_arguments(found, arguments)))
+    text = asyncio.run(_call(app, options, found, check_arguments(found, arguments)))
     if options.json:
         click.echo(visible_json(text.decode()))
     else:

@@ -14,7 +14,7 @@ import click
 from penstock.app import Backend
 from penstock.cli.confirm import confirm, confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, plain, print_field, print_fields, print_json, print_rows, readable_time, say
 from penstock.cli.visible import first_line, visible_line
 from penstock.clock import SystemClock
@@ -134,7 +134,6 @@ _limit = click.option(
 @filter_options(_STATES)
 @_limit
 @json_option()
-@pass_options
 @click.pass_context
 def command(context: click.Context, options: Options, /, limit: int, **given: Any) -> None:
     """Show the number of jobs in each state, and the newest jobs, like penstock jobs list."""
@@ -146,7 +145,6 @@ def command(context: click.Context, options: Options, /, limit: int, **given: An
 @filter_options(_STATES)
 @_limit
 @json_option()
-@pass_options
 def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
     """Show the number of jobs in each state, and the newest jobs that match."""
     _list(options, limit, given)
@@ -155,7 +153,6 @@ def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
 @command.command("show")
 @click.argument("job")
 @json_option()
-@pass_options
 def show(options: Options, job: str) -> None:
     """Show a job: its options, its result, and the traceback of each failed attempt."""
     status = with_backend(options, lambda backend: known_job(backend, job))
@@ -236,7 +233,6 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changin
 @click.option("--on-complete", is_flag=True, help="Only call a permanently failed on_complete again; in any state.")
 @_yes
 @json_option()
-@pass_options
 def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool, **given: Any) -> int:
     """Run failed or canceled JOBs again, or all failed jobs that match.
 
@@ -250,14 +246,17 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool
         if options.json:
             print_json({"found": count, "retried": ids})
         else:
-            say(_retried_of(len(ids), count, on_complete=on_complete) if count else _NONE)
+            retried = counted(len(ids), "job")
+            done = f"The on_complete of {retried} is called again" if on_complete else f"{retried} retried"
+            say(f"{done}, of {count:,}." if count else _NONE)
         return 0
     found = with_backend(options, lambda backend: _retry_named(backend, jobs, on_complete=on_complete))
     if options.json:
         print_json({"jobs": [{"id": status.id, "state": status.state.value, "retried": won} for status, won in found]})
     else:
         for status, won in found:
-            say(_retried(status.id, on_complete=on_complete) if won else _why_not(status, on_complete=on_complete))
+            done = f"The on_complete of {status.id} is called again." if on_complete else f"{status.id} is retried."
+            say(done if won else _why_not(status, on_complete=on_complete))
     return 0 if all(won for _, won in found) else NOT_RETRIED
 
 
@@ -266,7 +265,6 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool
 @filter_options(_CANCELABLE, ended=False)
 @_yes
 @json_option()
-@pass_options
 def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) -> None:
     """Cancel JOBs, or all unfinished jobs that match.
 
@@ -298,7 +296,6 @@ def cancel(options: Options, /, jobs: Sequence[str], yes: bool, **given: Any) ->
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="The longest wait, such as 90s or 5m.")
 @json_option()
-@pass_options
 def wait(options: Options, jobs: Sequence[str], timeout: float | None) -> int:
     """Wait until JOBs have ended, and print how.
 
@@ -324,17 +321,6 @@ async def known_job(backend: Backend, job: str) -> JobStatus:
 # ----- steps
 
 _NONE = "There are no such jobs."
-
-
-def _retried(job: str, *, on_complete: bool) -> str:
-    return f"The on_complete of {job} is called again." if on_complete else f"{job} is retried."
-
-
-def _retried_of(retried: int, found: int, *, on_complete: bool) -> str:
-    jobs = counted(retried, "job")
-    return (
-        f"The on_complete of {jobs} is called again, of {found:,}." if on_complete else f"{jobs} retried, of {found:,}."
-    )
 
 
 def _may_stop(status: JobStatus) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import importlib.metadata
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -77,18 +76,10 @@ class Commands(click.Group):
             formatter.write_dl([(name, what) for name, (_module, what) in _COMMANDS.items()])
 
 
-def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        click.echo(f"penstock {importlib.metadata.version('penstock')}")
-        context.exit()
-
-
 @click.command(
     cls=Commands, params=shared_options(hidden=False), context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
-)
+@click.version_option(package_name="penstock", message="%(package)s %(version)s", help="Show the version.")
 def commands() -> None:
     """penstock: a transactional backend in your own database."""
 

@@ -5,7 +5,8 @@ Owns how that is told. Leaves what the database learns beside its tables to `dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,8 +15,8 @@ import click
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
-from penstock.cli.opening import complete, open_app, shown_url, snapshot
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.opening import open_app, shown_url, snapshot
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, print_json, say
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -35,7 +36,6 @@ from penstock.store.push.migrate import Plan, push
 @click.command("migrate")
 @click.option("--plan", "only_plan", is_flag=True, help="Print the changes, and make none.")
 @json_option()
-@pass_options
 def command(options: Options, only_plan: bool) -> None:
     """Make the database fit the app.
 
@@ -47,7 +47,7 @@ def command(options: Options, only_plan: bool) -> None:
     """
     app = open_app(options)
     config = app.config(database=options.database)
-    plan, news = complete(_migrate(app, config, apply=not only_plan))
+    plan, news = asyncio.run(_migrate(app, config, apply=not only_plan))
     if options.json:
         print_json(_as_data(plan, news, applied=not only_plan))
     elif only_plan:
@@ -243,29 +243,27 @@ def _of_pool(pool: PoolDefinition, known: PoolRow | None) -> News | None:
     return _news("pool", pool.name, known, same=same)
 
 
-def _of_tasks(backend: Backend, seen: _Known) -> list[News | None]:
-    dialect, found = backend.engine.store.dialect, list[News | None]()
+def _of_tasks(backend: Backend, seen: _Known) -> Iterator[News | None]:
+    dialect = backend.engine.store.dialect
     for one in backend.app.tasks:
         plan, known = one.plan(dialect), seen.tasks.get(one.task.name)
-        found.append(_news("task", plan.name, known, same=not newly(plan, known)[0]))
+        yield _news("task", plan.name, known, same=not newly(plan, known)[0])
         if known is None or known.plan.version <= plan.version:
-            found.append(_captured(one.interest(dialect), seen))
-    return found
+            yield _captured(one.interest(dialect), seen)
 
 
-def _of_outboxes(backend: Backend, seen: _Known) -> list[News | None]:
-    dialect, found = backend.engine.store.dialect, list[News | None]()
+def _of_outboxes(backend: Backend, seen: _Known) -> Iterator[News | None]:
+    dialect = backend.engine.store.dialect
     declared: list[DeclaredOutbox] = list(backend.app.outboxes)
     for one in declared:
         plan, known = one.plan(), seen.outboxes.get(one.outbox.name)
         if known is not None and known.plan.version > plan.version:
             continue  # it stays as another release has declared it
-        found.append(_news("outbox", plan.name, known, same=known is not None and known.plan == plan))
+        yield _news("outbox", plan.name, known, same=known is not None and known.plan == plan)
         if one.outbox.definition is not None:
             backfill = None if known is None else known.backfill
             order = one.outbox.order_by if backfill is None else BackfillProgress.parse(backfill).order
-            found.append(_captured(one.interest(dialect, order), seen))
-    return found
+            yield _captured(one.interest(dialect, order), seen)
 
 
 def _captured(interest: Interest, seen: _Known) -> News | None:

@@ -73,7 +73,7 @@ def with_backend(
         async with open_backend(app, options, fitting=fitting, **settings) as backend:
             return await use(backend)
 
-    return complete(work())
+    return asyncio.run(work())
 
 
 @asynccontextmanager
@@ -83,16 +83,6 @@ async def snapshot(backend: Backend) -> AsyncIterator[Session]:
         yield session
     finally:
         await session.rollback()
-
-
-def complete(work: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner() as runner:
-        return runner.run(work)
-
-
-def complete_serving(work: Coroutine[Any, Any, T]) -> T:
-    """The same for a server, on uvloop if it is installed. The caller then ends the process."""
-    return run_to_end(asyncio.Runner(loop_factory=_uvloop()), work)
 
 
 def shown_url(url: str) -> str:
@@ -109,13 +99,6 @@ def shown_url(url: str) -> str:
 def _shown_option(option: str) -> str:
     name, equals, _value = option.partition("=")
     return f"{name}{equals}***" if equals and _SECRET.search(unquote(name)) else option
-
-
-def _uvloop() -> Any:
-    try:
-        return importlib.import_module("uvloop").new_event_loop
-    except ImportError:
-        return None
 
 
 def _expect_file(config: Config) -> None:
@@ -145,8 +128,13 @@ _PREFIX = "penstock-"
 _ENDS_WITHIN = 0.5  # seconds, for threads that have nothing to do any more
 
 
-def run_to_end(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine; its result. `end_process` ends the threads that are left."""
+def complete_serving(work: Coroutine[Any, Any, T]) -> T:
+    """Run a server, on uvloop if it is installed; its result. `end_process` ends the threads that are left."""
+    try:
+        loop_factory = importlib.import_module("uvloop").new_event_loop
+    except ImportError:
+        loop_factory = None
+    runner = asyncio.Runner(loop_factory=loop_factory)
     threads = ThreadPoolExecutor(thread_name_prefix=f"{_PREFIX}blocking")
     try:
         runner.get_loop().set_default_executor(threads)
@@ -180,7 +168,7 @@ def _threads_left() -> list[threading.Thread]:
 
 
 _COLOURS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
-_LIBRARIES = ("asyncio", "httpcore", "httpx", "uvicorn", "uvicorn.error", "watchfiles")
+_LIBRARIES = ("asyncio", "httpcore", "httpx", "uvicorn", "uvicorn.error")
 
 
 class TextFormatter(logging.Formatter):

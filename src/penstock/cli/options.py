@@ -8,14 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
+Command = Callable[..., Any]
 
 
 @dataclass
@@ -35,44 +32,35 @@ class Options:
 
 pass_options = click.make_pass_decorator(Options, ensure=True)
 
+_SHARED: dict[str, dict[str, Any]] = {
+    "--app": {"metavar": "MODULE[:NAME]", "help": "The app: a module or a file.", "envvar": "PENSTOCK_APP"},
+    # DATABASE_URL and PENSTOCK_DATABASE are read as settings, so that they rank as such
+    "--database": {"metavar": "URL", "help": "The database: sqlite:///file.db or postgresql://…"},
+    "--log-level": {
+        "type": click.Choice(("debug", "info", "warning", "error")),
+        "help": "The lowest level of logs to show.",
+        "envvar": "PENSTOCK_LOG_LEVEL",
+    },
+    "--log-format": {
+        "type": click.Choice(("text", "json")),
+        "help": "The format of logs.",
+        "envvar": "PENSTOCK_LOG_FORMAT",
+    },
+}
+
 
 def shared_options(*, hidden: bool) -> list[click.Parameter]:
     """The shared options: in full for the group, hidden for each command, where they may stand as well."""
+    told: dict[str, Any] = {"hidden": True, "envvar": None} if hidden else {"show_envvar": True}
     return [
-        _shared(
-            "--app",
-            hidden=hidden,
-            metavar="MODULE[:NAME]",
-            help="The app: a module or a file.",
-            envvar="PENSTOCK_APP",
-        ),
-        _shared(
-            "--database",
-            hidden=hidden,
-            metavar="URL",
-            help="The database: sqlite:///file.db or postgresql://…",
-            # DATABASE_URL and PENSTOCK_DATABASE are read as settings, so that they rank as such
-        ),
-        _shared(
-            "--log-level",
-            hidden=hidden,
-            type=click.Choice(LEVELS),
-            help="The lowest level of logs to show.",
-            envvar="PENSTOCK_LOG_LEVEL",
-        ),
-        _shared(
-            "--log-format",
-            hidden=hidden,
-            type=click.Choice(FORMATS),
-            help="The format of logs.",
-            envvar="PENSTOCK_LOG_FORMAT",
-        ),
+        click.Option([name], expose_value=False, callback=_remember, **{**how, **told}) for name, how in _SHARED.items()
     ]
 
 
-def json_option(help_text: str = "Print JSON.") -> Callable[[F], F]:
-    """``--json``, for commands whose output programs read; errors are then JSON too."""
-    return click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
+def json_option(help_text: str = "Print JSON.") -> Callable[[Command], Command]:
+    """``--json``, for commands whose output programs read; errors are then JSON too. Passes the shared options."""
+    option = click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
+    return lambda command: option(pass_options(command))
 
 
 def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
@@ -80,26 +68,13 @@ def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
 
     def make(show: Callable[..., None]) -> click.Group:
         @functools.wraps(show)
-        def unless_named(options: Options, context: click.Context, /, **given: Any) -> None:
+        def unless_named(context: click.Context, options: Options, /, **given: Any) -> None:
             if context.invoked_subcommand is None:
                 show(options, **given)
 
-        passed = click.pass_context(pass_options(unless_named))
-        return click.group(name, invoke_without_command=True)(json_option()(passed))
+        return click.group(name, invoke_without_command=True)(json_option()(click.pass_context(unless_named)))
 
     return make
-
-
-def _shared(name: str, *, hidden: bool, envvar: str | None = None, **how: Any) -> click.Option:
-    return click.Option(
-        [name],
-        hidden=hidden,
-        expose_value=False,
-        callback=_remember,
-        envvar=None if hidden else envvar,
-        show_envvar=not hidden,
-        **how,
-    )
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -37,7 +37,6 @@ def command(options: Options) -> None:
 @command.command("show")
 @click.argument("outbox")
 @json_option()
-@pass_options
 def show(options: Options, outbox: str) -> None:
     """Show the state of OUTBOX, and the message that blocks it, with its traceback."""
 
@@ -70,7 +69,6 @@ def show(options: Options, outbox: str) -> None:
 )
 @click.option("--after", type=int, metavar="NUMBER", help="Continue after this number, from the last list.")
 @json_option()
-@pass_options
 def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int, after: int | None) -> None:
     """Show messages of OUTBOX that failed, are parked, or wait for a failed one.
 
@@ -125,7 +123,7 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
         "outbox": one.name,
         "state": _state(one) or "well",
         "source": one.source,
-        "handler": f"{one.handler}, {_article(one.kind)}, version {one.version}",
+        "handler": f"{one.handler}, {'an' if one.kind == 'action' else 'a'} {one.kind}, version {one.version}",
         "declared": ", ".join(f"{name}={_word(value)}" for name, value in one.spec.items() if value not in (None, [])),
         "kept for": str(one.keep_for) if one.keep_for else None,
         "read by": one.read_by or "nobody",
@@ -191,10 +189,6 @@ def _counted(number: int) -> str:
 
 def _length(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind == "action" else f"a {kind}"
 
 
 def _word(value: Any) -> str:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta
-from enum import Enum
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
@@ -102,7 +100,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 
 def print_field(name: str, value: Any) -> None:
-    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
     first, *more = visible(text.rstrip()).split("\n")
     click.echo(f"{name.replace('_', ' '):{_LABEL}} {first}".rstrip())
     for line in more:
@@ -110,23 +108,13 @@ def print_field(name: str, value: Any) -> None:
 
 
 def print_json(value: Any, *, pretty: bool = False) -> None:
-    text = json.dumps(plain(value), ensure_ascii=False, indent=2 if pretty else None, default=str)
+    text = json.dumps(plain(value), ensure_ascii=False, indent=2 if pretty else None)
     click.echo(visible_json(text))
 
 
 def plain(value: Any) -> Any:
     """A value as the server's JSON has it: times in ISO form, objects by their fields."""
-    match value:
-        case Mapping():
-            return {name: plain(one) for name, one in value.items()}
-        case list() | tuple():
-            return [plain(one) for one in value]
-        case datetime() | timedelta():
-            return to_jsonable_python(value)
-        case Enum():
-            return value.value
-    known = fields(value) if is_dataclass(value) else None
-    return value if known is None else {field.name: plain(getattr(value, field.name)) for field in known}
+    return to_jsonable_python(value, bytes_mode="base64", fallback=str)
 
 
 def say(text: str) -> None:

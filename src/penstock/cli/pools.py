@@ -123,20 +123,15 @@ def _show(pools: Sequence[_Seen]) -> None:
         print_table(limits, [_limits(pool) for pool in limited], right=limits[1:2])
     if any(pool.keys is not None for pool in pools):
         click.echo()
-        _show_keys(pools)
-
-
-def _show_keys(pools: Sequence[_Seen]) -> None:
-    rows = [
-        (pool.row.name, one.key or _NONE, _counted(one.waiting), _counted(one.running))
-        for pool in pools
-        for one in pool.keys or ()
-    ]
-    if not rows:
-        say("No jobs wait at any gate.")
-        return
-    headers = ("pool", "key", "waiting", "running")
-    print_table(headers, rows, right=headers[2:])
+        rows = [
+            (pool.row.name, one.key or _NONE, _counted(one.waiting), _counted(one.running))
+            for pool in pools
+            for one in pool.keys or ()
+        ]
+        if rows:
+            print_table(("pool", "key", "waiting", "running"), rows, right=("waiting", "running"))
+        else:
+            say("No jobs wait at any gate.")
 
 
 def _counts(pool: PoolRow) -> tuple[str, ...]:

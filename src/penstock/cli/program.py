@@ -11,6 +11,7 @@ import importlib.util
 import re
 import sys
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,8 +39,13 @@ class Program:
     def sources(self) -> Path:
         """The folder or file that holds its source: its package, or the folder of a lone module."""
         top = self.folder / self.module.partition(".")[0]
-        if top.is_dir() or not top.with_suffix(".py").is_file():
-            return top if top.is_dir() else _installed(top.name) or self.folder
+        if top.is_dir():
+            return top
+        if not top.with_suffix(".py").is_file():
+            with suppress(ImportError, ValueError):
+                spec = importlib.util.find_spec(top.name)
+                if spec is not None and spec.origin:
+                    return Path(spec.origin).parent
         return self.folder
 
 
@@ -140,7 +146,8 @@ def _project_app(folder: Path) -> str | None:
 
 def _search(folder: Path) -> str:
     """The only module of a folder that makes an App; ``app`` and ``main`` come before all others."""
-    found = [module for module, file in _modules(folder) if _seems_to_make_app(file)]
+    texts = {module: file.read_text("utf-8", errors="replace") for module, file in _modules(folder) if file.is_file()}
+    found = [module for module, text in texts.items() if _MAKES_APP.search(text) and _NAMES_PENSTOCK.search(text)]
     for usual in _USUAL:
         if usual in found:
             return usual
@@ -166,18 +173,3 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
             found.append((name, package))
             found += [(f"{name}.{usual}", package.parent / f"{usual}.py") for usual in _USUAL]
     return found
-
-
-def _seems_to_make_app(file: Path) -> bool:
-    if not file.is_file():
-        return False
-    text = file.read_text("utf-8", errors="replace")
-    return bool(_MAKES_APP.search(text) and _NAMES_PENSTOCK.search(text))
-
-
-def _installed(name: str) -> Path | None:
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-    return Path(spec.origin).parent if spec is not None and spec.origin else None

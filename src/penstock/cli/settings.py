@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from penstock.cli.opening import open_app, shown_url
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, print_table
 from penstock.config import Config, find_settings
 
@@ -19,7 +19,6 @@ _ATTRIBUTE = re.compile(r"(\w+): (.+)")
 
 @click.command("config")
 @json_option()
-@pass_options
 def command(options: Options) -> None:
     """Show the settings in force, where each comes from, and what it means."""
     config = open_app(options).config(database=options.database)

@@ -97,7 +97,6 @@ def command(options: Options) -> None:
 )
 @click.option("--count", is_flag=True, help="Only count the rows by state; reads them all.")
 @json_option()
-@pass_options
 def records(
     options: Options, /, task: str | None, limit: int, after: str | None, order: Any, count: bool, **given: Any
 ) -> None:
@@ -134,7 +133,6 @@ def records(
 @click.argument("task")
 @click.argument("key")
 @json_option()
-@pass_options
 def show(options: Options, task: str, key: str) -> None:
     """Show the record of the row with this KEY; for its runs see penstock jobs show.
 
@@ -153,7 +151,6 @@ def show(options: Options, task: str, key: str) -> None:
 @click.argument("task")
 @click.argument("key")
 @json_option()
-@pass_options
 def explain(options: Options, task: str, key: str) -> None:
     """Say why TASK has run, or not, for the row with this KEY; several columns as a JSON array."""
     found = with_backend(options, lambda backend: backend.app.tasks.explain(backend, task, key))
@@ -196,7 +193,7 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changin
 
 
 def _changing(verb: str) -> Callable[[F], click.Command]:
-    options = (click.argument("task", required=False), task_filter_options, _all, _yes, json_option(), pass_options)
+    options = (click.argument("task", required=False), task_filter_options, _all, _yes, json_option())
 
     def make(change: F) -> click.Command:
         return command.command(verb)(functools.reduce(lambda made, option: option(made), reversed(options), change))

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import importlib
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ from rich.text import Text
 
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json
 from penstock.clock import SystemClock
 from penstock.jobs.job import DEFAULT_POOL
@@ -41,7 +41,6 @@ _SHARE = 4  # looking takes at most one part in so many of the time, however muc
     "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between updates."
 )
 @json_option("Print once, as JSON.")
-@pass_options
 def command(options: Options, once: bool, interval: float) -> None:
     """Watch pools and workers: running, waiting and failing jobs, and rates over ten seconds. q ends it."""
     every = None if once or options.json or not sys.stdout.isatty() else interval
@@ -64,7 +63,7 @@ async def _live(backend: Backend, seen: Look, interval: float) -> None:
     async with _quit_key() as quits:
         with Live(draw(seen), console=make_console(), screen=True, auto_refresh=False) as live:
             pause = interval
-            while not await _told_within(quits, pause):
+            while not await clock.wait(quits, pause):
                 began = clock.monotonic()
                 live.update(draw(await look(backend)), refresh=True)
                 pause = max(interval, (clock.monotonic() - began) * _SHARE)
@@ -82,16 +81,9 @@ async def look(backend: Backend) -> Look:
         )
 
 
-async def _told_within(event: asyncio.Event, seconds: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
-
-
 @asynccontextmanager
 async def _quit_key() -> AsyncIterator[asyncio.Event]:
-    """An event that is set when q is typed, if there is a keyboard."""
+    """An event that is set when q is typed, if there is a keyboard. Keys come at once, and the terminal hides them."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def read() -> None:
@@ -99,29 +91,18 @@ async def _quit_key() -> AsyncIterator[asyncio.Event]:
             loop.remove_reader(sys.stdin)
             event.set()
 
-    with _keys_at_once() as possible:
-        if possible:
-            loop.add_reader(sys.stdin, read)
-        try:
-            yield event
-        finally:
-            if possible:
-                loop.remove_reader(sys.stdin)
-
-
-@contextlib.contextmanager
-def _keys_at_once() -> Iterator[bool]:
-    """Have the terminal give each key when it is typed, and not show it; False if there is none that can."""
     try:
         termios, tty = importlib.import_module("termios"), importlib.import_module("tty")
         before = termios.tcgetattr(sys.stdin)
     except Exception:  # noqa: BLE001 - the system has no such terminals, or stdin is none: Ctrl-C is left
-        yield False
+        yield event
         return
     try:
         tty.setcbreak(sys.stdin)
-        yield True
+        loop.add_reader(sys.stdin, read)
+        yield event
     finally:
+        loop.remove_reader(sys.stdin)
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 

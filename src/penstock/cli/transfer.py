@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import click
 from rich import progress
@@ -23,7 +23,7 @@ from penstock.app import Backend
 from penstock.cli.confirm import confirm
 from penstock.cli.data import Documents, count_rows, find_table, read_rows, statements_of
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
-from penstock.cli.options import Options, json_option, pass_options
+from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, make_console, print_json, say
 from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
 from penstock.store.contract.session import Session
@@ -42,7 +42,6 @@ from penstock.transaction.transaction import Transaction
     help="A file for one table, a folder for several, - for stdout.",
 )
 @json_option("Report as JSON.")
-@pass_options
 def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
     """Write TABLEs to files as JSON lines, by default all tables.
 
@@ -59,7 +58,9 @@ def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
 
 
 async def _export(backend: Backend, names: Sequence[str], output: str) -> list[tuple[str, int, str]]:
-    tables = _chosen(backend, names)
+    tables = {name: find_table(backend, name) for name in names}.values() or [
+        statements_of(backend, definition) for definition in backend.app.definitions()
+    ]
     async with snapshot(backend) as session:
         done = []
         for statements in tables:
@@ -67,12 +68,6 @@ async def _export(backend: Backend, names: Sequence[str], output: str) -> list[t
             file = _file_of(table, output, alone=len(names) == 1)
             done.append((table, await _write(backend, session, statements, file), str(file or "stdout")))
         return done
-
-
-def _chosen(backend: Backend, names: Sequence[str]) -> list[TableStatements]:
-    if names:
-        return list({name: find_table(backend, name) for name in names}.values())
-    return [statements_of(backend, definition) for definition in backend.app.definitions()]
 
 
 def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
@@ -88,11 +83,11 @@ def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
 async def _write(backend: Backend, session: Session, statements: TableStatements, file: Path | None) -> int:
     documents, done = Documents(statements, backend.engine.clock), 0
     total = await count_rows(session, statements)
-    with _opened(file) as stream, Progress(statements.definition.name, total) as progress:
+    with _opened(file) as stream, _progress(statements.definition.name, total) as advance:
         async for rows in read_rows(session, statements):
             stream.writelines(documents.line(row) for row in rows)
             done += len(rows)
-            progress.advance(len(rows))
+            advance(len(rows))
     return done
 
 
@@ -122,7 +117,6 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
 @click.option("--replace", is_flag=True, help="Delete the existing rows first, in the same transaction.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before deleting rows.")
 @json_option("Report as JSON.")
-@pass_options
 def import_rows(options: Options, table: str, file: str, append: bool, replace: bool, yes: bool) -> None:
     """Read rows into TABLE from a FILE of JSON lines, or from stdin.
 
@@ -163,7 +157,7 @@ class Loading:
 
     async def append(self, backend: Backend, statements: TableStatements) -> None:
         documents = Documents(statements, backend.engine.clock)
-        with self._progress(statements) as progress:
+        with self._progress(statements) as advance:
             for piece in self._lines.pieces(documents):
 
                 async def write(transaction: Transaction, piece: Piece = piece) -> None:
@@ -172,7 +166,7 @@ class Loading:
                 await backend.runner.write(write)
                 self.stored += len(piece.rows)
                 self._done = piece.numbers[-1]
-                progress.advance(piece.size)
+                advance(piece.size)
         await backend.runner.write(partial(advance_numbers, statements=statements))
 
     async def replace(self, backend: Backend, statements: TableStatements) -> None:
@@ -182,11 +176,11 @@ class Loading:
         async def write(transaction: Transaction) -> None:
             nonlocal stored, deleted
             deleted, stored = await clear_table(transaction, statements), 0
-            with self._progress(statements) as progress:
+            with self._progress(statements) as advance:
                 for piece in self._lines.pieces(documents):
                     await _load_piece(transaction, statements, piece)
                     stored += len(piece.rows)
-                    progress.advance(piece.size)
+                    advance(piece.size)
             await advance_numbers(transaction, statements)
 
         await backend.runner.write(write)
@@ -205,8 +199,8 @@ class Loading:
             return "Correct the line, and import again."
         return f"Correct the line, then go on: tail -n +{self._done + 1} FILE | penstock import TABLE - --append"
 
-    def _progress(self, statements: TableStatements) -> Progress:
-        return Progress(statements.definition.name, self._lines.size, size=True)
+    def _progress(self, statements: TableStatements) -> AbstractContextManager[Callable[[int], None]]:
+        return _progress(statements.definition.name, self._lines.size, size=True)
 
 
 async def _import(backend: Backend, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool) -> None:
@@ -310,33 +304,17 @@ def open_lines(name: str) -> BinaryIO:
         raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
 
 
-class Progress:
-    """A progress bar on stderr, where a person looks on; nothing elsewhere."""
-
-    def __init__(self, what: str, total: int | None, *, size: bool = False) -> None:
-        self._bar: progress.Progress | None = None
-        if sys.stderr.isatty():
-            done: Any = progress.DownloadColumn() if size else progress.MofNCompleteColumn()
-            self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.TaskProgressColumn(),
-                done,
-                progress.TimeRemainingColumn(),
-                console=make_console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task(what, total=total)
-
-    def advance(self, by: int) -> None:
-        if self._bar is not None:
-            self._bar.advance(self._task, by)
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+@contextlib.contextmanager
+def _progress(what: str, total: int | None, *, size: bool = False) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, where a person looks on; nothing elsewhere. It is moved by what is yielded."""
+    with progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.DownloadColumn() if size else progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+        console=make_console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        yield partial(bar.advance, bar.add_task(what, total=total))

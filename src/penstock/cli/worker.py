@@ -10,12 +10,12 @@ import importlib
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 import click
 
-from penstock.app import SERVICES, App, Backend
+from penstock.app import SERVICES, App
 from penstock.cli.opening import complete_serving, end_process, open_app
 from penstock.cli.options import Options, pass_options
 from penstock.config import Config
@@ -45,18 +45,14 @@ async def _work(app: App, config: Config) -> None:
     with _told_to_stop(opened) as stop:
         async with app.open(config=config, services=SERVICES) as backend:
             opened.set()
-            async with _metrics_served(backend):
+            shown = (
+                importlib.import_module("penstock.server.run").metrics_served if config.metrics_port else nullcontext
+            )
+            async with shown(backend):
                 event("services.started", services=",".join(SERVICES), pid=os.getpid())
                 await stop.wait()
                 event("services.stopping")
     event("services.stopped")
-
-
-def _metrics_served(backend: Backend) -> AbstractAsyncContextManager[None]:
-    if not backend.config.metrics_port:
-        return nullcontext()
-    served: AbstractAsyncContextManager[None] = importlib.import_module("penstock.server.run").metrics_served(backend)
-    return served
 
 
 @contextmanager

@@ -89,8 +89,10 @@ def _refusal(status: int, headers: Mapping[str, str], found: dict[str, Any], con
             else _AGAIN.get(code, errors.TryAgain if code else ServerUnreachable)
         )
         uncertain = code in _UNCERTAIN or again is ServerUnreachable
+        after = headers.get("retry-after", "")
+        seconds = float(after) if after.isdecimal() else 1.0
         text = message or f"The server cannot be reached: a proxy answered with status {status}."
-        return again(text, uncertain=uncertain, retry_after=_seconds(headers), **facts)
+        return again(text, uncertain=uncertain, retry_after=seconds, **facts)
     if status == _TOO_LARGE:
         return errors.LimitExceeded(message or "The call is too large for the server.", **facts)
     if _BAD_REQUEST <= status < _INTERNAL and code and status != _NOT_FOUND:
@@ -99,8 +101,3 @@ def _refusal(status: int, headers: Mapping[str, str], found: dict[str, Any], con
     return ServerError(
         f"The server answered with status {status}: {text}", fix="Is this the URL of a penstock server?", **facts
     )
-
-
-def _seconds(headers: Mapping[str, str]) -> float:
-    given = headers.get("retry-after", "")
-    return float(given) if given.isdecimal() else 1.0

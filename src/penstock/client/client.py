@@ -9,27 +9,50 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from penstock.client.answers import ServerUnreachable, read_answer
 from penstock.client.encoding import encode
 from penstock.errors import ConfigError, TryAgain
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx  # noqa: F401 - the quoted types below
 
 _Kind = Literal["query", "mutation", "action"]
 _HEADERS = {"content-type": "application/json"}
 _LONGEST_PAUSE = 30.0
 
+T = TypeVar("T")
 
-class _Caller:
-    def __init__(self, url: str, retries: int, mutation_retries: int) -> None:
+
+class _Caller(Generic[T]):
+    _made: str  # the class of httpx that sends its calls
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 65.0,
+        headers: Mapping[str, str] | None = None,
+        retries: int = 2,
+        mutation_retries: int = 0,
+        transport: T | None = None,
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r} is not the URL of a server.", fix="Use http://host:port, or https://….")
-        self._httpx = _load_httpx()
+        try:
+            self._httpx = importlib.import_module("httpx")
+        except ModuleNotFoundError as error:
+            if error.name != "httpx":
+                raise
+            raise ConfigError(
+                "The client needs httpx, which is not installed.", fix="pip install 'penstock[client]'"
+            ) from error
         self._clock = importlib.import_module("penstock.clock").SystemClock()
         self._retries: dict[str, int] = {"query": retries, "mutation": mutation_retries}
+        self._http: Any = getattr(self._httpx, self._made)(
+            base_url=url, timeout=timeout, headers={**_HEADERS, **(headers or {})}, transport=transport
+        )
 
     def _unreachable(self, error: Exception) -> ServerUnreachable:
         never_sent = isinstance(error, self._httpx.ConnectError | self._httpx.ConnectTimeout | self._httpx.PoolTimeout)
@@ -46,7 +69,7 @@ class _Caller:
         return min(seconds, _LONGEST_PAUSE)
 
 
-class Client(_Caller):
+class Client(_Caller["httpx.BaseTransport"]):
     """Calls functions, and waits for their answers.
 
     Example::
@@ -66,20 +89,7 @@ class Client(_Caller):
         ConfigError: The URL is none, or httpx is not installed.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout: float = 65.0,
-        headers: Mapping[str, str] | None = None,
-        retries: int = 2,
-        mutation_retries: int = 0,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        super().__init__(url, retries, mutation_retries)
-        self._http: httpx.Client = self._httpx.Client(
-            base_url=url, timeout=timeout, headers={**_HEADERS, **(headers or {})}, transport=transport
-        )
+    _made = "Client"
 
     def query(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
         """Call a query, ``module:function``, with arguments by name; those that are no names go into a mapping.
@@ -128,23 +138,10 @@ class Client(_Caller):
         return read_answer(response.status_code, response.headers, response.content)
 
 
-class AsyncClient(_Caller):
+class AsyncClient(_Caller["httpx.AsyncBaseTransport"]):
     """Calls functions, and is awaited; otherwise the same as `Client`."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout: float = 65.0,
-        headers: Mapping[str, str] | None = None,
-        retries: int = 2,
-        mutation_retries: int = 0,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        super().__init__(url, retries, mutation_retries)
-        self._http: httpx.AsyncClient = self._httpx.AsyncClient(
-            base_url=url, timeout=timeout, headers={**_HEADERS, **(headers or {})}, transport=transport
-        )
+    _made = "AsyncClient"
 
     async def query(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
         """Call a query. See `Client.query`."""
@@ -188,14 +185,3 @@ class AsyncClient(_Caller):
 
 def _body(path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> bytes:
     return encode({"path": path, "args": {**(args or {}), **named}, "format": "convex_encoded_json"})
-
-
-def _load_httpx() -> Any:
-    try:
-        return importlib.import_module("httpx")
-    except ModuleNotFoundError as error:
-        if error.name != "httpx":
-            raise
-        raise ConfigError(
-            "The client needs httpx, which is not installed.", fix="pip install 'penstock[client]'"
-        ) from error

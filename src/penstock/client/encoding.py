@@ -62,11 +62,10 @@ def _encoded(value: Any) -> Any:  # noqa: PLR0911 - one way out for each kind of
 
 
 def _key(key: Any) -> str:
-    if not isinstance(key, str):
-        raise ValueInvalid(f"The key {key!r} is no text.", fix="Send a list of pairs.")
-    if key.startswith("$"):
-        raise ValueInvalid(f"The key {key!r} begins with a dollar.", fix="Send a list of pairs.")
-    return str(key)
+    if isinstance(key, str) and not key.startswith("$"):
+        return str(key)
+    what = "begins with a dollar" if isinstance(key, str) else "is no text"
+    raise ValueInvalid(f"The key {key!r} {what}.", fix="Send a list of pairs.")
 
 
 def _as_text(value: Any) -> Any:

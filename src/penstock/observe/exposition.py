@@ -6,6 +6,7 @@ Owns the form. Only who shows meters imports this, since it imports prometheus-c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from prometheus_client.core import (
     CollectorRegistry,
@@ -19,6 +20,12 @@ from prometheus_client.exposition import choose_encoder
 from penstock.observe.meters import METERS, Histogram, Labels, Meters
 
 Gauges = Mapping[str, Mapping[Labels, float]]
+
+_FAMILIES: dict[str, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 def exposed(meters: Meters, gauges: Gauges, accept: str) -> tuple[bytes, str]:
@@ -37,33 +44,15 @@ class _Collector:
 
     def collect(self) -> Iterable[Metric]:
         for name, meter in METERS.items():
-            if meter.kind == "counter":
-                yield _counter(name, self._meters.counters[name])
-            elif meter.kind == "histogram":
-                yield _histogram(name, self._meters.histograms[name])
+            family = _FAMILIES[meter.kind](name, meter.meaning, labels=meter.labels)
+            if meter.kind == "histogram":
+                for labels, histogram in self._meters.histograms[name].items():
+                    family.add_metric(labels, _buckets(histogram), histogram.total)
             else:
-                yield _gauge(name, self._gauges.get(name, {}))
-
-
-def _counter(name: str, numbers: Mapping[Labels, int]) -> Metric:
-    family = CounterMetricFamily(name, METERS[name].meaning, labels=METERS[name].labels)
-    for labels, number in numbers.items():
-        family.add_metric(labels, number)
-    return family
-
-
-def _gauge(name: str, values: Mapping[Labels, float]) -> Metric:
-    family = GaugeMetricFamily(name, METERS[name].meaning, labels=METERS[name].labels)
-    for labels, value in values.items():
-        family.add_metric(labels, value)
-    return family
-
-
-def _histogram(name: str, found: Mapping[Labels, Histogram]) -> Metric:
-    family = HistogramMetricFamily(name, METERS[name].meaning, labels=METERS[name].labels)
-    for labels, histogram in found.items():
-        family.add_metric(labels, _buckets(histogram), histogram.total)
-    return family
+                values = self._meters.counters[name] if meter.kind == "counter" else self._gauges.get(name, {})
+                for labels, value in values.items():
+                    family.add_metric(labels, value)
+            yield family
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from types import CodeType
 from typing import Any
 
@@ -21,11 +22,7 @@ def place_of_handler(handler: Callable[..., Any]) -> str:
 
 
 def place(file: str, line: int) -> str:
-    return f"{os.path.relpath(file) if _is_below(file) else file}:{line}"
-
-
-def _is_below(file: str) -> bool:
-    try:
-        return file.startswith(os.path.join(os.getcwd(), ""))  # noqa: PTH109, PTH118 - texts are compared
-    except FileNotFoundError:  # the working directory is gone
-        return False
+    with suppress(OSError):  # the working directory may be gone
+        if file.startswith(os.path.join(os.getcwd(), "")):  # noqa: PTH109, PTH118 - texts are compared
+            file = os.path.relpath(file)
+    return f"{file}:{line}"

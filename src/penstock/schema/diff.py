@@ -70,15 +70,9 @@ def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable
         comparison.steps.append(CreateTable())
     elif comparison.check_form(stored):
         comparison.compare(stored)
-    return Difference(
-        definition,
-        declared,
-        stored,
-        tuple(comparison.steps),
-        tuple(comparison.guards),
-        tuple(comparison.problems),
-        tuple(comparison.notes),
-    )
+    steps, guards = tuple(comparison.steps), tuple(comparison.guards)
+    problems, notes = tuple(comparison.problems), tuple(comparison.notes)
+    return Difference(definition, declared, stored, steps, guards, problems, notes)
 
 
 @dataclass
@@ -334,13 +328,19 @@ class _Comparison:
 Rule = Literal["any", "null", "not null", "other", "duplicate"]
 
 
+class Step:
+    """One change of a stored table."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class CreateTable:
+class CreateTable(Step):
     """The table does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class AddColumn:
+class AddColumn(Step):
     """A new column; `fill` is what the rows that exist get, in the form a store takes, or None for NULL."""
 
     column: Column
@@ -348,7 +348,7 @@ class AddColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class _ColumnStep:
+class _ColumnStep(Step):
     column: Column
 
 
@@ -373,7 +373,7 @@ class ValidateChoices(_ColumnStep):
 
 
 @dataclass(frozen=True, slots=True)
-class DropCheck:
+class DropCheck(Step):
     """A check that is not declared any more, or that an interrupted push has left behind."""
 
     name: str
@@ -381,37 +381,22 @@ class DropCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateIndex:
+class CreateIndex(Step):
     index: Index
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceIndex:
+class ReplaceIndex(Step):
     """An index whose columns or uniqueness have changed: it stands until the new one can take its place."""
 
     index: Index
 
 
 @dataclass(frozen=True, slots=True)
-class DropInvalidIndex:
+class DropInvalidIndex(Step):
     """What an interrupted push has left behind."""
 
     name: str
-
-
-Step = (
-    CreateTable
-    | AddColumn
-    | RelaxColumn
-    | RequireColumn
-    | AddChoices
-    | ReplaceChoices
-    | ValidateChoices
-    | DropCheck
-    | CreateIndex
-    | ReplaceIndex
-    | DropInvalidIndex
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,9 +169,14 @@ def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
     if isinstance(annotation, type) and issubclass(annotation, Id):  # such as JobId
         return Kind.TEXT, (), _id_encoder(where, annotation), annotation
     if get_origin(annotation) is Literal:
-        return _literal(where, annotation, info)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return _enumeration(where, annotation, info)
+        values = tuple(value for value in get_args(annotation) if value is not None)
+        if (kind := _choice_kind(values)) is not None:
+            return kind, values, ENCODERS[kind](where), None
+    elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        values = tuple(member.value for member in annotation)
+        if (kind := _choice_kind(values)) is not None and not issubclass(annotation, enum.Flag):
+            check = ENCODERS[kind](where)
+            return kind, values, lambda value: check(value.value), annotation
     kind = PLAIN.get(annotation) or _NARROWER.get(annotation)
     if kind is not None:
         return kind, (), ENCODERS[kind](where), None
@@ -181,25 +186,6 @@ def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
 def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
     kinds = {_CHOICE_KINDS.get(type(value)) for value in values}
     return next(iter(kinds)) if len(kinds) == 1 else None
-
-
-def _literal(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[str | int, ...], Encode, Decode | None]:
-    values = tuple(value for value in get_args(annotation) if value is not None)
-    kind = _choice_kind(values)
-    if kind is None:
-        return Kind.JSON, (), *_json(where, info)
-    return kind, values, ENCODERS[kind](where), None
-
-
-def _enumeration(
-    where: str, annotation: type[enum.Enum], info: FieldInfo
-) -> tuple[Kind, tuple[str | int, ...], Encode, Decode | None]:
-    values = tuple(member.value for member in annotation)
-    kind = _choice_kind(values)
-    if kind is None or issubclass(annotation, enum.Flag):
-        return Kind.JSON, (), *_json(where, info)
-    check = ENCODERS[kind](where)
-    return kind, values, lambda value: check(value.value), annotation
 
 
 def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:

@@ -7,6 +7,7 @@ form). Leaves making the UUID to the clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, ForwardRef, Generic, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler
@@ -40,9 +41,9 @@ class Id(str, Generic[T]):
     def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         target = next(iter(get_args(source)), None)
         if is_several(target):
-            return core_schema.no_info_plain_validator_function(_KeyChecker(target))
+            return core_schema.no_info_plain_validator_function(partial(_checked_key, target))
         return core_schema.no_info_after_validator_function(
-            _Checker(target) if cls is Id else cls,
+            partial(_checked, target) if cls is Id else cls,
             core_schema.str_schema(strict=True, max_length=1024),
             serialization=core_schema.to_string_ser_schema(),
         )
@@ -51,35 +52,25 @@ class Id(str, Generic[T]):
 RowId = Id[T] | tuple[Any, ...]  # as `get` and the like take it: a tuple for tables with several key columns
 
 
-class _Checker:
-    """Checks that a text is an id of a table, which may be named before its class exists."""
-
-    def __init__(self, target: Any) -> None:
-        self.target = target
-
-    def __call__(self, text: str) -> Id[Any]:
-        prefix = id_prefix_of(self.target)
-        if prefix is not None and not is_id(prefix, text):
-            raise PydanticCustomError(
-                "id_of_another_table",
-                "Input should be an id of table {table}, like {table}_01jd3k4v5w6x7y8z9a0b1c2d3e",
-                {"table": prefix},
-            )
-        return Id(text)
+def _checked(target: Any, text: str) -> Id[Any]:
+    """A text as an id of a table, which may be named before its class exists."""
+    prefix = id_prefix_of(target)
+    if prefix is not None and not is_id(prefix, text):
+        raise PydanticCustomError(
+            "id_of_another_table",
+            "Input should be an id of table {table}, like {table}_01jd3k4v5w6x7y8z9a0b1c2d3e",
+            {"table": prefix},
+        )
+    return Id(text)
 
 
-class _KeyChecker:
-    """Checks that a tuple, or an array of JSON, is an id of a table with several key columns."""
-
-    def __init__(self, target: Any) -> None:
-        self.target = target
-
-    def __call__(self, given: Any) -> tuple[Any, ...]:
-        try:
-            found: tuple[Any, ...] = self.target.__check_id__(given)
-        except IdInvalid as error:
-            raise PydanticCustomError("id_of_another_table", "{what}", {"what": error.what}) from error
-        return found
+def _checked_key(target: Any, given: Any) -> tuple[Any, ...]:
+    """A tuple, or an array of JSON, as an id of a table with several key columns."""
+    try:
+        found: tuple[Any, ...] = target.__check_id__(given)
+    except IdInvalid as error:
+        raise PydanticCustomError("id_of_another_table", "{what}", {"what": error.what}) from error
+    return found
 
 
 def is_several(target: Any) -> bool:

@@ -145,7 +145,14 @@ class Table(BaseModel, metaclass=_Frozen):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return describe_system_fields(schema, handler) if cls.__managed__ else handler(schema)
+        described = handler(schema)
+        if cls.__managed__:  # outgoing rows have the system fields, incoming ones may have them
+            found = handler.resolve_ref_schema(described)
+            for name in SYSTEM_COLUMNS:
+                found.get("properties", {}).get(name, {}).pop("default", None)
+            if handler.mode == "serialization" and "properties" in found:
+                found["required"] = [*SYSTEM_COLUMNS, *found.get("required", ())]
+        return described
 
     if not TYPE_CHECKING:  # which would let every name pass
 
@@ -331,18 +338,13 @@ def _declare(
             raise DeclarationError(
                 f"Table {cls.__name__}: the name {sql_name!r} is reserved.", fix='Give another name="…".'
             )
-    _check_fields(cls, managed)
-    return _Declared(sql_name, columns, managed, written_at(cls))
-
-
-def _check_fields(cls: type[Table], managed: bool) -> None:
-    for field_name in cls.model_fields:
-        if managed and field_name in SYSTEM_COLUMNS:
-            raise DeclarationError(f"Table {cls.__name__}: the field {field_name} is penstock's own.")
-        if managed:
+        for field_name in cls.model_fields:
+            if field_name in SYSTEM_COLUMNS:
+                raise DeclarationError(f"Table {cls.__name__}: the field {field_name} is penstock's own.")
             check_name(f"Table {cls.__name__}: field", field_name)
     if len(cls.model_fields) > _MAX_COLUMNS:
         raise DeclarationError(f"Table {cls.__name__} has more than {_MAX_COLUMNS} fields.")
+    return _Declared(sql_name, columns, managed, written_at(cls))
 
 
 def _indexes(cls: type[Table]) -> Iterator[Index]:
@@ -439,17 +441,6 @@ def add_system_fields(schema: CoreSchema, id_schema: CoreSchema) -> None:
     }
     fields = {**inner, "fields": {**system, **inner["fields"]}}
     outer["schema"] = core_schema.no_info_after_validator_function(_both_or_neither, fields)
-
-
-def describe_system_fields(schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    """The JSON schema of a table: outgoing rows have the system fields, incoming ones may have them."""
-    described = handler(schema)
-    found = handler.resolve_ref_schema(described)
-    for name in SYSTEM_COLUMNS:
-        found.get("properties", {}).get(name, {}).pop("default", None)
-    if handler.mode == "serialization" and "properties" in found:
-        found["required"] = [*SYSTEM_COLUMNS, *found.get("required", ())]
-    return described
 
 
 def _both_or_neither(checked: _Checked) -> _Checked:

@@ -18,16 +18,9 @@ _OPAQUE = frozenset(
 )
 _BY_NAME = frozenset({"fields", "choices"})
 _CLASSES = frozenset({"model", "dataclass", "typed-dict"})
-_COLLECTIONS = {
-    kind: "fail_fast" in shape.__annotations__  # of dicts not every pydantic knows it
-    for kind, shape in {
-        "list": core_schema.ListSchema,
-        "set": core_schema.SetSchema,
-        "frozenset": core_schema.FrozenSetSchema,
-        "tuple": core_schema.TupleSchema,
-        "dict": core_schema.DictSchema,
-    }.items()
-}
+_COLLECTIONS = {"list", "set", "frozenset", "tuple"}
+if "fail_fast" in core_schema.DictSchema.__annotations__:  # of dicts not every pydantic knows it
+    _COLLECTIONS.add("dict")
 _BASE64 = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
 
 
@@ -80,7 +73,7 @@ def _tighten(node: dict[str, Any]) -> None:
             node["ge"] = INT64_MIN
         if not node.keys() & {"le", "lt"}:
             node["le"] = INT64_MAX
-    elif _COLLECTIONS.get(str(node.get("type"))):
+    elif str(node.get("type")) in _COLLECTIONS:
         node.setdefault("fail_fast", True)
 
 

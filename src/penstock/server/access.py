@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -44,7 +45,8 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = scope[_KEY] = Exchange(self._request_id(scope))
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        exchange = scope[_KEY] = Exchange(given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}")
         began, answered = profile_timer(), _Answered(send, exchange.request_id)
         self._opening.begin_request()
         try:
@@ -63,10 +65,6 @@ class Access:
         finally:
             self._opening.end_request()
             _tell(scope, exchange, answered.status, profile_timer() - began)
-
-    def _request_id(self, scope: Scope) -> str:
-        given = Headers(scope=scope).get(REQUEST_ID, "")
-        return given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}"
 
 
 class _Answered:
@@ -107,8 +105,12 @@ def _tell(scope: Scope, exchange: Exchange, status: int, seconds: float) -> None
     )
 
 
-def brings(request: Request, token: str) -> bool:
-    """Whether a request brings a bearer token; compared in constant time."""
+def admit(request: Request, token: str) -> None:
+    """Refuse with 404 if there is no token, with 401 if the request brings another. Compares in constant time."""
+    if not token:
+        raise HTTPException(404)
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     wanted = token.encode("utf-8", "surrogateescape")  # as it stood in the environment, whatever bytes that were
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), wanted)
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode("latin-1"), wanted):
+        exchange_of(request).error = "Unauthorized"
+        raise HTTPException(401, headers={"www-authenticate": "Bearer"})

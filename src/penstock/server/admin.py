@@ -18,7 +18,8 @@ from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock import errors
-from penstock.server.access import brings, exchange_of
+from penstock.config import Config
+from penstock.server.access import admit, exchange_of
 from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
 from penstock.server.adminwords import AdminRoute, read_words
@@ -37,28 +38,18 @@ def admin_mount(opening: Opening) -> Mount:
     """The admin interface. There is none without the setting `admin_token`."""
     admin = Admin(opening)
     router = Router([admin.route(route) for route in _ROUTES], redirect_slashes=False)
-    return Mount("/admin", app=ExceptionMiddleware(_Gate(router, opening), handlers={HTTPException: not_routed}))
+    return Mount("/admin", app=ExceptionMiddleware(_gate(router, opening.config), handlers={HTTPException: not_routed}))
 
 
-class _Gate:
+def _gate(app: ASGIApp, config: Config) -> ASGIApp:
     """Checks the token before the route is looked up."""
 
-    def __init__(self, app: ASGIApp, opening: Opening) -> None:
-        self._app = app
-        self._config = opening.config
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def gated(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":  # there are routes of no other kind
-            self._admit(Request(scope))
-        await self._app(scope, receive, send)
+            admit(Request(scope), config.admin_token)
+        await app(scope, receive, send)
 
-    def _admit(self, request: Request) -> None:
-        """Refuse with 404 if there is no token, with 401 if the request brings another."""
-        if not self._config.admin_token:
-            raise HTTPException(404)
-        if not brings(request, self._config.admin_token):
-            exchange_of(request).error = "Unauthorized"
-            raise HTTPException(401, headers={"www-authenticate": "Bearer"})
+    return gated
 
 
 class Admin:

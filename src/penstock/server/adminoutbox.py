@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from penstock.api.outbox.admin import STATES
@@ -17,7 +18,7 @@ from penstock.api.outbox.rebuilding import reset_of
 from penstock.api.outbox.views import MessageState, OutboxMessage, read_place
 from penstock.app import Backend
 from penstock.errors import ContextError, DataError, OutboxNotFound, ResultInvalid
-from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
+from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words, needed
 from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
 
@@ -28,14 +29,14 @@ async def _list(backend: Backend, _words: Words) -> Any:
 
 async def _show(backend: Backend, words: Words) -> Any:
     store, declares = backend.engine.store, backend.app.outboxes.declares
-    status, found = await look_at_one(store, words.needed("outbox"), backend.job_calls.now(), declares)
+    status, found = await look_at_one(store, needed(words.text, "outbox"), backend.job_calls.now(), declares)
     return {"outbox": status, "messages": await asyncio.to_thread(_sayable, found)}
 
 
 async def _messages(backend: Backend, words: Words) -> Any:
     states = cast("tuple[MessageState, ...]", words.texts("state", commas=True) or STATES)
     limit, after = words.number("limit", LISTED, MOST_LISTED), words.integer("after")
-    outboxes, outbox = backend.app.outboxes, words.needed("outbox")
+    outboxes, outbox = backend.app.outboxes, needed(words.text, "outbox")
     page = await outboxes.messages(backend, outbox, states=states, limit=limit, after=after)
     return {"messages": await asyncio.to_thread(_sayable, page.messages), "next": page.next}
 
@@ -46,7 +47,7 @@ async def _retry(backend: Backend, words: Words) -> Any:
 
 
 async def _skip(backend: Backend, words: Words) -> Any:
-    number, reason = words.needed_integer("number"), words.needed("reason")
+    number, reason = needed(words.integer, "number"), needed(words.text, "reason")
     name = await _name(backend, words)
     try:
         await backend.app.outboxes.skip(backend, name, number, reason)
@@ -57,20 +58,14 @@ async def _skip(backend: Backend, words: Words) -> Any:
     return {"outbox": name, "number": number, "skipped": True}
 
 
-async def _pause(backend: Backend, words: Words) -> Any:
+async def _set(verb: str, told: dict[str, bool], backend: Backend, words: Words) -> Any:
     name = await _name(backend, words)
-    await backend.app.outboxes.pause(backend, name)
-    return {"outbox": name, "paused": True}
-
-
-async def _resume(backend: Backend, words: Words) -> Any:
-    name = await _name(backend, words)
-    await backend.app.outboxes.resume(backend, name)
-    return {"outbox": name, "paused": False}
+    await getattr(backend.app.outboxes, verb)(backend, name)
+    return {"outbox": name, **told}
 
 
 async def _move(backend: Backend, words: Words) -> Any:
-    place, name = read_place(words.needed("to")), await _name(backend, words)
+    place, name = read_place(needed(words.text, "to")), await _name(backend, words)
     moved = await backend.app.outboxes.move(backend, name, place)
     return {"outbox": name, "position": moved.position, "messages": moved.messages, "older_rows": moved.older_rows}
 
@@ -86,18 +81,12 @@ async def _rebuild(backend: Backend, words: Words) -> Any:
 
 
 async def _resend(backend: Backend, words: Words) -> Any:
-    where, name = words.needed("where"), await _name(backend, words)
+    where, name = needed(words.text, "where"), await _name(backend, words)
     try:
         count = await backend.app.outboxes.resend(backend, name, where)
     except ContextError as error:
         raise Refused(409, "NotResendable", str(error)) from error
     return {"outbox": name, "resent": count}
-
-
-async def _drop(backend: Backend, words: Words) -> Any:
-    name = await _name(backend, words)
-    await backend.app.outboxes.drop(backend, name)
-    return {"outbox": name, "dropped": True}
 
 
 OUTBOX_ROUTES = (
@@ -106,12 +95,12 @@ OUTBOX_ROUTES = (
     AdminRoute("/outbox/messages", ("outbox", "state", "limit", "after"), _messages),
     AdminRoute("/outbox/retry", ("outbox", "number"), _retry, changes=True),
     AdminRoute("/outbox/skip", ("outbox", "number", "reason"), _skip, changes=True),
-    AdminRoute("/outbox/pause", ("outbox",), _pause, changes=True),
-    AdminRoute("/outbox/resume", ("outbox",), _resume, changes=True),
+    AdminRoute("/outbox/pause", ("outbox",), partial(_set, "pause", {"paused": True}), changes=True),
+    AdminRoute("/outbox/resume", ("outbox",), partial(_set, "resume", {"paused": False}), changes=True),
     AdminRoute("/outbox/move", ("outbox", "to"), _move, changes=True),
     AdminRoute("/outbox/rebuild", ("outbox",), _rebuild, changes=True),
     AdminRoute("/outbox/resend", ("outbox", "where"), _resend, changes=True),
-    AdminRoute("/outbox/drop", ("outbox",), _drop, changes=True),
+    AdminRoute("/outbox/drop", ("outbox",), partial(_set, "drop", {"dropped": True}), changes=True),
 )
 
 
@@ -119,7 +108,7 @@ OUTBOX_ROUTES = (
 
 
 async def _name(backend: Backend, words: Words) -> str:
-    return (await outbox_of(backend.engine.store, words.needed("outbox"))).plan.name
+    return (await outbox_of(backend.engine.store, needed(words.text, "outbox"))).plan.name
 
 
 def _sayable(messages: Sequence[OutboxMessage]) -> list[OutboxMessage]:

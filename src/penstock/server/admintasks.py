@@ -16,7 +16,7 @@ from penstock.app import Backend
 from penstock.jobs.job import job_uuid
 from penstock.reactive.filter import TaskFilter
 from penstock.schema.table import Table
-from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
+from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words, needed
 from penstock.server.requests import Refused
 
 _FILTER = ("task", "state", "error", "has_error", "key", "table", "rows")
@@ -40,7 +40,7 @@ async def _count(backend: Backend, words: Words) -> Any:
 
 
 async def _show(backend: Backend, words: Words) -> Any:
-    task, key = words.needed("task"), words.needed_key("key")
+    task, key = needed(words.text, "task"), needed(words.key, "key")
     record = await backend.app.tasks.find(backend, task, key)
     if record is None:
         raise Refused(404, "RecordNotFound", f"{task} has not heard of this row. Ask /admin/tasks/explain why.")
@@ -50,7 +50,7 @@ async def _show(backend: Backend, words: Words) -> Any:
 
 
 async def _explain(backend: Backend, words: Words) -> Any:
-    found = await backend.app.tasks.explain(backend, words.needed("task"), words.needed_key("key"))
+    found = await backend.app.tasks.explain(backend, needed(words.text, "task"), needed(words.key, "key"))
     return {**asdict(found), "job": None if found.record is None else found.record.job, "text": str(found)}
 
 
@@ -70,16 +70,16 @@ async def _change(verb: Verb, backend: Backend, words: Words) -> Any:
 
 
 async def _pause(backend: Backend, words: Words) -> Any:
-    return {"task": await pause(backend.job_calls, words.needed("task")), "paused": True}
+    return {"task": await pause(backend.job_calls, needed(words.text, "task")), "paused": True}
 
 
 async def _resume(backend: Backend, words: Words) -> Any:
-    done = await resume(backend.job_calls, words.needed("task"), words.number("limit", _CHANGED, _MOST_CHANGED))
+    done = await resume(backend.job_calls, needed(words.text, "task"), words.number("limit", _CHANGED, _MOST_CHANGED))
     return {"task": done.task, "paused": False, "changed": done.runs, "more": done.more}
 
 
 async def _reconcile(backend: Backend, words: Words) -> Any:
-    return {"task": await reconcile(backend.job_calls, words.needed("task")), "reconciling": True}
+    return {"task": await reconcile(backend.job_calls, needed(words.text, "task")), "reconciling": True}
 
 
 _CHANGE = (*_FILTER, "everything", "limit", "after")

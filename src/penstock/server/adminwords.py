@@ -22,7 +22,7 @@ T = TypeVar("T")
 LISTED, MOST_LISTED = 50, 1000  # of a page: more would keep the process from its calls for too long
 
 _LONGEST_BODY, _LONGEST_QUERY = 64 * 1024, 16 * 1024
-_DIGITS, _INTEGER = re.compile(r"[0-9]{1,9}"), re.compile(r"-?[0-9]{1,19}")
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _INTEGERS = range(-(2**63), 2**63)  # that databases have
 _TRUTHS = {"true": True, "false": False}
 
@@ -40,9 +40,6 @@ class Words:
             return value
         raise _refused(f"{name} must be a text that is not empty.")
 
-    def needed(self, name: str) -> str:
-        return self._needed(name, self.text(name))
-
     def texts(self, name: str, *, commas: bool = False) -> tuple[str, ...] | None:
         """One or several texts. In a URL the word is repeated, or they stand between commas."""
         given = self._given.get(name)
@@ -56,17 +53,13 @@ class Words:
         return tuple(values)
 
     def flag(self, name: str) -> bool | None:
-        value = self._one(name)
-        if self._in_url and isinstance(value, str):
-            value = _TRUTHS.get(value, value)
+        value = self._one(name, lambda text: _TRUTHS.get(text, text))
         if value is None or isinstance(value, bool):
             return value
         raise _refused(f"{name} must be true or false.")
 
     def number(self, name: str, default: int, most: int) -> int:
-        value = self._one(name)
-        if self._in_url and value is not None and _DIGITS.fullmatch(value):
-            value = int(value)
+        value = self._one(name, _whole)
         if value is None:
             return default
         if type(value) is int and 1 <= value <= most:
@@ -80,21 +73,16 @@ class Words:
             return None
         values = given if isinstance(given, list) else [given]
         if self._in_url:
-            values = [int(value) if _INTEGER.fullmatch(value) else None for value in values]
+            values = [_whole(value) for value in values]
         if values and all(type(value) is int and value in _INTEGERS for value in values):
             return values
         raise _refused(f"{name} must be a whole number of at most 64 bits, or several.")
 
     def integer(self, name: str) -> int | None:
-        value = self._one(name)
-        if self._in_url and value is not None and _INTEGER.fullmatch(value):
-            value = int(value)
+        value = self._one(name, _whole)
         if value is None or (type(value) is int and value in _INTEGERS):
             return value
         raise _refused(f"{name} must be a whole number of at most 64 bits.")
-
-    def needed_integer(self, name: str) -> int:
-        return self._needed(name, self.integer(name))
 
     def one_of(self, name: str, choices: Sequence[str]) -> str:
         """One of several texts; the first is the default."""
@@ -110,21 +98,21 @@ class Words:
             return value
         raise _refused(f"{name} must be a text or a number, or an array of these.")
 
-    def needed_key(self, name: str) -> Any:
-        return self._needed(name, self.key(name))
-
-    def _needed(self, name: str, value: T | None) -> T:
-        if value is None:
-            raise _refused(f"{name} is missing.")
-        return value
-
-    def _one(self, name: str) -> Any:
+    def _one(self, name: str, read: Callable[[str], Any] = str) -> Any:
         value = self._given.get(name)
         if not self._in_url or value is None:
             return value
         if len(value) != 1:
             raise _refused(f"{name} is said twice.")
-        return value[0]
+        return read(value[0])
+
+
+def needed(read: Callable[[str], T | None], name: str) -> T:
+    """A word that must be there, as one of the methods of `Words` reads it."""
+    value = read(name)
+    if value is None:
+        raise _refused(f"{name} is missing.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +137,10 @@ async def read_words(request: Request, route: AdminRoute, config: Config) -> Wor
         words = ", ".join(route.words) or "none"
         raise Refused(400, "UnknownWord", f"There is no word {unknown[0][:100]!r} here. Words are: {words}.")
     return Words(given, in_url=not route.changes)
+
+
+def _whole(text: str) -> int | str:
+    return int(text) if _INTEGER.fullmatch(text) else text
 
 
 def _refused(message: str) -> Refused:

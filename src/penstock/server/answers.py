@@ -36,27 +36,17 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Again:
-    """How an error that means "try again" is told; `after` in seconds."""
-
-    code: str
-    message: str
-    after: int = 1
-
-
-_UNCERTAIN = _Again(
-    "CommitUncertain", "The database was lost during a commit: nobody knows whether the call took effect.", 2
-)
-_AGAIN: dict[type[errors.TryAgain], _Again] = {
-    errors.Conflict: _Again("Conflict", "Other calls changed the same data at the same time."),
-    errors.DatabaseUnavailable: _Again("DatabaseUnavailable", "The database cannot be reached.", 2),
-    errors.DatabaseBusy: _Again("DatabaseBusy", "The database is busy."),
-    errors.DatabaseFull: _Again("DatabaseFull", "The database has no space left.", 60),
-    errors.CallTimeout: _Again("CallTimeout", "The call took longer than it may."),
-    errors.LockTaken: _Again("LockTaken", "Somebody else holds a lock that the call needs."),
-    errors.Overloaded: _Again("Overloaded", "This server has too much to do."),
-    errors.TryAgain: _Again("TryAgain", "The call cannot be answered now."),
+_UNCERTAIN = ("CommitUncertain", "The database was lost during a commit: nobody knows whether the call took effect.", 2)
+# what is told of an error that means "try again", and after how many seconds; its code is the name of its class
+_AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
+    errors.Conflict: ("Other calls changed the same data at the same time.", 1),
+    errors.DatabaseUnavailable: ("The database cannot be reached.", 2),
+    errors.DatabaseBusy: ("The database is busy.", 1),
+    errors.DatabaseFull: ("The database has no space left.", 60),
+    errors.CallTimeout: ("The call took longer than it may.", 1),
+    errors.LockTaken: ("Somebody else holds a lock that the call needs.", 1),
+    errors.Overloaded: ("This server has too much to do.", 1),
+    errors.TryAgain: ("The call cannot be answered now.", 1),
 }
 
 
@@ -87,8 +77,16 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
             unsayable.__cause__ = error
             error = unsayable
     elif _is_callers(error):
-        return to_json({"status": "error", "errorMessage": _callers_text(error)})
-    _log(error, exchange)
+        said = str(error) if isinstance(error, errors.FunctionNotFound) else _printable(error_text(error))
+        return to_json({"status": "error", "errorMessage": said})
+    event(
+        "call.failed",
+        logging.ERROR,
+        exc_info=error,
+        function=exchange.function,
+        request_id=exchange.request_id,
+        error=type(error).__name__,
+    )
     text = f"[Request ID: {exchange.request_id}] Server Error"
     if dev:
         text += f"\nUncaught {_printable(error_text(error))}"
@@ -113,37 +111,23 @@ def _is_callers(error: BaseException) -> bool:
     return isinstance(error, errors.CursorInvalid) or (isinstance(error, errors.InputError) and error.at_the_door)
 
 
-def _callers_text(error: BaseException) -> str:
-    return str(error) if isinstance(error, errors.FunctionNotFound) else _printable(error_text(error))
-
-
 def _again(error: errors.TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
     exchange.error = error.code
-    told = next(_AGAIN[kind] for kind in type(error).__mro__ if kind in _AGAIN)
+    code, message, after = next((kind.__name__, *_AGAIN[kind]) for kind in type(error).__mro__ if kind in _AGAIN)
     if isinstance(error, errors.DatabaseUnavailable) and error.facts.get("uncertain"):
-        told = _UNCERTAIN
+        code, message, after = _UNCERTAIN
         exchange.error = "commit_uncertain"
     event(
         "call.refused",
         logging.WARNING,
         function=exchange.function,
-        code=told.code,
+        code=code,
         request_id=exchange.request_id,
         error=_printable(str(error)),
     )
-    message = f"{told.message} {_printable(str(error))}" if dev else told.message
-    return refusal(503, told.code, message, {"retry-after": str(told.after)})
-
-
-def _log(error: BaseException, exchange: Exchange) -> None:
-    event(
-        "call.failed",
-        logging.ERROR,
-        exc_info=error,
-        function=exchange.function,
-        request_id=exchange.request_id,
-        error=type(error).__name__,
-    )
+    if dev:
+        message = f"{message} {_printable(str(error))}"
+    return refusal(503, code, message, {"retry-after": str(after)})
 
 
 def _printable(text: str) -> str:

@@ -19,17 +19,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
-from penstock.calls.run.dispatch import Dispatch
 from penstock.errors import LimitExceeded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe.logs import event
 from penstock.server.access import exchange_of
-from penstock.server.answers import Answer, Exchange, answer_error, function_error, refusal, success
+from penstock.server.answers import Answer, answer_error, function_error, refusal, success
 from penstock.server.opening import Opening
-from penstock.server.requests import Call, Refused, query_in_url, read_call, read_ending, read_named_call, read_queries
+from penstock.server.requests import Refused, ending_in, queries_in, read_body, read_call
 from penstock.wire.outgoing import Format, encode_result
 
-_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _PROBE_SECONDS = 5.0
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
@@ -41,47 +40,48 @@ class Api:
         self._config = opening.config
 
     def routes(self) -> list[Route]:
-        query, mutation, action = (partial(self._call_body, kind) for kind in FunctionKind)
         return [
-            Route("/query", self._guarded(self._query(query)), methods=["GET", "POST"]),
-            Route("/mutation", self._guarded(mutation), methods=["POST"]),
-            Route("/action", self._guarded(action), methods=["POST"]),
-            Route("/query_batch", self._guarded(self._call_batch), methods=["POST"]),
-            Route("/run/{function:path}", self._guarded(self._call_named), methods=["POST"]),
-            Route("/work/{token}", self._guarded(self._end_work), methods=["POST"]),
+            self._route("/query", partial(self._call, FunctionKind.QUERY), "GET", "POST"),
+            self._route("/mutation", partial(self._call, FunctionKind.MUTATION)),
+            self._route("/action", partial(self._call, FunctionKind.ACTION)),
+            self._route("/query_batch", self._call_batch),
+            self._route("/run/{function:path}", partial(self._call, None)),
+            self._route("/work/{token}", self._end_work),
         ]
 
     # ----- endpoints
 
-    def _query(self, posted: _Endpoint) -> _Endpoint:
-        async def query(request: Request) -> Response:
-            if request.method == "POST":
-                return await posted(request)
-            return await self._call(FunctionKind.QUERY, query_in_url(request, self._config), exchange_of(request))
-
-        return query
-
-    async def _call_body(self, kind: FunctionKind, request: Request) -> Response:
-        return await self._call(kind, await read_call(request, self._config), exchange_of(request))
-
-    async def _call_named(self, request: Request) -> Response:
-        return await self._call(None, await read_named_call(request, self._config), exchange_of(request))
+    async def _call(self, kind: FunctionKind | None, request: Request) -> Response:
+        call, exchange = await read_call(request, self._config), exchange_of(request)
+        exchange.function = call.path
+        dispatch = (await opened(self._opening)).dispatch
+        encode = partial(encode_result, form=call.form)
+        try:
+            return send_json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
 
     async def _call_batch(self, request: Request) -> Response:
-        calls, exchange = await read_queries(request, self._config), exchange_of(request)
-        dispatch = await self._dispatch()
+        calls, exchange = await read_body(request, self._config, queries_in), exchange_of(request)
+        dispatch = (await opened(self._opening)).dispatch
         try:
             found = await dispatch.call_queries(
                 [(call.path, call.args, partial(encode_result, form=call.form)) for call in calls]
             )
         except TryAgain as error:
             return send_answer(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
-        results = [self._answer_query(call, result, exchange) for call, result in zip(calls, found, strict=True)]
+        results = []
+        for call, result in zip(calls, found, strict=True):
+            if isinstance(result, Exception):
+                exchange.function = call.path
+                results.append(function_error(result, exchange, call.form, dev=self._config.dev))
+            else:
+                results.append(success(result))
         return send_json(b'{"results":[' + b",".join(results) + b"]}")
 
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system, for who has its token."""
-        ending, token = await read_ending(request, self._config), request.path_params["token"]
+        ending, token = await read_body(request, self._config, ending_in), request.path_params["token"]
         jobs = (await opened(self._opening)).job_calls
         try:
             if ending.error is None:
@@ -100,26 +100,8 @@ class Api:
 
     # ----- steps
 
-    async def _call(self, kind: FunctionKind | None, call: Call, exchange: Exchange) -> Response:
-        exchange.function = call.path
-        dispatch = await self._dispatch()
-        encode = partial(encode_result, form=call.form)
-        try:
-            return send_json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
-        except Exception as error:  # noqa: BLE001 - user code may raise anything
-            return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
-
-    def _answer_query(self, call: Call, result: bytes | Exception, exchange: Exchange) -> bytes:
-        if not isinstance(result, Exception):
-            return success(result)
-        exchange.function = call.path
-        return function_error(result, exchange, call.form, dev=self._config.dev)
-
-    async def _dispatch(self) -> Dispatch:
-        return (await opened(self._opening)).dispatch
-
-    def _guarded(self, endpoint: _Endpoint) -> _Endpoint:
-        """Answer requests that cannot be read, or cannot be served now."""
+    def _route(self, path: str, endpoint: _Endpoint, *methods: str) -> Route:
+        """A route that also answers requests which cannot be read, or cannot be served now."""
 
         async def guarded(request: Request) -> Response:
             tracing = self._opening.tracing
@@ -129,7 +111,7 @@ class Api:
             except (Refused, TryAgain) as error:
                 return send_answer(answer_error(error, exchange_of(request), Format.CLEAN, dev=self._config.dev))
 
-        return guarded
+        return Route(path, guarded, methods=methods or ["POST"])
 
 
 def health_routes(opening: Opening) -> list[Route]:
@@ -185,8 +167,8 @@ def _version() -> str:
 
 
 def send_answer(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, {**_HEADERS, **answer.headers}, "application/json")
+    return Response(answer.body, answer.status, {**HEADERS, **answer.headers}, "application/json")
 
 
 def send_json(body: bytes) -> Response:
-    return Response(body, 200, _HEADERS, "application/json")
+    return Response(body, 200, HEADERS, "application/json")

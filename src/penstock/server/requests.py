@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pydantic_core import from_json
 from starlette.datastructures import Headers
@@ -20,6 +22,8 @@ from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, format_of
+
+T = TypeVar("T")
 
 _PATH = re.compile(r"[^\W\d]\w*(?:[./][^\W\d]\w*)*(?::[^\W\d]\w*)?")
 _LONGEST_PATH = 512
@@ -58,28 +62,21 @@ class Ending:
 
 
 async def read_call(request: Request, config: Config) -> Call:
-    """The call in a request's body: ``{path, args, format}``."""
+    """The call of a request: ``{path, args, format}`` in its body, or in the URL of a GET.
+
+    The path of the URL may name the function: ``a/b/fn`` is the function ``fn`` of the module ``a.b``.
+    """
+    if request.method != "POST":
+        return _call_in_url(request, config)
+    module, _, name = request.path_params.get("function", "").rpartition("/")
+    path = f"{module}:{name}" if "function" in request.path_params else None
+    return await read_body(request, config, partial(_call_in, path=path))
+
+
+async def read_body(request: Request, config: Config, read: Callable[[bytes], T]) -> T:
+    """What is read from a body; away from the event loop if it is large."""
     body = await _read_body(request, config)
-    return await offload(len(body), lambda: _call_in(body))
-
-
-async def read_named_call(request: Request, config: Config) -> Call:
-    """A call whose function is named by the URL: ``a/b/fn`` is the function ``fn`` of the module ``a.b``."""
-    body = await _read_body(request, config)
-    module, _, name = request.path_params["function"].rpartition("/")
-    return await offload(len(body), lambda: _call_in(body, f"{module}:{name}"))
-
-
-async def read_queries(request: Request, config: Config) -> list[Call]:
-    """The calls of a batch: ``{queries: [{path, args, format}]}``."""
-    body = await _read_body(request, config)
-    return await offload(len(body), lambda: _queries_in(body))
-
-
-async def read_ending(request: Request, config: Config) -> Ending:
-    """How work has ended: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
-    body = await _read_body(request, config)
-    return await offload(len(body), lambda: _ending_in(body))
+    return await offload(len(body), lambda: read(body))
 
 
 async def read_object(request: Request, config: Config, limit: int) -> dict[str, Any]:
@@ -90,8 +87,10 @@ async def read_object(request: Request, config: Config, limit: int) -> dict[str,
     return found
 
 
-def query_in_url(request: Request, config: Config) -> Call:
-    """The call in the URL of a GET: ``?path=…&args=<JSON>&format=…``."""
+# ----- bodies
+
+
+def _call_in_url(request: Request, config: Config) -> Call:
     given = request.query_params
     args = given.get("args") or "{}"
     if len(args) > config.max_argument_bytes:
@@ -100,15 +99,13 @@ def query_in_url(request: Request, config: Config) -> Call:
     return _call_of(message, {"path": given.get("path"), "args": message.value, "format": given.get("format")})
 
 
-# ----- bodies
-
-
-def _call_in(body: bytes, path: str | None = None) -> Call:
+def _call_in(body: bytes, path: str | None) -> Call:
     message = _object_in(body)
     return _call_of(message, message.value if path is None else {**message.value, "path": path})
 
 
-def _queries_in(body: bytes) -> list[Call]:
+def queries_in(body: bytes) -> list[Call]:
+    """The calls of a batch: ``{queries: [{path, args, format}]}``."""
     message = _object_in(body)
     queries = message.value.get("queries")
     if not isinstance(queries, list) or not all(isinstance(query, dict) for query in queries):
@@ -118,7 +115,8 @@ def _queries_in(body: bytes) -> list[Call]:
     return [_call_of(message, query) for query in queries]
 
 
-def _ending_in(body: bytes) -> Ending:
+def ending_in(body: bytes) -> Ending:
+    """How work has ended: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
     message = _object_in(body)
     if message.value.keys() == {"result"}:
         return Ending(result=from_json(_arguments(message, message.value))["result"])

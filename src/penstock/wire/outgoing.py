@@ -217,7 +217,7 @@ _WRITERS: dict[Format, _Writer] = {Format.ENCODED: _EncodedWriter(), Format.CLEA
 _KEPT = _KeptWriter()
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _OPAQUE = frozenset({"cls", "metadata", "config", "default", "expected", "members"})
 _OWN_SHAPE = frozenset({"model", "dataclass"})
 _SYSTEM = frozenset({"id", "creation_time"})  # fields of rows that leave as marks
@@ -255,7 +255,7 @@ class Shape:
     def _marks(self, row: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
         marks: dict[str, Any] = {"_id": str(values[0]) if len(values) == 1 else values}
         if self.timed:
-            marks["_creationTime"] = _milliseconds(row["creation_time"])
+            marks["_creationTime"] = (row["creation_time"] - _EPOCH) // _MICROSECOND / 1000
         return marks
 
     def _fields(self, value: Any) -> dict[str, Any]:
@@ -297,7 +297,8 @@ def shape_of(cls: type[Any]) -> Shape:
     computed = {declared["property_name"]: declared for declared in inner.get("computed_fields", ())}
     special = frozenset(name for name, declared in (fields | computed).items() if _is_special(declared, definitions))
     keys, more = _keys(fields, special), _keys(computed, special)
-    return Shape(keys, more, special, adapter, key=key, timed=timed, open=_is_open(cls))
+    extra = issubclass(cls, BaseModel) and cls.model_config.get("extra") == "allow"
+    return Shape(keys, more, special, adapter, key=key, timed=timed, open=extra)
 
 
 def _adapter(cls: type[Any]) -> TypeAdapter[Any] | None:
@@ -357,7 +358,10 @@ def _is_special(node: Any, definitions: Mapping[str, Any], seen: frozenset[str] 
         return any(_is_special(item, definitions, seen) for item in node)
     if not isinstance(node, dict) or node.get("type") in _OWN_SHAPE:
         return False
-    if "serialization_exclude_if" in node or _has_serializer(node):
+    if "serialization_exclude_if" in node:
+        return True
+    serialization = node.get("serialization")
+    if isinstance(serialization, dict) and serialization.get("type") != "to-string":
         return True
     ref = node.get("schema_ref")
     if isinstance(ref, str) and ref not in seen:
@@ -365,21 +369,7 @@ def _is_special(node: Any, definitions: Mapping[str, Any], seen: frozenset[str] 
     return any(_is_special(item, definitions, seen) for key, item in node.items() if key not in _OPAQUE)
 
 
-def _has_serializer(node: Mapping[str, Any]) -> bool:
-    serialization = node.get("serialization")
-    return isinstance(serialization, dict) and serialization.get("type") != "to-string"
-
-
-def _is_open(cls: type[Any]) -> bool:
-    return issubclass(cls, BaseModel) and cls.model_config.get("extra") == "allow"
-
-
 def _marks_of(cls: type[Any]) -> tuple[tuple[str, ...], bool]:
     """The key of a row's table, and whether its rows have a creation time; those of other programs have none."""
     declared = getattr(cls, "__declared__", None)
     return ((), False) if declared is None else (declared.key, declared.managed)
-
-
-def _milliseconds(time: datetime) -> float:
-    passed = time - _EPOCH
-    return ((passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds) / 1000
