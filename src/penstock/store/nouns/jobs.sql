@@ -45,15 +45,15 @@ union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and exp
 -- Unbounded: of jobs that are rare it reads all.
 select * from (
     select * from (select * from (
-        {pending} from penstock.ready_job
+        {pending} from penstock.ready_job where coalesce(:state, 'pending') in ('pending', 'completing')
     ) j where {filter} and {on_complete} order by id desc limit :limit) few
     union all
     select * from (select * from (
-        {pending} from penstock.scheduled_job
+        {pending} from penstock.scheduled_job where coalesce(:state, 'pending') in ('pending', 'completing')
     ) j where {filter} and {on_complete} order by id desc limit :limit) few
     union all
     select * from (select * from (
-        {running} from penstock.running_job
+        {running} from penstock.running_job where coalesce(:state, 'running') in ('running', 'completing')
     ) j where {filter} and {on_complete} order by id desc limit :limit) few
     union all
     select * from (select * from (
@@ -68,7 +68,7 @@ select id from (
         select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
                null::timestamptz as finished_at,
                case when ending is null then 'pending' else 'completing' end as state
-        from penstock.ready_job
+        from penstock.ready_job where coalesce(:state, 'pending') in ('pending', 'completing')
     ) j where {filter} and {on_complete} and id < :below
     order by id desc limit :limit) few
     union all
@@ -76,7 +76,7 @@ select id from (
         select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
                null::timestamptz as finished_at,
                case when ending is null then 'pending' else 'completing' end as state
-        from penstock.scheduled_job
+        from penstock.scheduled_job where coalesce(:state, 'pending') in ('pending', 'completing')
     ) j where {filter} and {on_complete} and id < :below
     order by id desc limit :limit) few
     union all
@@ -84,7 +84,7 @@ select id from (
         select id, pool, function, options, error, null::text as on_complete_error, enqueued_at,
                null::timestamptz as finished_at,
                case when ending is null then 'running' else 'completing' end as state
-        from penstock.running_job
+        from penstock.running_job where coalesce(:state, 'running') in ('running', 'completing')
     ) j where {filter} and {on_complete} and id < :below
     order by id desc limit :limit) few
     union all

@@ -34,6 +34,8 @@ class StoredInterests(ABC, Generic[Right]):
     """See `store.contract.changes.Interests`."""
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
+        if not interests:
+            return
         stored = await self._stored()
         if wanted := [one for one in interests if self._state(stored.get(identity_of(one))) != "ok"]:
             await self._try_out(wanted, now)
