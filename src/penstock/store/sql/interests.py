@@ -108,8 +108,10 @@ class StoredInterests(ABC, Generic[Right]):
             raise
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:
-        for one in dropped:
-            await self._rebuild(right, Rebuild(await self._stored(right), dropped=[one]))
+        """Drop interests, all of a table at once, as those that are left have their triggers made anew each time."""
+        for table in dict.fromkeys(one.interest.table for one in dropped):
+            group = [one for one in dropped if one.interest.table == table]
+            await self._rebuild(right, Rebuild(await self._stored(right), dropped=group))
 
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
         return self._state(stored.get(identity_of(interest))) == "ok" and not namesakes(interest, stored)
