@@ -16,27 +16,28 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import psycopg
 import pytest
 from stage.databases import Databases, make_tables
 from stage.examples import LONG
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
-from stage.server import started
 
 __all__ = ["pytest_runtest_makereport", "pytest_terminal_summary"]  # hooks, which pytest finds here
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 * 2**30
 _LEFT_SECONDS = 5.0
-_OWN = {  # settings of this session's own server, whose data is gone afterwards anyway
-    "autovacuum": "off",  # nothing lives long enough
-    "fsync": "off",
-    "full_page_writes": "off",
-    "min_wal_size": "'32MB'",
-    "max_wal_size": "'256MB'",
-}
+_OWN = """
+# Settings of this session's own server, whose data is gone afterwards anyway.
+autovacuum = off  # nothing lives long enough
+fsync = off
+full_page_writes = off
+min_wal_size = '32MB'
+max_wal_size = '256MB'
+file_copy_method = clone  # of the files of a database's template
+shared_preload_libraries = plpgsql  # each connection that runs a trigger would load it
+"""
 
 # Processes are started by the hundred: each would compile penstock anew, which takes longer than all that it does.
 sys.dont_write_bytecode = False
@@ -122,14 +123,12 @@ def postgres_server() -> Iterator[str]:
     if given:
         yield given
         return
-    folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
-    server = started(folder, cleanup_mode="stop")
-    for name, value in _OWN.items():
-        asyncio.run(execute(server.get_uri(), f"alter system set {name} = {value}"))
-    asyncio.run(execute(server.get_uri(), "select pg_reload_conf()"))
-    yield server.get_uri()
-    server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
+    from stage.server import server  # noqa: PLC0415 - what it imports reads TMPDIR, which is set above
+
+    with server(_OWN) as own:
+        # The first connection to a database writes a cache, which empty databases now have from the beginning.
+        psycopg.connect(own.url, dbname="template1").close()
+        yield own.url
 
 
 @pytest.fixture(scope="session")
@@ -226,12 +225,3 @@ def empty_database_url(request: pytest.FixtureRequest) -> str:
     """URL of an empty database, once on each store."""
     url: str = request.getfixturevalue(f"empty_{request.param}_url")
     return url
-
-
-async def execute(url: str, sql: str) -> None:
-    """Run one statement on a connection of its own."""
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()

@@ -355,7 +355,7 @@ async def test_a_position_of_another_server_is_noticed_while_reading(postgres_ur
 
 async def test_a_dump_is_restored_on_a_new_server() -> None:
     """Whose transactions are counted from the beginning, far below those of the dump."""
-    with server() as source, server() as target:
+    with server() as source, server(own_identifier=True) as target:
         async with feed(source.url) as store, connections(source.url, 2) as [one, slow]:
             await one.execute(
                 "do $$ begin for n in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"

@@ -41,7 +41,7 @@ def inserts(*numbers: int) -> list[str]:
 @pytest.fixture
 def servers() -> Iterator[tuple[Server, Server]]:
     """One, and another."""
-    with server() as source, server() as target:
+    with server() as source, server(own_identifier=True) as target:
         yield source, target
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 from penstock.changes.change import KINDS
 from penstock.errors import DeclarationError
@@ -109,6 +110,7 @@ class Interest:
         return json.dumps(said)
 
     @classmethod
+    @lru_cache(256)  # all of them are read several times when a program starts
     def parse(cls, text: str) -> Interest:
         """An interest from its text. Fields that another version has written are left out."""
         given = json.loads(text)

@@ -59,6 +59,8 @@ class Interests(Noun, ABC, Generic[Right]):
         Raises:
             DeclarationError: See `declare`.
         """
+        if not interests:
+            return
         stored = await self._stored()
         if wanted := [one for one in interests if self._state(stored.get(identity_of(one))) != "ok"]:
             await self._try_out(wanted, now)
@@ -221,8 +223,10 @@ class Interests(Noun, ABC, Generic[Right]):
             raise
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:
-        for one in dropped:
-            await self._rebuild(right, Rebuild(await self._stored(self._within(right)), dropped=[one]))
+        """Drop interests, all of a table at once, as those that are left have their triggers made anew each time."""
+        for table in dict.fromkeys(one.interest.table for one in dropped):
+            group = [one for one in dropped if one.interest.table == table]
+            await self._rebuild(right, Rebuild(await self._stored(self._within(right)), dropped=group))
 
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
         return self._state(stored.get(identity_of(interest))) == "ok" and not namesakes(interest, stored)

@@ -1,10 +1,16 @@
 -- {found}: jobs that meet a filter, newest first, those below one id.
 select * from (
-    select * from (select * from ({pending} from penstock.ready_job) j {wanted}) few
+    select * from (select * from (
+        {pending} from penstock.ready_job where coalesce(:state, 'pending') in ('pending', 'completing')
+    ) j {wanted}) few
     union all
-    select * from (select * from ({pending} from penstock.scheduled_job) j {wanted}) few
+    select * from (select * from (
+        {pending} from penstock.scheduled_job where coalesce(:state, 'pending') in ('pending', 'completing')
+    ) j {wanted}) few
     union all
-    select * from (select * from ({running} from penstock.running_job) j {wanted}) few
+    select * from (select * from (
+        {running} from penstock.running_job where coalesce(:state, 'running') in ('running', 'completing')
+    ) j {wanted}) few
     union all
     select * from (select * from (
         {ended} from penstock.finished_job where /* by id */ expires_at > :now and coalesce(:state, 'success') in ('success', 'failed', 'canceled', 'skipped')

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from penstock.changes.interest import Interest
@@ -43,6 +44,7 @@ class FoundTable:
     bodies: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
+    @lru_cache(256)  # all of them are read several times when a program starts
     def parse(cls, text: str) -> FoundTable:
         """A table from the JSON of its store's query, in which NULL stands for nothing of a kind."""
         given = _known_fields(cls, json.loads(text))

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing
 from datetime import datetime
+from functools import lru_cache
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
@@ -104,28 +105,35 @@ def _checked_triggers(capture: Capture) -> dict[str, str]:
 
 def _try_out(interest: Interest, found: FoundTable, statements: Iterable[str]) -> None:
     """Raise `DeclarationError` if triggers would make writes fail."""
-    table, columns = SQLITE.quote(interest.table), _trial_columns(found)
-    first = next(iter(columns))
+    error = _error_of(SQLITE.quote(interest.table), tuple(_trial_columns(found).items()), tuple(statements))
+    if error is not None:
+        raise DeclarationError(
+            f"Interest {interest.name}: SQLite refuses the triggers of {interest.table}: {error}.",
+            fix="Use expressions of one row, with what every SQLite has and columns that the table has.",
+        )
+
+
+@lru_cache(64)  # a program tries them out before it writes anything, and again when it makes them
+def _error_of(table: str, columns: Sequence[tuple[str, str]], statements: Sequence[str]) -> str | None:
+    """What SQLite says against triggers of a table with these columns, each with its name and its definition."""
     with closing(sqlite3.connect(":memory:")) as trial:
         trial.text_factory = bytes  # EXPLAIN shows constants of any type
         try:
             trial.execute(_TRIAL)
             trial.create_collation(_COLLATION, lambda *_: 0)
-            trial.execute(f"create table {table} ({', '.join(columns.values())})")
+            trial.execute(f"create table {table} ({', '.join(definition for _, definition in columns)})")
             trial.create_collation(_COLLATION, None)  # other programs do not have it
             for statement in statements:
                 trial.execute(statement)
             for write in (
                 f"insert into {table} default values",
-                f"update {table} set {first} = 1",
+                f"update {table} set {columns[0][0]} = 1",
                 f"delete from {table}",
             ):
                 trial.execute(f"explain {write}").fetchall()
         except (sqlite3.Error, sqlite3.Warning) as error:
-            raise DeclarationError(
-                f"Interest {interest.name}: SQLite refuses the triggers of {interest.table}: {error}.",
-                fix="Use expressions of one row, with what every SQLite has and columns that the table has.",
-            ) from error
+            return str(error)
+    return None
 
 
 def _trial_columns(found: FoundTable) -> dict[str, str]:
