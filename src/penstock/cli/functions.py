@@ -1,4 +1,4 @@
-"""``penstock functions`` and ``run``: what the functions of the app are, and running one of them."""
+"""``penstock functions`` and ``run``: lists the functions of the app, and runs one of them."""
 
 from __future__ import annotations
 

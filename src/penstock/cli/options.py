@@ -1,6 +1,6 @@
 """The options that all commands share, wherever on the line they stand: before the command, or after it.
 
-Owns what they are called and what they hold once parsed. Leaves their meaning to those who read them.
+Owns their names and parsed values. Leaves their meaning to the commands.
 """
 
 from __future__ import annotations

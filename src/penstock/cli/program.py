@@ -1,6 +1,6 @@
 """Finds the app of a program and imports it.
 
-Owns where an app is looked for: what the caller names, then ``app = "…"`` in the project files, then the modules of
+Owns the order of the search: the name given by the caller, then ``app = "…"`` in the project files, then modules of
 the current folder. Leaves how a failing program is shown to `failure`.
 """
 

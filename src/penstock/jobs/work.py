@@ -16,8 +16,8 @@ class Work:
 
     Attributes:
         id: The id of the job.
-        attempt: Which attempt this is, from 1.
-        deadline: When the attempt is stopped; None if it may take as long as it takes.
+        attempt: The number of this attempt, from 1.
+        deadline: The time at which the attempt is stopped; None if it has no limit.
         begin: For penstock itself: called in the attempt's transaction, before its function.
     """
 

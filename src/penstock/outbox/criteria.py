@@ -1,6 +1,6 @@
-"""What an outbox means of what is captured for it, where triggers tell of more: kept for each of its declarations.
+"""The captured changes that are messages, where triggers capture more: stored for each declaration of an outbox.
 
-What was captured under an older one is judged by that, though no program declares it any more. Owns its text. Leaves
+Changes captured under an older declaration are judged by that one. Owns its text. Leaves
 judging to `calls/handlers/deliveries`.
 """
 
@@ -15,7 +15,7 @@ from penstock.reactive.signature import read_signature, signature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageCriteria:
-    """Which captured changes are messages of one declaration."""
+    """The captured changes that are messages of one declaration."""
 
     condition: Condition | None = None  # which rows; None if the triggers say that exactly
     kinds: tuple[str, ...] = ()  # which kinds of changes are messages

@@ -1,4 +1,4 @@
-"""An outbox as it is declared: which rows or which topic it sends, in what portions, and what becomes of what fails.
+"""An outbox as declared: its rows or its topic, its batches, and its policy for failures.
 
 Owns the declaration and its checks at the door. Leaves tracing filters to `reactive/tracing`, and calling the handler
 to `calls/handlers/deliveries`.
@@ -51,7 +51,7 @@ class Outbox:
     order_by: tuple[str, ...] = ()  # the columns by which the rows come with which it begins, before their key
     # where a new one begins: with the rows, or the messages, that there are, or with what comes
     start: Start = "beginning"
-    on_failure: OnFailure = "halt"  # what becomes of a message that fails, and of those behind it
+    on_failure: OnFailure = "halt"  # the policy for a message that fails, and for those behind it
     # when a message that failed is tried again, and after how many attempts it counts as failed for good
     retry: Retry = RETRY
     batch: int | None = None  # how many messages one call takes at most; None for one, by itself

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a worker knows of one pool."""
+    """The facts about one pool that a worker knows."""
 
     limit: int  # how many slots there are
     granted: int  # how many of them all workers hold together
@@ -35,7 +35,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    name: str  # what it is called
+    name: str  # its name
     limit: int  # how many slots it has of its own
     granted: int  # how many slots of it workers hold; more than its own while it borrows
     wanted: int  # how many more they want

@@ -1,4 +1,4 @@
-"""Circuit breakers: after how many failed attempts in which time a task is held, and for how long."""
+"""Circuit breakers: they hold a task for a while after a number of failed attempts in a time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class CircuitBreaker:
     runs the task tries one run first: if that fails, the breaker opens again; if not, all go on.
 
     Args:
-        failures: After how many failed attempts it opens, from 1 to 1000.
-        within: In what time they have to fall.
-        open_for: For how long it stays open.
+        failures: The number of failed attempts that opens it, from 1 to 1000.
+        within: The time in which they have to fall.
+        open_for: The time for which it stays open.
 
     Raises:
         DeclarationError: A value is out of its bounds.
@@ -41,7 +41,7 @@ class CircuitBreaker:
                 raise DeclarationError(f"CircuitBreaker: {word} is a timedelta of up to a year, not {given!r}.")
 
     def opens(self, failed: Sequence[datetime]) -> datetime | None:
-        """Until when it is open after attempts of a task failed at these times; None if it is not."""
+        """The time until which it is open after attempts failed at these times; None if it is not."""
         last = sorted(failed)[-self.failures :]
         if len(last) < self.failures or last[-1] - last[0] > self.within:
             return None

@@ -1,6 +1,6 @@
 """Looking at all rows of a task: those that are older than it, and those whose changes nobody could tell.
 
-Owns how far that has come, as text that outlives processes. Leaves reading rows and records to the store.
+Owns the progress, as text that outlives processes. Leaves reading rows and records to the store.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _GOING: tuple[Change, ...] = ("leave", "delete")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciling:
-    """How far looking at the rows of a task has come: first at all rows of its table, then at all of its records."""
+    """The progress of a scan for a task: first all rows of its table, then all of its records."""
 
-    part: Part = "rows"  # which of both it is at
+    part: Part = "rows"  # which of the two it scans now
     after: str | None = None  # the key of the last one that was looked at; None at the beginning
     looked: int = 0  # how many were looked at
     found: int = 0  # how many of them were to be run, or forgotten
@@ -60,20 +60,20 @@ class Reconciling:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a row."""
+    """The record of a row."""
 
-    after: str | None  # what was captured of it last
+    after: str | None  # its last captured values
     gone: Gone | None  # whether it was not there any more, for the task
     state: str | None = None  # how its job has ended, where that was asked for; None if it has not
     running: bool = False  # whether its run is under way, where that was asked for
     change: Change | None = None  # why it was to be run last, where that was asked for
-    before: str | None = None  # what was captured of it before that, where that was asked for
+    before: str | None = None  # its captured values before that, where that was asked for
     version: int = -1  # the version of the handler that has run it last, where that was asked for; -1 for none
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row as it is now, what its changes would capture of it, and the same of it as it was."""
+    """A row as it is now, with the values that a change would capture, and the same values as they were."""
 
     key: str
     after: str | None
@@ -88,7 +88,7 @@ def compare_rows(
     now: datetime,
     read: Read,
 ) -> list[RowPlan]:
-    """Plans for rows that are unknown or differ from what was captured; `unread` changes plan better."""
+    """Plans for rows that are unknown or differ from their captured values; `unread` changes plan better."""
     plans = list[RowPlan]()
     for row in rows:
         kept = known.get(row.key)
@@ -142,7 +142,7 @@ def is_found(plan: RowPlan) -> bool:
 
 
 def _is_reprocessed(record: Kept, at: Reconciling) -> bool:
-    """Whether the version of now runs again what an earlier one has run."""
+    """Whether the present version runs a row again that an earlier one has run."""
     if record.version >= at.version:
         return False
     return at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed")
@@ -204,7 +204,7 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, 
 
 
 def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
-    """Do once more what was done when a row went."""
+    """Plan once more the run for a row that went."""
     captured = record.after if record.after is not None else record.before
     return replace(
         _gone(task, key, record, gone, now, read),

@@ -1,4 +1,4 @@
-"""Words for filters, for what Python's own operators cannot say: `in_`, `is_none`, `known`, `length`, `matches`, `has`.
+"""Words for filters that Python's own operators lack: `in_`, `is_none`, `known`, `length`, `matches`, `has`.
 
 They are typed as if they were given a row's values, so that type checkers follow a filter; in a filter they are given
 stand-ins. Each is a method of the stand-in too, for functions that are not type-checked.

@@ -1,7 +1,7 @@
 """``/admin/tasks``: reactive tasks and their rows, seen and changed over HTTP.
 
-Owns the routes, and what they answer. What is asked means what `app.tasks` and ``penstock tasks`` mean by it; what
-changes many rows does so in parts, each request one.
+Owns the routes and their answers. Their words have the meaning they have in `app.tasks` and ``penstock tasks``. A
+change of many rows is made in parts, one for each request.
 """
 
 from __future__ import annotations

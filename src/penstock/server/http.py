@@ -1,7 +1,7 @@
 """The HTTP API: calls of public functions as JSON.
 
-Owns the endpoints and the order of their steps: read, call, answer. What a function raises is an answer of status 200;
-other statuses tell of calls that never reached one, or may be repeated.
+Owns the endpoints and the order of their steps: read, call, answer. An error of a function is an answer of status 200;
+other statuses mean that the call did not reach one, or may be repeated.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Api:
         return send_json(b'{"results":[' + b",".join(results) + b"]}")
 
     async def _end_work(self, request: Request) -> Response:
-        """End work that waits for an outside system, for who has its token."""
+        """End work that waits for an outside system; the caller has its token."""
         ending, token = await read_ending(request, self._config), request.path_params["token"]
         jobs = (await opened(self._opening)).job_calls
         try:

@@ -1,6 +1,6 @@
-"""What a request says: its body within its limits, and the calls in it.
+"""Reads requests: a body within its limits, and the calls in it.
 
-Owns refusing what cannot be read, before anything is called. Leaves errors of the functions to `answers`.
+Refuses unreadable requests before any call. Leaves errors of the functions to `answers`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.wire.outgoing import Format, format_of
 _PATH = re.compile(r"[^\W\d]\w*(?:[./][^\W\d]\w*)*(?::[^\W\d]\w*)?")
 _LONGEST_PATH = 512
 _MOST_QUERIES = 1000
-_BYTES_PER_BRACKET = 32  # at least; what is nested more densely takes ten times as long to read
+_BYTES_PER_BRACKET = 32  # at least; deeply nested JSON takes ten times as long to read
 _LINGER = 32 * 1024 * 1024  # bytes over the limit that are read and thrown away, so that the sender sees the answer
 
 
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How work has ended, as an outside system says."""
+    """The end of work, as an outside system reports it."""
 
     result: Any = None
     error: str | None = None
@@ -77,7 +77,7 @@ async def read_queries(request: Request, config: Config) -> list[Call]:
 
 
 async def read_ending(request: Request, config: Config) -> Ending:
-    """How work has ended: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
+    """The end of work: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
     body = await _read_body(request, config)
     return await offload(len(body), lambda: _ending_in(body))
 
@@ -153,7 +153,7 @@ async def _read_body(request: Request, config: Config, limit: int | None = None)
 def _check_headers(headers: Headers) -> None:
     """Refuse bodies that are not JSON.
 
-    Without a content type JSON is assumed, except from web pages: those may send what names no type, or text, to any
+    Without a content type JSON is assumed, except from web pages: those may send text, or a body without a type, to any
     server without asking, also to one that listens on the user's machine only.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -39,7 +39,7 @@ def make_store(config: Config, clock: Clock) -> Store:
 
 
 def scheme_of(url: str) -> str:
-    """Which store a database URL names, ``sqlite`` or ``postgresql``. Errors never repeat the URL: passwords.
+    """The store that a database URL names, ``sqlite`` or ``postgresql``. Errors never repeat the URL: passwords.
 
     Raises:
         ConfigError: It cannot be read, or names no database that penstock knows.

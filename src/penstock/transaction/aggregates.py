@@ -47,7 +47,7 @@ class Groups:
         self._columns = columns
 
     def count(self) -> Coroutine[Any, Any, dict[Any, int]]:
-        """How many rows each group has."""
+        """The number of rows in each group."""
         return self._scope.track(self._grouped("count", None))
 
     def sum(self, column: str) -> Coroutine[Any, Any, dict[Any, Any]]:

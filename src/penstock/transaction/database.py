@@ -84,7 +84,7 @@ class DatabaseWriter(DatabaseReader):
         return self._scope.track(self._insert(row, more))
 
     def insert_many(self, rows: Iterable[T]) -> Coroutine[Any, Any, list[Id[T]]]:
-        """Store many new rows, in order; their ids. Raises what `insert` raises."""
+        """Store many new rows, in order; their ids. Raises the errors of `insert`."""
         return self._scope.track(self._insert_many(rows))
 
     def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> Coroutine[Any, Any, T]:
@@ -98,7 +98,7 @@ class DatabaseWriter(DatabaseReader):
         return self._scope.track(self._patch(table, row_id, more, changes))
 
     def replace(self, table: type[T], row_id: RowId[T], row: T) -> Coroutine[Any, Any, T]:
-        """Change all fields of a row to those of another; the row as it is then. Raises what `patch` raises."""
+        """Change all fields of a row to those of another; the row as it is then. Raises the errors of `patch`."""
         return self._scope.track(self._replace(table, row_id, row))
 
     def delete(self, table: type[T], row_id: RowId[T]) -> Coroutine[Any, Any, None]:
@@ -247,7 +247,7 @@ class DatabaseWriter(DatabaseReader):
             raise unique_violation(definition, names) from error
         return new
 
-    # ----- what both have
+    # ----- shared steps
 
     async def _send_user_owned(self, definition: TableDefinition, statement: Statement, args: Sequence[Any]) -> Row:
         """Write a row of a user-owned table, which may refuse it; the row as it is then."""

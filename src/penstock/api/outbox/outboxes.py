@@ -88,10 +88,10 @@ class Outboxes(OutboxAdmin):
     ) -> Callable[[H], H]:
         """Declare the handler below as an outbox: it gets each row of a table, or each message of a topic, in order.
 
-        A message is handed over after all those whose writers had seen, in the order of the statements of its
-        transaction, and of its key in the order of the row's locks. One process at a time hands over; another goes on
-        where it stopped. A handler that takes a `MutationCtx` handles each message exactly once: what it writes and how
-        far the outbox has come are one transaction. One that takes an `ActionCtx` gets each at least once, with the
+        Messages are delivered in commit order: those of one transaction in the order of its statements, those of one
+        row in the order of its locks. One process at a time delivers. If it dies, another goes on
+        where it stopped. A handler that takes a `MutationCtx` handles each message exactly once: its writes and the
+        outbox's cursor commit together. A handler that takes an `ActionCtx` gets each at least once, with the
         same `Message.id` each time.
 
         The handler takes a ctx and the row, such as ``(ctx: ActionCtx, booking: Booking)``; or a `Message`, such as
@@ -160,9 +160,9 @@ class Outboxes(OutboxAdmin):
         transaction. On a sync connection there is nothing to await.
 
         Args:
-            topic: For which an outbox is declared.
-            payload: What its handler takes.
-            key: By which messages are in order.
+            topic: A topic for which an outbox is declared.
+            payload: An object of the type that its handler takes.
+            key: The ordering key: messages with the same key are delivered in order.
 
         Raises:
             ContextError: The connection is closed, its transaction has failed, or it leads to another kind of database

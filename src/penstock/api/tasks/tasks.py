@@ -1,4 +1,4 @@
-"""Reactive tasks as programs declare them: a table, which of its rows and changes, and a handler.
+"""Reactive tasks as programs declare them: a table, a filter, a watch, and a handler.
 
 Owns the options and their checks, and the function that a task's jobs run. `reactive/planning` decides what a change
 calls for, and `services/planner/planner` writes it.
@@ -131,15 +131,15 @@ class ReactiveTasks(TaskAdmin):
     ) -> TaskDecorator[T]:
         """Declare the handler below as a reactive task: it is run for the rows of a table, whenever they call for it.
 
-        Whoever writes the rows, with penstock or without, the last state of each row that matches is handled at least
-        once; a handler that takes a `MutationTaskCtx` handles each exactly once. Of one row only one run is under way
+        The latest state of each matching row is handled at least once, no matter which program wrote it. A handler
+        that takes a `MutationTaskCtx` handles each state exactly once. Of one row only one run is under way
         at a time, and changes that come meanwhile are one more run. Rows that are older than the task are run as well.
 
         Args:
             table: The table.
             filter: Which rows it is about: a function of a row that compares and computes with its fields, such as
                 ``lambda order: order.status == "paid"``; all by default.
-            watch: What of a row has to change so that it is run again: names of fields, paths such as
+            watch: The values of a row whose change runs it again: names of fields, paths such as
                 ``"address.city"``, or functions of a row; anything by default. A row that begins to match is always
                 run.
             **options: Any of these.

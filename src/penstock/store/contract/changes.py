@@ -36,7 +36,7 @@ class InterestRow:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How the rows are read that an interest is about, spelled as its triggers spell them.
+    """The statements that read the rows of an interest, spelled as its triggers spell them.
 
     Attributes:
         first: Rows in the order of the interest, with the parameter of how many: key, captured columns as they are,
@@ -44,7 +44,7 @@ class Source:
             key, but for rows whose key is text that is no UTF-8: nobody can say it, so it tells no row.
         following: The same after a place: its first parameter, as it was given.
         among: Those of some keys: a JSON array of keys, of which each is spelled like that.
-        keys: Which of some keys are those of any row of the table.
+        keys: Those of some keys that belong to a row of the table.
         passed: Of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0.
     """
 
@@ -62,7 +62,7 @@ class Interests(Protocol):
         """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Refuse what `declare` would refuse, without changing anything; what is in order takes no lock.
+        """Raise the errors of `declare`, without changing anything; interests in order take no lock.
 
         Where others hold locks on a table, it is not tried out what its database says to the SQL.
 
@@ -96,7 +96,7 @@ class Interests(Protocol):
         """
 
     async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Have captured for tasks what they are declared with now, and nothing else.
+        """Capture for tasks exactly the interests they are declared with now.
 
         If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
         told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
@@ -116,7 +116,7 @@ class Interests(Protocol):
         """
 
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        """Have them captured no more. What was captured stays until its readers have passed it.
+        """Stop capturing them. Captured changes stay until their readers have passed them.
 
         Args:
             ids: Their numbers.
@@ -129,29 +129,29 @@ class Interests(Protocol):
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
         """Those of some tables of which each change counts, as a transaction sees it.
 
-        Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
+        Tables are compared, and not names: an interest may spell its table otherwise.
         """
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        """How the rows are read that an interest is about; None if there is no such interest, or no such table.
+        """The statements that read the rows of an interest; None if there is no such interest, or no such table.
 
         Args:
             number: Its number.
-            only: Which of its rows, with the columns that are told as they were. These rows are kept from being changed
+            only: A part of its rows, with the columns to read as they were. These rows are kept from being changed
                 until the transaction ends in which they are read.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a reader is handed.
+    """A batch of changes for a reader.
 
     Attributes:
-        changes: The changes, in an order in which none comes before one that its writer had seen.
-        position: Where the reader is once it is done with them. Worth keeping without changes too.
+        changes: The changes, in commit order: none comes before one that its writer had seen.
+        position: The position of the reader once it is done with them. Worth keeping without changes too.
         complete: Whether there was no more.
-        before: Where the reader was.
-        rest: How many of the changes, the first ones, are of a batch that had been begun before.
+        before: The position before.
+        rest: The number of changes, the first ones, that belong to a batch begun before.
     """
 
     changes: builtins.list[CapturedChange]
@@ -161,7 +161,7 @@ class Batch:
     rest: int = 0
 
     def at(self, count: int) -> Position:
-        """Where the reader is once it is done with so many of the changes."""
+        """The position of the reader once it is done with this many of the changes."""
         if count == len(self.changes):
             return self.position
         if not count:
@@ -185,8 +185,8 @@ class ReaderRow:
     """A reader of the feed.
 
     Attributes:
-        lease: Under which lease it reads.
-        moved_at: When it last moved.
+        lease: The lease under which it reads.
+        moved_at: The time of its last move.
     """
 
     name: str
@@ -198,11 +198,11 @@ class ReaderRow:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a reader is behind.
+    """The backlog of a reader.
 
     Attributes:
-        rows: How many writes it has still to read of, as far as they were counted.
-        oldest_at: When the oldest of these was written; None if there are none.
+        rows: The number of unread writes, as far as they were counted.
+        oldest_at: The time of the oldest of these; None if there are none.
     """
 
     rows: int
@@ -211,11 +211,11 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What one look at the feed's room has done.
+    """The result of one step of making room in the feed.
 
     Attributes:
-        emptied: How many slots were emptied; on SQLite how many changes were deleted.
-        kept: How many slots could not be, as a reader has not passed them, or somebody holds them.
+        emptied: The number of emptied slots; on SQLite the number of deleted changes.
+        kept: The number of slots that could not be emptied, as a reader has not passed them, or somebody holds them.
         moved: Whether changes are written to another slot from now on.
     """
 
@@ -231,10 +231,10 @@ class Readers(Protocol):
         """Add a reader at a position, or where the feed ends now; False if there is one of this name."""
 
     async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
+        """Move a reader to a position, and take it from its process; False if there is none."""
 
     async def take(self, name: str, lease: int) -> Position | None:
-        """Read under a lease from now on; where the reader is, or None if another lease has it that is not gone.
+        """Read under a lease from now on; the reader's position, or None if another lease has it that is not gone.
 
         If the database was restored elsewhere, all readers are first made to fit it.
         """
@@ -245,19 +245,19 @@ class Readers(Protocol):
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
     ) -> bool:
-        """Move a reader on in a transaction, with what was done about what it read; False if it was lost.
+        """Advance a reader by compare-and-set, in the transaction that applies a batch; False if it was lost.
 
-        It is lost if another lease has taken it, or it is not where it was. Whoever gets False undoes the transaction.
+        It is lost if another lease has taken it, or it has moved. After False the caller rolls the transaction back.
         """
 
     async def readers(self) -> list[ReaderRow]:
         """All readers by name."""
 
     async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        """How far behind a position is; no more than `most` writes are counted."""
+        """The backlog behind a position; no more than `most` writes are counted."""
 
     async def forget(self, name: str) -> bool:
-        """Drop a reader, so that nothing is kept for it; False if there is none."""
+        """Drop a reader, so that no changes are kept for it; False if there is none."""
 
 
 class Feed(Protocol):
@@ -270,11 +270,12 @@ class Feed(Protocol):
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        """What comes after a position: the changes of up to `limit` writes, of these interests or of all.
+        """The changes after a position: of up to `limit` writes, of these interests or of all.
 
-        All that one write tells is handed over together.
+        All changes of one write come together.
 
-        With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
+        With a session, they are the changes that it sees. They fit the rows that it reads: none is missed or comes
+        twice.
 
         Raises:
             Conflict: The position is of another server, from which the database was restored: take the reader again.
@@ -288,28 +289,28 @@ class Feed(Protocol):
         Args:
             session: The session.
             position: The position.
-            interest: Of which interest.
-            limit: How many there may be.
+            interest: The number of the interest.
+            limit: The largest number of keys.
         """
 
     async def before(self, moment: datetime) -> Position:
-        """A position before all that was written at a time or later and is kept still."""
+        """A position before all kept changes that were written at a time or later."""
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:
-        """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody.
+        """Make room: drop changes that all readers have passed, in one bounded step, and waiting for nobody.
 
-        What is younger than the longest `keep_for` of an outbox is kept.
+        Changes younger than the longest `keep_for` of an outbox are kept.
         """
 
     async def size(self) -> int:
-        """How many bytes the feed takes; on SQLite about that many."""
+        """The size of the feed in bytes; on SQLite about."""
 
     async def oldest_transaction(self) -> timedelta | None:
-        """For how long the oldest transaction has been open; None if nobody can say."""
+        """The age of the oldest open transaction; None if it cannot be known."""
 
 
 class Changes(Readers, Feed, Protocol):
-    """The change feed: what was captured, and how far each of its readers has come.
+    """The change feed: captured changes, and the position of each reader.
 
-    Nobody writes there but triggers. A reader is read under a lease, as jobs are run: who has lost it cannot move on.
+    Only triggers write there. A reader is held under a lease, as jobs are: a process that has lost it cannot move it.
     """

@@ -22,7 +22,7 @@ class CronScope:
 
 @dataclass(frozen=True, slots=True)
 class CronLook:
-    """What one look at crons found.
+    """The result of one look at crons.
 
     Attributes:
         due: Whether the time of one has come that waits for nothing.
@@ -37,7 +37,7 @@ class CronLook:
 
 @dataclass(frozen=True, slots=True)
 class CronMove:
-    """What is decided about a cron: how it stands now, and the job of its run if there is one."""
+    """The decision about a cron: its new state, and the job of its run if there is one."""
 
     kept: KeptCron
     job: NewJob | None = None
@@ -47,10 +47,10 @@ CronDecide = Callable[[list[tuple[KeptCron, bool]]], Awaitable[list[CronMove]]]
 
 
 class Crons(Protocol):
-    """Crons at rest: their plans, and how far each has come. A cron is under way until its last job has ended."""
+    """Crons at rest: plans, and the last decided time of each. A cron is under way until its last job has ended."""
 
     async def declare(self, plans: Sequence[CronPlan], now: datetime) -> None:
-        """Make the plans of a program known; those that differ from what was declared before hold from now on."""
+        """Store the plans of a program; plans that differ from the declaration before hold from now on."""
 
     async def create(self, session: Session, plan: CronPlan, now: datetime) -> bool:
         """Add one in a transaction; False if its name is taken."""
@@ -65,9 +65,9 @@ class Crons(Protocol):
         """Whether anything is to be decided, and when the next look is due."""
 
     async def decide(self, scope: CronScope, now: datetime, limit: int, decide: CronDecide) -> int:
-        """Have `decide` decide on up to `limit` that are due; how many there were.
+        """Have `decide` decide on up to `limit` that are due; the number of them.
 
-        It is told of each whether it is under way. They are held meanwhile, so that nobody decides on them twice. The
+        Its argument says whether a cron is under way. The crons are locked meanwhile: nobody decides on them twice. The
         decisions and the jobs are written together.
         """
 

@@ -1,4 +1,4 @@
-"""The promises of a store about what running attempts say and ask: part of `store.contract`.
+"""The promises of a store about progress and tokens of running attempts: part of `store.contract`.
 
 A job that an outside system is to complete is under the lease `OUTSIDE`, which never ends, and so is its slot.
 """
@@ -16,17 +16,17 @@ from penstock.jobs.progress import Progress
 from penstock.jobs.token import Token, Told
 
 OUTSIDE = 0
-TOKEN_KEPT = timedelta(days=1)  # for how long it is known what came of a token
+TOKEN_KEPT = timedelta(days=1)  # the time for which the outcome of a token is kept
 Settle = Callable[[list[Job]], list[Settlement]]
 
 
 @dataclass(frozen=True, slots=True)
 class Redeemed:
-    """What came of bringing a token.
+    """The outcome of redeeming a token.
 
     Attributes:
         accepted: Whether the job has been settled by it.
-        told: What counts: what was told first, or that its time or its attempt is over.
+        told: The outcome that counts: the first one, or that its time or its attempt is over.
     """
 
     accepted: bool
@@ -34,16 +34,16 @@ class Redeemed:
 
 
 class Tokens(Protocol):
-    """What a running attempt says and asks: how far it has come, and to be completed by an outside system."""
+    """Progress of running attempts, and tokens with which outside systems complete them."""
 
     async def report(self, lease: int, progress: Mapping[UUID, Progress]) -> None:
-        """Write how far jobs have come that run under a lease."""
+        """Write the progress of jobs that run under a lease."""
 
     async def issue(self, lease: int, token: Token, deadline: datetime) -> bool:
         """Remember the token of an attempt; False if the attempt does not run under this lease any more."""
 
     async def void(self, job_id: UUID, attempt: int) -> bool:
-        """Let the token of an attempt that has failed count no more; False if it has been brought before."""
+        """Void the token of an attempt that has failed; False if it has been redeemed before."""
 
     async def hold(self, lease: int, attempts: Sequence[tuple[UUID, int]]) -> set[UUID]:
         """Move jobs with a token from a lease to `OUTSIDE`, and their slots with them; those it still held."""
@@ -55,10 +55,10 @@ class Tokens(Protocol):
         """
 
     async def expire(self, now: datetime, limit: int, settle: Settle) -> int:
-        """Settle jobs held outside of which nobody has told in time, and give their slots back; how many."""
+        """Settle jobs held outside that nobody completed in time, and give their slots back; the number of jobs."""
 
     async def cancel(self, now: datetime, limit: int, settle: Settle) -> int:
         """The same for those for which a request to cancel stands."""
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget tokens of which nobody need know any more what came of them; how many."""
+        """Forget tokens whose outcomes nobody needs any more; the number of tokens."""

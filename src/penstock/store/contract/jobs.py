@@ -20,12 +20,12 @@ Settle = Callable[[list[Job]], list[Settlement]]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """For how many more jobs of a pool a worker has room.
+    """The room of a worker for jobs of a pool.
 
     Attributes:
-        room: How many.
+        room: The number of jobs it can still take.
         epoch: Of a pool with a limit: the number of that limit; if it has been changed, nothing is claimed.
-        running: How many of its jobs the worker runs.
+        running: The number of its jobs that the worker runs.
     """
 
     pool: str
@@ -36,14 +36,14 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one look for work found.
+    """The result of one look for work.
 
     Attributes:
         jobs: Jobs now running under the lease.
-        next_run_at: When the next scheduled job is due, of those that nobody wants to be canceled.
+        next_run_at: The due time of the next scheduled job that nobody wants to be canceled.
         cancels: Whether anybody has asked for a cancel that may still be to be carried out.
         promoted: Whether scheduled jobs were due and are ready now.
-        again: After which time more jobs may start, if a rate limit was in their way.
+        again: The wait until more jobs may start, if a rate limit was in their way.
     """
 
     jobs: list[Job]
@@ -54,7 +54,7 @@ class Claim:
 
 
 class Programs(Protocol):
-    """What the programs that run on a database have declared, for those who enqueue in plain SQL."""
+    """The functions that programs on a database have declared, for callers that enqueue in plain SQL."""
 
     async def declare(self, kinds: Mapping[str, str]) -> None:
         """Make functions known: the kind of each by its name. Those of other programs stay."""
@@ -87,7 +87,7 @@ class JobQueue(Protocol):
 
 
 class JobMoves(Protocol):
-    """Jobs as workers move them, and whoever looks after them."""
+    """Jobs as workers and administrators move them."""
 
     async def prepare(self, connections: int) -> None:
         """Get so many connections ready to claim and to settle, so that the first jobs wait no longer than others."""
@@ -95,19 +95,19 @@ class JobMoves(Protocol):
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 
-        Those that wait for their on_complete come first. Of the others each comes from the pool that then runs the
-        least, of equals from the one named first, and of a pool the most urgent and oldest comes first. Those that
+        Those that wait for their on_complete come first. A free place goes to the pool that runs the
+        fewest jobs, ties to the one named first; in a pool the most urgent and oldest job comes first. Jobs that
         pass a gate come last, as `pools.turns` decides.
         """
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        """Write what became of running jobs; the ids that this lease still held."""
+        """Write the settlements of running jobs; the ids that this lease still held."""
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         """The same for one job, in the transaction that is its effect; False if the lease is lost."""
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
-        """The same for many jobs that share a transaction; how many the lease still held."""
+        """The same for many jobs that share a transaction; the number that the lease still held."""
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> list[UUID]:
         """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
@@ -121,11 +121,11 @@ class JobMoves(Protocol):
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         """Let jobs whose on_complete has raised for the last time wait for it again; those that were so, as above.
 
-        How they end stays as it is, and calls that failed are kept, and counted anew.
+        Their outcomes stay as they are, and calls that failed are kept, and counted anew.
         """
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""
+        """Forget expired finished jobs, in one bounded step; their number, approximate beyond `limit`."""
 
 
 class JobLooks(Protocol):
@@ -146,18 +146,18 @@ class JobLooks(Protocol):
         """Ids of jobs that meet a filter, newest first, those below one id."""
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        """How many jobs stand in each place: ready, scheduled, running, finished."""
+        """The number of jobs in each place: ready, scheduled, running, finished."""
 
 
 class Jobs(JobQueue, JobMoves, JobLooks, Protocol):
     """Jobs at rest. Transactions of users only insert here; services move.
 
-    What takes an `OpenTransaction` runs in a transaction of the user's own as well, and waits for nothing else.
+    A method that takes an `OpenTransaction` also runs in a transaction of the user's own, and waits for nothing else.
     """
 
 
 class Leases(Protocol):
-    """Leases of workers: who may move which running jobs, and until when."""
+    """Leases of workers: the right to move running jobs, until a time."""
 
     async def take(self, worker: str, ttl: timedelta, now: datetime) -> int:
         """A new lease; its number fences everything done under it."""
@@ -178,7 +178,7 @@ class Leases(Protocol):
         """Leases that have run out, and leases that are gone while jobs still run under them."""
 
     async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:
-        """End an expired lease: settle the jobs that still run under it as `settle` decides; how many.
+        """End an expired lease: settle the jobs that still run under it as `settle` decides; their number.
 
         A job whose own transaction is about to settle it is left to that transaction; the lease is expired until
         none is left.

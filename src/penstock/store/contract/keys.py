@@ -20,7 +20,7 @@ class KeyHolder:
     Attributes:
         job_id: Its id.
         until_start: Whether it has the key only until it starts.
-        enqueued_at: If another one may come in its place, since it is pending and was never tried: since when.
+        enqueued_at: The time it was enqueued, if it may be replaced, since it is pending and was never tried.
         canceled: Whether it is to be canceled and has not started, so that its key is about to be free.
     """
 
@@ -37,7 +37,7 @@ class Keys(Protocol):
         """Let a job that is about to be enqueued have its key; False if another one has it."""
 
     async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
-        """Who has a key."""
+        """The job that has a key."""
 
     async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
         """Take a key from a job that is not there, and so will never free it; False if it is there."""
@@ -51,10 +51,10 @@ class Keys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RateRow:
-    """What is left of a rate limit.
+    """The token count of a rate limit.
 
     Attributes:
-        policy: How it fills.
+        policy: Its policy.
     """
 
     name: str
@@ -67,16 +67,16 @@ class Rates(Protocol):
     """Rate limits at rest."""
 
     async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
-        """What is left of a rate limit, held against others until the transaction ends; None if nothing was taken."""
+        """The token count of a rate limit, locked until the transaction ends; None if nothing was taken."""
 
     async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
-        """What is left of a rate limit; None if nothing was taken."""
+        """The token count of a rate limit; None if nothing was taken."""
 
     async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
-        """Keep what is left of rate limits."""
+        """Store the token counts of rate limits."""
 
     async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
-        """Forget what was taken of a rate limit."""
+        """Forget the tokens taken from a rate limit."""
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget rate limits that are full again, in one bounded step; how many."""
+        """Forget rate limits that are full again, in one bounded step; their number."""

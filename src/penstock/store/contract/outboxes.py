@@ -20,7 +20,7 @@ Forgets = Literal["again", "pending", "all"]
 
 Identity = tuple[int, str | None]  # of a message: its number; of an older row 0 and its key, as its number may change
 
-KEPT = "kept"  # instead of what is left of older rows: what was left of them before
+KEPT = "kept"  # instead of a backfill: the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class OutboxPlan:
     Attributes:
         name: Its name.
         function: The name of its handler.
-        kind: What kind of function that is.
+        kind: The kind of that function.
         source: The table or the topic that it sends.
-        spec: What else was declared, as JSON, to be shown.
+        spec: The other options, as JSON, to be shown.
         version: Of the declaration.
         keep_for: How long messages are kept at least.
     """
@@ -52,22 +52,22 @@ class OutboxRow:
 
     Attributes:
         id: Its number.
-        plan: What was declared of it last.
+        plan: Its last declaration.
         interests: The numbers under which its messages are in the change feed, those of earlier declarations too.
         declared_at: When it was.
-        epoch: How often it was changed by others than the relay that reads it.
+        epoch: The number of changes by others than the relay that reads it.
         ready: Whether its changes are captured.
-        paused: Whether nothing of it is sent.
-        backfill: What is left of the rows that are older, as `outbox.older` writes it; None if that is done.
+        paused: Whether it is paused.
+        backfill: The rest of the backfill, as `outbox.backfill` writes it; None if that is done.
         skips: The numbers of messages that are passed by.
-        trouble: What is known of the next message, if it has failed.
-        delivered: How many messages have been delivered.
-        delivered_at: When the last one was.
-        rate: How many a second were, over about a minute until then.
+        trouble: The trouble of the next message, if it has failed.
+        delivered: The number of delivered messages.
+        delivered_at: The time of the last delivery.
+        rate: Deliveries per second, over about a minute until then.
         passed: Messages behind the one that is next which are done with already.
-        fence: The number of who reads it, which rises with each lease that takes its reader; 0 if none ever has.
-        meanings: What was declared when changes were captured under some of these numbers, as `outbox.meaning` writes
-            it.
+        fence: The fencing number of its reader, which rises with each lease that takes it; 0 if none ever has.
+        meanings: The declarations under which changes were captured, by these numbers, as `outbox.criteria` writes
+            them.
     """
 
     id: int
@@ -90,13 +90,13 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True)
 class AsideCount:
-    """How many messages of an outbox are put aside in one state.
+    """The number of messages of an outbox that are set aside in one state.
 
     Attributes:
         outbox: The number of the outbox.
-        number: How many, as far as they were counted.
-        oldest_at: When the first of them was written.
-        used_up: Of how many the attempts are used up.
+        number: Their number, as far as they were counted.
+        oldest_at: The time at which the first of them was written.
+        used_up: The number of those whose attempts are used up.
     """
 
     outbox: int
@@ -111,11 +111,11 @@ class Aside:
     """A message that is not next any more, and not delivered.
 
     Attributes:
-        change: The change that it is.
+        change: Its change.
         key: The key by which it is ordered.
         state: ``waiting`` for others to be delivered; ``halted``, as it has failed, and those of its key wait for it;
             ``parked``, as it has failed, and nobody waits for it.
-        trouble: What is known of it, if it has failed.
+        trouble: Its trouble, if it has failed.
         turned: Whether it was turned into an insert: its row was still to be handed over when it was changed, and of
             that change alone the feed tells.
     """
@@ -129,14 +129,14 @@ class Aside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a relay: what is written together, if the outbox and its reader are as the relay knows them.
+    """One step of a relay, written together, if the outbox and its reader are as the relay knows them.
 
     Attributes:
         outbox: The outbox as the relay knows it.
-        move: How its reader moves on; not at all if its ends are the same.
-        backfill: What is left of older rows then.
-        trouble: What is known of the message that is next then.
-        delivered: How many messages more were delivered.
+        move: The move of its reader; none if its ends are the same.
+        backfill: The rest of the backfill then.
+        trouble: The trouble of the next message then.
+        delivered: The number of messages delivered since.
         put: Messages that are put aside; one that was put aside before is written anew.
         taken: The numbers of those that are aside no more.
         skipped: The numbers of messages that were passed by, as was asked for.
@@ -161,10 +161,10 @@ class OutboxDeclarations(Protocol):
         """Make an outbox known: as it was before, or not ready if it is new. A lower version changes nothing."""
 
     async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
-        """Have its messages read under these numbers too, and judged by this meaning."""
+        """Have its messages read under these numbers too, and judged by these criteria."""
 
     async def prepared(self, outbox: int) -> None:
-        """Its changes are captured from now on."""
+        """Note that its changes are captured from now on."""
 
     async def halt(self, name: str, trouble: Trouble) -> bool:
         """Have an outbox wait for somebody to look after it; False if there is none."""
@@ -186,10 +186,10 @@ class OutboxDelivery(Protocol):
     """Outboxes as the relay delivers them."""
 
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
-        """Write what a step says, in a transaction; by default in one of its own.
+        """Write a step, in a transaction; by default in one of its own.
 
         Returns:
-            False if the reader was lost, or the outbox was changed by others. Whoever gets False undoes the
+            False if the reader was lost, or the outbox was changed by others. The caller then rolls back the
             transaction.
         """
 
@@ -200,10 +200,10 @@ class OutboxDelivery(Protocol):
         """Messages that keep those of their key waiting, and are to be tried again by now; the longest due first."""
 
     async def next_retry(self, outbox: int) -> datetime | None:
-        """When the next of these is to be tried again."""
+        """The time of the next of these retries."""
 
     async def kept_keys(self, outbox: int) -> set[str]:
-        """The keys of which messages wait or have failed, those parked left out."""
+        """The keys of messages that wait or have failed, without parked ones."""
 
     async def turned(self, outbox: int) -> set[int]:
         """The numbers of messages aside that were turned into inserts."""
@@ -211,7 +211,7 @@ class OutboxDelivery(Protocol):
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
     ) -> set[str]:
-        """Of rows with these keys those of which a change of these kinds was put aside, as a session sees it."""
+        """The keys among these for which a change of these kinds was set aside, as a session sees it."""
 
     async def aside(
         self, outbox: int, states: Sequence[AsideState], limit: int, after: int = BEFORE_ALL
@@ -223,13 +223,13 @@ class OutboxAdmin(Protocol):
     """Outboxes as people look after them."""
 
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
-        """What is put aside of each outbox, by state; no more than `most` of each are counted."""
+        """The set-aside messages of each outbox, by state; no more than `most` of each are counted."""
 
     async def pause(self, name: str, *, paused: bool) -> bool:
         """Send nothing of an outbox, or go on; False if there is none."""
 
     async def retry(self, name: str, now: datetime, seqs: Sequence[int] | None = None) -> int:
-        """Have what has failed tried again now: the next message and those aside, or some of these; how many."""
+        """Retry failed messages now: the next one and those set aside, or some of these; their number."""
 
     async def skip(self, name: str, seq: int) -> bool:
         """Pass a message by that has failed; False if none of this number has."""
@@ -252,10 +252,10 @@ class OutboxAdmin(Protocol):
 
         Args:
             name: The outbox.
-            at: The position; None for where the feed ends.
-            backfill: What is left of older rows; `KEPT` for what was left of them.
+            at: The position; None for the end of the feed.
+            backfill: The new backfill; `KEPT` for the one before.
             now: The time.
-            forgets: Which messages that are put aside are forgotten: those that are read ``"again"``, which those that
+            forgets: The set-aside messages to forget: those that are read ``"again"``, which those that
                 were turned are not; with ``"pending"`` all but those parked; or ``"all"``.
             interests: The numbers under which it is known to be read; by default that does not matter.
             session: The transaction; by default one of its own.
@@ -266,8 +266,8 @@ class OutboxAdmin(Protocol):
         """
 
     async def forget(self, name: str) -> bool:
-        """Drop an outbox, with its reader and what is put aside; False if there is none."""
+        """Drop an outbox, with its reader and its set-aside messages; False if there is none."""
 
 
 class Outboxes(OutboxDeclarations, OutboxDelivery, OutboxAdmin, Protocol):
-    """Outboxes at rest: how their delivery stands, and the messages that are put aside."""
+    """Outboxes at rest: their cursors, and their set-aside messages."""

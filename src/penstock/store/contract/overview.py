@@ -1,4 +1,4 @@
-"""What `penstock top` sees of pools and workers at one moment."""
+"""Pools and workers at one moment, for `penstock top`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _OTHERS = ("planner ", "relay ", "rebuild ")  # who reads the change feed under 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How many jobs of a pool stand in one place.
+    """The number of jobs of a pool in one place.
 
     Attributes:
         place: Ready, completing, scheduled or running; or success, failed or canceled.
-        count: How many; of those that have ended, how many since a time.
+        count: Their number; for ended jobs, those that ended since a time.
         first: Of those that wait, when the first one may run; of those that run, when the first one began; of those
             that have ended, when the first one did.
     """

@@ -16,7 +16,7 @@ from penstock.store.contract.session import Session
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """How a pool with a limit stands, as one worker sees it.
+    """A pool with a limit, as one worker sees it.
 
     Attributes:
         max_parallelism: Its limit, with what others of its group lend it; 0 while it is paused.
@@ -45,7 +45,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much work of a pool waits.
+    """The waiting work of a pool.
 
     Attributes:
         max_parallelism: The limit that holds, 0 while it is paused; None for jobs without a pool, which have none.
@@ -65,7 +65,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """How a pool stands, as seen from outside.
+    """A pool, as seen from outside.
 
     Attributes:
         declared: The limit that the program declared last.
@@ -115,10 +115,10 @@ class KeyRow:
 
 
 class Pools(Protocol):
-    """Pools at rest: their limits, and which worker holds how many slots."""
+    """Pools at rest: their limits, and the slots of each worker."""
 
     async def declare(self, pools: Sequence[PoolDefinition]) -> None:
-        """Make pools known; what differs from what was declared before holds from now on."""
+        """Store the declared pools; values that differ from the declaration before hold from now on."""
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
@@ -127,19 +127,19 @@ class Pools(Protocol):
         """The number of a pool's limit; None if there is no such pool."""
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> list[PoolView]:
-        """How pools stand for a worker, counting waiting jobs up to `most`."""
+        """The pools as a worker sees them, counting waiting jobs up to `most`."""
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
-        """Take up to this many more slots; how many the worker holds then. What it lacks, it is known to want.
+        """Take up to this many more slots; the number the worker holds then. The store notes that it wants the rest.
 
         The slots of all workers together are never more than the limit. None are given to a lease that was lost.
         """
 
     async def release(self, lease: int, pool: str, count: int) -> int:
-        """Give this many slots back, and want none; how many the worker holds then."""
+        """Give this many slots back, and want none; the number the worker holds then."""
 
     async def backlog(self, most: int) -> Sequence[Backlog]:
-        """How much work of each pool waits, and of the jobs without one, counted up to `most`."""
+        """The waiting work of each pool, and of the jobs without one, counted up to `most`."""
 
     async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
@@ -148,4 +148,4 @@ class Pools(Protocol):
         """The concurrency keys whose jobs wait at the gate of a pool, in their order: so many, each counted so far."""
 
     async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
-        """What goes on in each pool, that without a limit too, and what has ended since a time."""
+        """The present jobs of each pool, and of the one without a limit, and those that ended since a time."""

@@ -1,7 +1,7 @@
-"""The promises of a store about records of reactive tasks, for whoever looks after them; a part of `store.contract`.
+"""The promises of a store about records of reactive tasks, for administration; a part of `store.contract`.
 
-A record is what is kept of one row of a task. Planners and workers write records as `store.tasks` says; what is changed
-here is changed beside them, with the records held before their jobs are looked at.
+A record is the state of a task for one row. Planners and workers write records as `store.tasks` says; changes
+here come from outside, and lock the records before they look at jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RowKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """Records that have all that is given here.
+    """Records that meet all of these conditions.
 
     Attributes:
         tasks: Of one of these tasks.
@@ -42,7 +42,7 @@ class RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordState:
-    """A record, and how its job stands.
+    """A record, with the state of its job.
 
     Attributes:
         task: The number of the task.
@@ -54,7 +54,7 @@ class RecordState:
         changed_at: When that was.
         due_at: When it was to be run then.
         gone: ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there.
-        state: How its job stands; None if there is none, though there should be.
+        state: The state of its job; None if there is none, though there should be.
         attempt: Its attempts so far, for this generation.
         run_at: When it was due, or is.
         error: The error of its last attempt, or why it waits.
@@ -79,7 +79,7 @@ class RecordState:
 
 @dataclass(frozen=True, slots=True)
 class RecordCount:
-    """How many records of a task stand in one way, and of how many of these the row is gone."""
+    """The number of records of a task in one state, and of those whose row is gone."""
 
     task: int
     state: str
@@ -89,7 +89,7 @@ class RecordCount:
 
 @dataclass(frozen=True, slots=True)
 class TaskBacklog:
-    """How much there is to do for a task, counted no further than asked.
+    """The backlog of a task, counted no further than asked.
 
     Attributes:
         task: Its number.
@@ -100,7 +100,7 @@ class TaskBacklog:
         failed: How many have failed.
         oldest: Since when the oldest of the first is due.
         paused: Whether the task is paused.
-        due_first: Since when the oldest of those that wait was due at first, whatever put it off since; it may be that
+        due_first: The first due time of the oldest waiting run, before anything put it off; it may be that
             it is not due yet.
         reconciled_at: When all rows were looked at last; None if they never were.
     """
@@ -122,7 +122,7 @@ STANDS: tuple[Literal["first", "again", "runs"], ...] = ("first", "again", "runs
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A job that comes before another with the same concurrency key, and how it stands.
+    """A job that comes before another with the same concurrency key, with its state.
 
     Attributes:
         task: The task that it is of, if it is of one.
@@ -164,19 +164,19 @@ class RecordLooks(Protocol):
     async def among(
         self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
     ) -> builtins.list[RecordState]:
-        """The same of these rows of these tasks only, whatever the filter says of tasks."""
+        """The same of these rows of these tasks only, instead of the filter's tasks."""
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
-        """How many records meet a filter. It reads them all."""
+        """The number of records that meet a filter. It reads them all."""
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
-        """How much there is to do for each task, counted up to `most`, whatever the number of records."""
+        """The backlog of each task, counted up to `most`; its cost does not grow with the records."""
 
     async def asked(self, session: Session, job: UUID) -> bool:
-        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
+        """Whether a job has an open request to cancel."""
 
     async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
-        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
+        """The first job before one that waits at the gate of its pool, with the same concurrency key."""
 
     async def matching(
         self,
@@ -198,7 +198,7 @@ class RecordAdmin(Protocol):
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> builtins.list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are. Attempts are counted anew.
+        """Run rows again, or only those whose jobs have these states; the rows run. Attempts are counted anew.
 
         Those that run are run once more when they have ended.
         """
@@ -214,4 +214,4 @@ class RecordAdmin(Protocol):
 
 
 class Records(RecordLooks, RecordAdmin, Protocol):
-    """Records of reactive tasks, as they are listed and changed by whoever looks after them."""
+    """Records of reactive tasks, as administrators list and change them."""

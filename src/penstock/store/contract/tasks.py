@@ -16,7 +16,7 @@ from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
 from penstock.store.contract.session import OpenTransaction
 
-HELD = "The task is held"  # why a job waits that is put off since none of its task's start
+HELD = "The task is held"  # the reason of a job that waits because its task is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class TaskPlan:
     Attributes:
         name: Its name.
         function: The name of the function that its jobs run.
-        kind: What kind of function that is.
+        kind: The kind of that function.
         pool: The pool of its jobs.
         priority: Their priority.
-        options: What they are asked for beside; the number of the task is added.
+        options: Their other options; the number of the task is added.
         resets: Whether a change lets attempts count anew.
-        history: How many runs are kept with each row.
+        history: The number of runs that are kept with each row.
         version: Of its handler.
         signature: Its filter and watch, as text.
-        spec: What planners have to know.
-        on_version_change: What is run again if the version is higher than the one before.
+        spec: The part that planners need.
+        on_version_change: The rows to run again if the version is higher than the one before.
         reconciles: Whether rows are looked at anew if the signature is another.
     """
 
@@ -60,16 +60,16 @@ class TaskRow:
 
     Attributes:
         id: Its number, by which its jobs name it.
-        plan: What was declared of it last.
+        plan: Its last declaration.
         interest: The number of the interest that it is declared with; None if there is none now.
         interests: The numbers of all of its interests that there are.
         earlier: Those that there were when it was declared, which may be gone; the feed may still have what they told.
         declared_at: When that was.
         paused: Whether none of its jobs starts.
-        held_until: Until when none does; None for no such time.
-        reconciling: What is left of looking at all rows; None if that is done.
-        reconciled_at: When it was done last.
-        begun: How often it was begun anew.
+        held_until: The time until which none starts; None for no such time.
+        reconciling: The progress of a scan of all rows; None if that is done.
+        reconciled_at: The end of the last scan.
+        begun: The number of times it was begun anew.
     """
 
     id: int
@@ -87,7 +87,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """What is kept of one row of a task.
+    """The record of one row of a task.
 
     Attributes:
         task: The number of the task.
@@ -96,7 +96,7 @@ class RecordRow:
         generation: How many changes it had that the task wanted to hear of.
         live: Whether there is a job that has not ended.
         change: The last of these.
-        before: What was captured of it before that.
+        before: Its captured values before that.
         after: The same after it.
         changed_at: When that was.
         due_at: When it was to be run then.
@@ -118,7 +118,7 @@ class RecordRow:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """How a reader of the change feed moves on with what it has planned; see `store.changes.Changes.move`."""
+    """The move of a reader of the change feed, written with its plans; see `store.contract.changes.Readers.move`."""
 
     reader: str
     lease: int
@@ -128,10 +128,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far looking at the rows of a task has come.
+    """The progress of a scan of the rows of a task.
 
     Attributes:
-        task: The task as it was declared when they were looked at; what another declaration asks for is not done by it.
+        task: The task as it was declared at the time of the scan; a scan does not serve another declaration.
         reconciling: How far that has come; None once it is done.
         begins: Whether it is begun anew with this, so that who goes on with an earlier look finds that out.
     """
@@ -142,7 +142,7 @@ class Progress:
 
 
 def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
-    """That all rows of tasks are looked at, and what was to be run again in any case still is."""
+    """Begin the scan of all rows of tasks anew; rows that were to run again in any case still are."""
     return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
 
 
@@ -150,7 +150,7 @@ class TaskDeclarations(Protocol):
     """Reactive tasks, and which of them are held."""
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
-        """Make the tasks of a program known: as they were kept before, or as they are kept now if they are new.
+        """Store the tasks of a program; each as it was stored before, or as it is stored now if it is new.
 
         A task of which a higher version was declared stays as it is.
         """
@@ -159,25 +159,25 @@ class TaskDeclarations(Protocol):
         """All tasks by name."""
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
-        """Filter and watch of a task as they are kept."""
+        """Filter and watch of a task as stored."""
 
     async def hold(self, task: int, until: datetime) -> None:
         """Let none of a task's jobs start until a time."""
 
     async def held(self, now: datetime) -> dict[int, datetime | None]:
-        """The tasks of which no jobs start: until when, or None for those that are paused."""
+        """The tasks that start no jobs: each with a time, or None if it is paused."""
 
     async def pause(self, name: str, *, paused: bool) -> int | None:
         """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
 
     async def release(self, task: int, now: datetime, limit: int) -> int:
-        """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
+        """Make jobs of a task due that were put off while it was held, in one bounded step; their number."""
 
     async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
         """Note that attempts of a task have failed; the times of the last ones on all machines."""
 
     async def open(self, task: int, until: datetime) -> bool:
-        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""
+        """Let none of a task's jobs start until a time, and forget failures; False if another process was quicker."""
 
 
 class TaskRecords(Protocol):
@@ -190,39 +190,39 @@ class TaskRecords(Protocol):
         now: datetime,
         progress: Sequence[Progress] = (),
     ) -> int | None:
-        """Write what is planned, and move the reader on with it; how many jobs there are more.
+        """Write plans, and move the reader with them; the number of new jobs.
 
-        With it goes how far looking at the rows of tasks has come. None, and nothing is written, if the reader was
-        lost, or such a task was declared anew meanwhile, or looking at its rows was begun anew.
+        The progress of scans is written too. None, and nothing is written, if the reader was
+        lost, or such a task was declared anew meanwhile, or its scan was begun anew.
         """
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
-        """What is kept of some rows, by key."""
+        """The records of some rows, by key."""
 
     async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
-        """What is kept of rows after a key, in the order of keys."""
+        """The records of rows after a key, in the order of keys."""
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
 
     async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
-        """How many changes the records of rows of one task know of, by key; without a session as they are committed."""
+        """The generations of the records of rows of one task, by key; without a session as they are committed."""
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
-        """Say in a transaction that a running job is done, whatever comes after; False if the lease does not hold it.
+        """Mark a running job as completed, in a transaction; False if the lease does not hold it.
 
         Once that has committed, the job ends as success, also if its worker is lost.
         """
 
     async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
-        """Of jobs that the lease holds, whether that was said; None for those of which a transaction may be saying it.
+        """Whether each job that the lease holds is marked; None if an open transaction may mark it.
 
         SQLite has no such transactions beside others: it waits for its turn, and knows.
         """
 
     async def forget(self, now: datetime, limit: int) -> int:
-        """Forget records whose time is over, and their jobs with them, in one bounded step; how many."""
+        """Forget expired records, and their jobs with them, in one bounded step; their number."""
 
 
 class Tasks(TaskDeclarations, TaskRecords, Protocol):
-    """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""
+    """Reactive tasks at rest, and the records of their rows. Their jobs are made with them, and end with them."""

@@ -1,4 +1,4 @@
-"""Crons at rest. Who decides on a cron holds its row; on PostgreSQL others step around it."""
+"""Crons at rest. A scheduler that decides on a cron locks its row; on PostgreSQL others skip it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoredCrons(Noun):
         async with self._reading() as session:
             known = {kept.plan.name: kept.plan for kept, _ in await self.list(session, now)}
         new = sorted((plan for plan in plans if known.get(plan.name) != plan), key=lambda plan: plan.name)
-        if not new:  # who finds all as it is takes no lock, and needs no right to write
+        if not new:  # an unchanged declaration takes no lock, and needs no right to write
             return
         async with self._writing() as session:
             for plan in new:
@@ -74,7 +74,7 @@ class StoredCrons(Noun):
         if not rows:
             return
         crons = [self._kept(row) for row in rows]
-        # Asked once the rows are held: what is seen now is what the last one who held them has left.
+        # Asked once the rows are locked: now the writes of the last holder are visible.
         jobs = [kept.job_id for kept in crons if kept.job_id is not None]
         found = await self._fetch(session, "under_way", ids=jobs) if jobs else ()
         running = {self._access.uuid(row[0]) for row in found}

@@ -1,4 +1,4 @@
-"""Jobs as they are looked at, and asked to be canceled. How they move is each store's own."""
+"""Reads jobs, and requests cancels. Each store moves jobs in its own way."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class StoredLocks(Noun):
     """See `store.contract.Locks`.
 
     Args:
-        access: For renewing, which no number of calls may keep up.
-        calls: For what functions and programs do, of which there may be many at once.
+        access: For renewals, which must not wait for calls.
+        calls: For requests of functions and programs, of which there may be many at once.
     """
 
     def __init__(self, access: Access, calls: Access) -> None:

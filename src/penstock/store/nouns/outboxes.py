@@ -1,4 +1,4 @@
-"""Outboxes at rest: how one stands, where its reader is, and the messages that are put aside."""
+"""Outboxes at rest: their cursors, their readers, and their set-aside messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoredOutboxes(Noun):
         if not known:
             await self._run("add", **plan_values(plan), backfill=backfill, now=now)
             known = await self._list(plan.name)  # which another program may have added just now
-        if known[0].plan != plan:  # who finds all as it is takes no lock, and needs no right to write
+        if known[0].plan != plan:  # an unchanged declaration takes no lock, and needs no right to write
             await self._run("declare", **plan_values(plan), now=now)
             known = await self._list(plan.name)
         return known[0]
@@ -180,7 +180,7 @@ class StoredOutboxes(Noun):
         return True
 
     async def _known_position(self, session: Session, at: Position | None) -> Position:
-        """A position that the feed has come to; by default where it ends."""
+        """A position that the feed has reached; by default its end."""
         if at is not None and "hold_room" in self._queries:
             await self._fetch(session, "hold_room")  # so that nothing after it is emptied meanwhile
         ((snapshot, high),) = await self._fetch(session, "moment")

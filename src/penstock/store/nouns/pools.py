@@ -19,8 +19,8 @@ class StoredPools(Noun):
     """See `store.contract.Pools`.
 
     Args:
-        access: How the database is reached.
-        places: After which of their ready jobs a look at some pools begins, as values of the query `look`.
+        access: The access to the database.
+        places: The places of ready jobs after which a look at some pools begins, as values of the query `look`.
     """
 
     def __init__(self, access: Access, places: Callable[[Sequence[str]], Values] = lambda _pools: {}) -> None:
@@ -31,7 +31,7 @@ class StoredPools(Noun):
         if not pools:
             return
         known = {row[0]: tuple(row) for row in await self._look("declared")}
-        for pool in pools:  # who finds all as it is takes no lock, and needs no right to write
+        for pool in pools:  # an unchanged declaration takes no lock, and needs no right to write
             before = known.get(pool.name)
             if before != declared_of(pool):
                 await self._run("declare", **declared_values(pool))
@@ -52,7 +52,7 @@ class StoredPools(Noun):
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
         async with self._writing() as session:
-            # Two statements: what the second one sees begins after the lock.
+            # Two statements: the snapshot of the second one begins after the lock.
             limit, group = 0, None
             for own, of_group, is_it in await self._fetch(session, "lock", pool=pool):
                 if is_it:

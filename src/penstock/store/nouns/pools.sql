@@ -1,8 +1,8 @@
--- declared: what was declared last.
+-- declared: the last declarations.
 select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock.pool;
 
--- declare: make a pool known, and its gate. What differs from what was declared before holds from now on, and what was left
--- of its rate limits is looked at anew.
+-- declare: store a pool, and its gate. Values that differ from the declaration before hold from now on, and the counts
+-- of its rate limits are read anew.
 -- SQLite: there is no INSERT in WITH.
 insert into penstock.pool (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
 values (:pool, :limit, :limit, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
@@ -51,7 +51,7 @@ with locked as materialized (
 )
 select name from changed;
 
--- changed: let workers learn anew what holds for the other pools of a group.
+-- changed: let workers read the limits of the other pools of a group anew.
 -- SQLite: there is one writer.
 update penstock.pool set epoch = epoch + 1 where pool_group = :pool_group and name <> :pool;
 -- PostgreSQL: locks them in the order in which all do.
@@ -70,8 +70,8 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(su
 from penstock.pool p left join penstock.slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
--- look: how pools stand for a worker. Of one that may lend slots those of the jobs at its gate count that may start as far as
--- their keys go; a total runs along the line of keys until there are enough.
+-- look: the pools as a worker sees them. Of one that may lend slots those of the jobs at its gate count that may start as
+-- far as their keys go; a total runs along the line of keys until there are enough.
 -- SQLite: there is no lateral join.
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select coalesce(sum(held), 0) from penstock.slot where pool = p.name),
@@ -212,7 +212,7 @@ select line.key, (
 )
 from line where line.key is not null limit :keys;
 
--- backlog: how much work of each pool waits, at its gate too, and of the jobs without one; of many it counts only some.
+-- backlog: the waiting work of each pool, at its gate too, and of the jobs without one; of many it counts only some.
 -- Unbounded: it counts jobs.
 -- SQLite: no lateral join, so it reads the ready jobs twice.
 select p.name, p.max_parallelism, p.granted,

@@ -1,4 +1,4 @@
-"""What programs have declared."""
+"""The declared functions of programs."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class StoredPrograms(Noun):
     async def declare(self, kinds: Mapping[str, str]) -> None:
         known = {row[0]: row[1] for row in await self._look("declared")}
         new = [{"name": name, "kind": kind} for name, kind in kinds.items() if known.get(name) != kind]
-        await self._run_each("declare", new)  # who finds all as it is needs no right to write
+        await self._run_each("declare", new)  # an unchanged declaration needs no right to write

@@ -1,6 +1,6 @@
-"""Records of reactive tasks, as they are listed and changed by whoever looks after them.
+"""Records of reactive tasks, as administrators list and change them.
 
-Whatever is changed is held first, in the order of keys: planners and workers hold records in this order too, and look
+Changes lock records first, in the order of keys: planners and workers lock records in this order too, and look
 at job rows after them.
 """
 
@@ -37,15 +37,15 @@ _FIRST = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class Ends(Protocol):
-    """What ends jobs of tasks."""
+    """Ends jobs of tasks."""
 
     async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
-        """The records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
+        """The records of rows: their tasks, keys and jobs, whether these are live, and their states."""
 
     async def rerun(
         self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are."""
+        """Run rows again, or only those whose jobs have these states; the rows run."""
 
 
 class StoredRecords(Noun, ABC):
@@ -134,7 +134,7 @@ class StoredRecords(Noun, ABC):
                 await self._jobs.request_cancel(session, left, now)
         return gone
 
-    # ----- what differs
+    # ----- different on each store
 
     @abstractmethod
     async def _end(self, session: Session, live: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
@@ -146,15 +146,15 @@ class StoredRecords(Noun, ABC):
 
     @abstractmethod
     def _key_text(self, definition: TableDefinition) -> str:
-        """What spells the key of a row, called ``r``, as the change feed does."""
+        """SQL that spells the key of a row, called ``r``, as the change feed does."""
 
     @abstractmethod
     def _is_known(self, definition: TableDefinition) -> str:
-        """What is true of rows that have a key; empty if all have."""
+        """A condition that is true of rows that have a key; empty if all have."""
 
     @abstractmethod
     def _casts(self, definition: TableDefinition) -> Sequence[str]:
-        """What gives each value of a key its type."""
+        """SQL that gives each value of a key its type."""
 
     # ----- steps
 

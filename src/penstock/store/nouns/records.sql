@@ -223,7 +223,7 @@ from ahead order by stands desc, rank, place, id limit 1;
 -- asked: whether somebody has asked for a job to be canceled, and nobody has carried that out.
 select exists (select from penstock.cancel_request where job_id = :id::uuid);
 
--- held_records: how the jobs stand of records that are held.
+-- held_records: the states of the jobs of locked records.
 -- SQLite: takes rows as JSON.
 select r.task, r.key, r.id, r.live, r.state
 from json_each(:rows) g cross join penstock.task_state r
@@ -234,8 +234,8 @@ select r.task, r.key, r.id, r.live, r.state from penstock.task_state r
 join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
 order by r.task, r.key;
 
--- rerun: records that are held have one generation more, which is due now. What has to be done about a row that has left or
--- is gone is done again as such.
+-- rerun: locked records have one generation more, which is due now. The run of a row that has left or
+-- is gone is repeated as such.
 -- SQLite: takes rows as JSON.
 update penstock.task_record as r set
     generation = r.generation + 1, idle = not r.live, live = 1, due_at = :now, latest_at = :now,
@@ -256,14 +256,14 @@ returning r.task, r.key, r.idle;
 delete from penstock.cancel_request
 where job_id in (select penstock_bytes(value) from json_each(:ids))
   and not exists (select 1 from penstock.running_job u where u.id = job_id);
--- PostgreSQL: passes by what workers have in hand, who wait for the records.
+-- PostgreSQL: skips jobs that workers have locked, which wait for the records.
 delete from penstock.cancel_request c where c.ctid in (
     select r.ctid from penstock.cancel_request r
     where r.job_id = any(:ids::uuid[]) and not exists (select from penstock.running_job u where u.id = r.job_id)
     for update skip locked
 );
 
--- forget: forget records that are held, if there is no job any more, with what is kept of their last ones.
+-- forget: forget locked records, if there is no job any more, with their finished jobs.
 -- SQLite: takes rows as JSON.
 delete from penstock.task_record
 where (task, key) in (select g.value ->> 0, g.value ->> 1 from json_each(:rows) g) and not live
@@ -278,7 +278,7 @@ with gone as (
 )
 select task, key from gone;
 
--- forget_ends: forget what is kept of jobs that have ended.
+-- forget_ends: forget the jobs that have ended.
 -- SQLite: there is no DELETE in WITH.
 delete from penstock.finished_job where id in (select penstock_bytes(value) from json_each(:ids));
 

@@ -38,7 +38,7 @@ class StoredTasks(Noun, ABC):
         known = {row.plan.name: row for row in await self.list()} if plans else {}
         for plan in sorted(plans, key=lambda plan: plan.name):
             new, reconciling = newly(plan, known.get(plan.name))
-            if not new:  # who finds all as it is takes no lock, and needs no right to write
+            if not new:  # an unchanged declaration takes no lock, and needs no right to write
                 continue
             values = {"now": now, "reconciling": None if reconciling is None else reconciling.text()}
             row = known.get(plan.name)
@@ -111,7 +111,7 @@ class StoredTasks(Noun, ABC):
         return await transaction.execute(query.statement, self._access.args(query, values)) == 1
 
     async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
-        rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after whoever may be saying it
+        rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after a transaction that may be marking it
         return {self._access.uuid(row[0]): None if row[1] is None else bool(row[1]) for row in rows}
 
     async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
@@ -136,7 +136,7 @@ class StoredTasks(Noun, ABC):
 
     @abstractmethod
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
-        """Write what is planned; how many jobs there are more."""
+        """Write plans; the number of new jobs."""
 
     async def _declare(self, plan: TaskPlan, row: TaskRow, values: dict[str, Any]) -> None:
         async with self._writing() as session:

@@ -1,4 +1,4 @@
-"""Tokens at rest. Who ends a job with one locks the token first and then the job, so that each counts once."""
+"""Tokens at rest. Redeeming one locks the token first and then the job, so that each counts once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StoredTokens(Noun):
     """See `store.contract.Tokens`.
 
     Args:
-        access: For what workers do.
-        calls: For what functions and programs do, of which there may be many at once.
+        access: For workers.
+        calls: For requests of functions and programs, of which there may be many at once.
         jobs: Settles jobs.
     """
 

@@ -50,7 +50,7 @@ _ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|([0-9]{250}){4}"
 
 
 class PostgresSpelling(Spelling):
-    """How PostgreSQL says it."""
+    """PostgreSQL's SQL for filters."""
 
     true = "true"
 

@@ -1,6 +1,6 @@
 """The gates of pools on PostgreSQL: jobs with a concurrency key, or of a pool with a rate limit, start through them.
 
-One worker at a time holds a gate, under a lock on a row of the pool's; what passes is decided by `pools.turns`.
+One worker at a time holds a gate, under a lock on a row of the pool's; `pools.gate` decides which jobs pass.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class PostgresGates(Noun):
         self._rates = rates
 
     async def open(self, lease: int, room: Room, now: datetime) -> tuple[list[Job], timedelta | None]:
-        """Start jobs that wait at a pool's gate; and after which time more may, if a rate limit is in the way."""
+        """Start jobs that wait at a pool's gate; and the wait until more may start, if a rate limit is in the way."""
         async with self._writing() as session:
-            # The lock comes first: what the next statement sees begins after it.
+            # The lock comes first: the snapshot of the next statement begins after it.
             if not await self._fetch(session, "lock", pool=room.pool):
                 return [], None
             return await self._pass(session, lease, room, now)

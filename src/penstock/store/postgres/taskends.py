@@ -1,4 +1,4 @@
-"""The ends of jobs of reactive tasks on PostgreSQL: whoever ends one looks whether its row has changed meanwhile."""
+"""Ends jobs of reactive tasks on PostgreSQL: the end of a job checks whether its row has changed meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PostgresTaskEnds(Noun):
         self._settle_pending = load_queries("moves", access.dialect)["settle_pending"]
 
     async def ended(self, session: OpenTransaction, settlements: Iterable[Settlement]) -> None:
-        """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
+        """Compare the generations of jobs that have ended or are to run again; begin changed rows anew."""
         ours = [(item.mark, item.state in FINISHED, item.finished_at) for item in settlements if item.mark is not None]
         if ours:
             await self._end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
@@ -50,7 +50,7 @@ class PostgresTaskEnds(Noun):
         now: datetime,
         state: JobState = JobState.SKIPPED,
     ) -> set[UUID]:
-        """Let the pending jobs of rows end, as there is nothing to do any more; those that run go on."""
+        """End the pending jobs of rows as skipped; those that run go on."""
         found = {row[0] for row in await self._fetch(session, "pending", ids=[row[2] for row in rows])}
         skipped = [row for row in rows if row[2] in found]
         if not skipped:
@@ -70,15 +70,15 @@ class PostgresTaskEnds(Noun):
         return found
 
     async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
-        """Hold the records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
+        """Lock the records of rows: their tasks, keys and jobs, whether these are live, and their states."""
         values = {"tasks": [row[0] for row in rows], "keys": [row[1] for row in rows]}
         await self._fetch(session, "hold_records", **values)
-        return await self._fetch(session, "held_records", **values)  # who has waited reads jobs in the next one only
+        return await self._fetch(session, "held_records", **values)  # after a wait, only the next statement sees jobs
 
     async def rerun(
         self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are."""
+        """Run rows again, or only those whose jobs have these states; the rows run."""
         held = [row for row in await self.hold(session, rows) if states is None or row[4] in states]
         if not held:
             return []
@@ -94,7 +94,7 @@ class PostgresTaskEnds(Noun):
         return [(row[0], row[1]) for row in held]
 
     async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
-        """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
+        """The jobs of tasks among failed or canceled ones, and whether their rows run again."""
         found = {row[0]: (row[1], row[2]) for row in await self._fetch(session, "of_tasks", ids=ids)}
         again = await self.rerun(session, list(found.values()), now, _RETRIABLE) if found else []
         return {job: row in again for job, row in found.items()}

@@ -33,7 +33,7 @@ def outbox_of(
     skips: Sequence[int],
     delivered_at: datetime | None,
 ) -> OutboxRow:
-    """An outbox from its row, with what stores write in ways of their own."""
+    """An outbox from its row, with the values that stores write in ways of their own."""
     number, name, function, kind, source, spec, version = row[:7]
     plan = OutboxPlan(name, function, kind, source, spec, version, keep_for)
     return OutboxRow(
@@ -57,7 +57,7 @@ def outbox_of(
 
 
 def step_values(step: Step) -> dict[str, Any]:
-    """A step as the values of the query that writes how an outbox stands."""
+    """A step as the values of the query that writes an outbox's cursor."""
     return {
         "outbox": step.outbox.id,
         "epoch": step.outbox.epoch,
@@ -74,7 +74,7 @@ def step_values(step: Step) -> dict[str, Any]:
 
 
 def aside_values(one: Aside) -> dict[str, Any]:
-    """A message that is put aside as the values of the query that puts it there."""
+    """A set-aside message as the values of the query that puts it there."""
     change, trouble = one.change, one.trouble
     return {
         "seq": change.seq,
@@ -98,7 +98,7 @@ def aside_values(one: Aside) -> dict[str, Any]:
 
 
 def aside_of(row: Sequence[Any], changed_at: datetime, failed_at: datetime | None, retry_at: datetime | None) -> Aside:
-    """A message that is put aside from its row, with what stores write in ways of their own."""
+    """A set-aside message from its row, with the values that stores write in ways of their own."""
     seq, interest, kind, row_key, before, after, _changed_at, key, state, attempts, _failed, _retry, *known = row
     error, trace, deaths, used_up, turned = known
     trouble = None

@@ -22,7 +22,7 @@ _DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit",
 
 
 def declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None, str | None, str | None, int | None]:
-    """What is stored of a declared pool, in the order of the query `declared`."""
+    """The stored values of a declared pool, in the order of the query `declared`."""
     return (
         pool.name,
         pool.max_parallelism,
@@ -40,7 +40,7 @@ def declared_values(pool: PoolDefinition) -> dict[str, Any]:
 
 
 def views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Member]]) -> list[PoolView]:
-    """How pools stand for a worker, from the rows of the query `look`; those of a group with what the others lend."""
+    """The pools as a worker sees them, from rows of the query `look`; those of a group with slots lent by others."""
     views = []
     for *row, group in rows:
         view = PoolView(*row)
@@ -58,7 +58,7 @@ def views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Membe
 
 
 def pool_row_of(row: Sequence[Any]) -> PoolRow:
-    """How a pool stands as seen from outside, from a row of the query `list`."""
+    """A pool as seen from outside, from a row of the query `list`."""
     name, declared, limit, paused, granted, ready, scheduled, running, waiting, *rest = row
     of_key, rate, key_rate, group, ageing = rest
     return PoolRow(
@@ -108,21 +108,21 @@ def rate_of(text: str | None) -> RateLimit | None:
 
 
 def state_of(value: int | None, parts: int | None, moment: datetime | None) -> RateState | None:
-    """What is left of a rate limit, as stored; a row of no parts was only held."""
+    """The token count of a rate limit, as stored; a row of no parts was only held."""
     if value is None or not parts or moment is None:
         return None
     return RateState(value, parts, moment)
 
 
 def turns_of(rows: Sequence[Sequence[Any]]) -> tuple[Gate, list[WaitingKey]]:
-    """How a gate stands, and whose turn it is, from the rows of the query `turns`."""
+    """The state of a gate, and the key whose turn it is, from the rows of the query `turns`."""
     number, rate_limit, key_rate_limit, *rate = rows[0][:6]
     gate = Gate(number, rate_of(rate_limit), rate_of(key_rate_limit), state_of(*rate), rows[0][6])
     return gate, [WaitingKey(row[7], row[8], row[9], state_of(*row[10:13])) for row in rows if row[7] is not None]
 
 
 def rates_of(pool: str, gate: Gate, passed: Passage) -> list[RateRow]:
-    """What is to be kept of the rate limits of a pool after something has passed its gate."""
+    """The rows of a pool's rate limits to store after jobs have passed its gate."""
     policies = {key: gate.key_rate_limit if key else gate.rate_limit for key in passed.rates}
     return [
         RateRow(f"pool:{pool}", key, policy, passed.rates[key])

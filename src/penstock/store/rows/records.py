@@ -65,14 +65,14 @@ async def matching_rows(
     """Rows of a table that meet a condition, in the order of their keys.
 
     Args:
-        session: In which they are read.
+        session: The session to read them in.
         dialect: The store's.
         definition: The table.
-        condition: What they have to meet; asked in Python where the store says something wider.
-        limit: How many are read.
-        after: What the driver has given for the last key, column by column; None from the beginning.
-        key_text: What spells the key of a row, called ``r``, as the change feed does.
-        known: What is true of rows that have a key; empty if all have.
+        condition: The condition they meet; asked in Python where the store's SQL is wider.
+        limit: The number of rows to read.
+        after: The last key in the driver's form, column by column; None from the beginning.
+        key_text: SQL that spells the key of a row, called ``r``, as the change feed does.
+        known: A condition that is true of rows that have a key; empty if all have.
     """
     asked = condition_sql(condition, definition, dialect, _ROW, own=True)
     columns = () if asked.exact else asked.columns
@@ -100,12 +100,12 @@ async def spelled_key(
     """A key as the change feed spells it: that of the row, whose columns may have other types than is declared.
 
     Args:
-        session: In which the row is looked for.
+        session: The session to look for the row in.
         dialect: The store's.
         definition: The table.
-        key: What the driver takes, column by column.
-        key_text: What spells the key of a row, called ``r``.
-        types: What follows each value so that it has a type, where there is no row.
+        key: The key in the driver's form, column by column.
+        key_text: SQL that spells the key of a row, called ``r``.
+        types: SQL behind each value that gives it a type, where there is no row.
     """
     names = [dialect.quote(name) for name in definition.key]
     given = _given(dialect, definition)

@@ -1,4 +1,4 @@
-"""Tasks and their records as rows: the conversion that both stores share, and what a declaration changes."""
+"""Tasks and their records as rows: the conversion that both stores share, and the effects of a new declaration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def task_of(
     held_until: datetime | None,
     reconciled_at: datetime | None,
 ) -> TaskRow:
-    """A task from its row, with what stores write in ways of their own."""
+    """A task from its row, with the values that stores write in ways of their own."""
     number, name, function, kind, pool, priority, options, resets, history, version, signature, spec = row[:12]
     plan = TaskPlan(
         name=name,
@@ -76,7 +76,7 @@ def record_of(row: Sequence[Any], job: UUID, changed_at: datetime, due_at: datet
 
 
 def progress_values(progress: Progress) -> dict[str, Any]:
-    """How far looking at the rows of a task has come, as values of the query that writes it."""
+    """The progress of a scan of a task's rows, as values of the query that writes it."""
     task, reconciling = progress.task, progress.reconciling
     return {
         "task": task.id,
@@ -89,7 +89,7 @@ def progress_values(progress: Progress) -> dict[str, Any]:
 
 
 def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | None]:
-    """Whether a declaration says anything new of a task, and which of its rows are to be looked at for that."""
+    """Whether a declaration changes a task, and the scan of its rows that follows from it."""
     if known is None:
         return True, Reconciling()
     if known.plan.version > plan.version or known.plan == plan:

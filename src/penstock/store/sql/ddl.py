@@ -1,7 +1,7 @@
 """The SQL of tables and their parts, as each database spells them.
 
 Owns the text of DDL for both stores: tables, columns, checks, indexes, literals, and the query that counts the rows
-that forbid a change. Leaves to `alter` which statements change an existing table.
+that forbid a change. Leaves the statements that change an existing table to `alter`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Interests at rest, as far as both stores agree: which are declared, dropped and made anew, and when.
+"""Interests at rest, the part that both stores share: declaring, dropping and rebuilding them.
 
 Owns the order of a declaration. Each store reads interests with their tables, and makes triggers.
 """
@@ -112,7 +112,7 @@ class StoredInterests(ABC, Generic[Right]):
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
         return self._state(stored.get(identity_of(interest))) == "ok" and not namesakes(interest, stored)
 
-    # ----- what each store does
+    # ----- different on each store
 
     @abstractmethod
     def _changing(self) -> AbstractAsyncContextManager[Right]:
@@ -124,7 +124,7 @@ class StoredInterests(ABC, Generic[Right]):
 
     @abstractmethod
     async def _declared(self, interests: Sequence[Interest], right: Right | None = None) -> set[Identity]:
-        """What the tasks of these interests are declared with now."""
+        """The interests with which the tasks of these interests are declared now."""
 
     @abstractmethod
     def _state(self, one: StoredInterest | None) -> State:
@@ -149,7 +149,7 @@ class StoredInterests(ABC, Generic[Right]):
 async def by_one_if_refused(
     interests: Sequence[Interest], work: Callable[[Sequence[Interest]], Awaitable[None]]
 ) -> None:
-    """Do something for interests together; if one is refused, for each, so that the error names the right one."""
+    """Run a step for interests together; if one is refused, for each, so that the error names the right one."""
     try:
         await work(interests)
     except DeclarationError:

@@ -1,7 +1,7 @@
 """The gates of pools on SQLite: jobs with a concurrency key, or of a pool with a rate limit, start through them.
 
-Part of claiming, in its transaction: there is one writer, so one worker at a time decides. What passes is decided by
-`pools.turns`.
+Part of claiming, in its transaction: there is one writer, so one worker at a time decides. The decision is made in
+`pools.gate`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SqliteGates(Noun):
         self._rates = rates
 
     async def open(self, session: Session, lease: int, room: Room, now: datetime) -> tuple[list[Row], timedelta | None]:
-        """Take the rows of jobs that may start; and after which time more may, if a rate limit is in the way."""
+        """Take the rows of jobs that may start; and the wait until more may, if a rate limit is in the way."""
         if not await self._fetch(session, "lock", pool=room.pool):
             return [], None
         gate, turns = await self._turns(session, room, now)

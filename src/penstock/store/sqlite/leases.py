@@ -1,7 +1,7 @@
 """Leases of workers on SQLite.
 
-One transaction at a time writes, whoever's it is. So a lease whose row cannot be written in time is extended beside the
-database; nobody takes over what is extended.
+One transaction of all processes writes at a time. So a lease whose row cannot be written in time is extended beside the
+database; nobody takes over an extended lease.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATIENCE_PART = 0.1  # of the time a lease holds: how long a renewal waits for 
 
 
 class SqliteLeases(StoredLeases):
-    """See `store.contract.Leases`. What is extended beside the database ends later than `list` says."""
+    """See `store.contract.Leases`. A lease extended beside the database ends later than `list` says."""
 
     def __init__(self, access: Access, jobs: Jobs, extensions: Extensions, clock: Clock) -> None:
         super().__init__(access, jobs)
@@ -44,12 +44,12 @@ class SqliteLeases(StoredLeases):
     async def _extend(self, lease: int, ttl: timedelta, offset: timedelta) -> bool:
         """Extend a lease beside the database; False if it was lost.
 
-        Who rescues looks there once the lease has ended. So an extension counts if it stood there before.
+        A rescuer looks there once the lease has ended. So an extension counts if it was written before.
 
         Args:
             lease: The lease.
-            ttl: For how long, from now.
-            offset: What the caller's time is ahead of the clock's.
+            ttl: The time to hold it, from now.
+            offset: The difference of the caller's time and the clock's.
 
         Raises:
             DatabaseBusy: The lease has run out, so that only the database can tell whose it is.

@@ -1,4 +1,4 @@
-"""The ends of jobs of reactive tasks on SQLite: whoever ends one looks whether its row has changed meanwhile."""
+"""Ends jobs of reactive tasks on SQLite: the end of a job checks whether its row has changed meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SqliteTaskEnds(Noun):
         super().__init__(access, "records", "tasks")
 
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
-        """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
+        """Compare the generations of jobs that have ended or are to run again; begin changed rows anew."""
         rows = [
             (item.mark.task, item.mark.key, item.mark.generation, item.state in FINISHED, item.mark.version)
             for item in settlements
@@ -65,13 +65,13 @@ class SqliteTaskEnds(Noun):
                 await self._execute(session, "launch", **values)
 
     async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
-        """The records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
+        """The records of rows: their tasks, keys and jobs, whether these are live, and their states."""
         return await self._fetch(session, "held_records", rows=json.dumps(rows)) if rows else []
 
     async def rerun(
         self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are."""
+        """Run rows again, or only those whose jobs have these states; the rows run."""
         held = [row for row in await self.hold(session, rows) if states is None or row[4] in states]
         if not held:
             return []
@@ -82,7 +82,7 @@ class SqliteTaskEnds(Noun):
         return keys
 
     async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
-        """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
+        """The jobs of tasks among failed or canceled ones, and whether their rows run again."""
         rows = await self._fetch(session, "of_tasks", ids=[*ids])
         found: dict[UUID, RowKey] = {UUID(bytes=row[0]): (row[1], row[2]) for row in rows}
         again = await self.rerun(session, list(found.values()), now, _RETRIABLE) if found else []

@@ -1,4 +1,4 @@
-"""How tasks are planned on SQLite: whoever writes a record and its job is the only one who writes."""
+"""Plans tasks on SQLite, where one transaction at a time writes a record and its job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SqliteTasks(StoredTasks):
         self._clock = clock
 
     async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[bytes]:
-        """End the pending jobs of rows of tasks, which nobody wants any more; the ids of those that were pending."""
+        """End the pending jobs of rows of tasks as skipped; the ids of those that were pending."""
         if not rows:
             return set()
         pending = {row[0] for row in await self._fetch(session, "pending", ids=[UUID(bytes=row[2]) for row in rows])}

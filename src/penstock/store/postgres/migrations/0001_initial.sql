@@ -1,6 +1,6 @@
 create schema if not exists penstock;
 
--- Which of these migrations are applied. Written and read by migrations.
+-- Applied migrations. Written and read by migrations.
 create table penstock.migration (
     name text primary key,
     applied_at timestamptz not null default now()
@@ -8,7 +8,7 @@ create table penstock.migration (
 
 -- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
 -- Small whatever else is stored: claiming reads nothing but the heads of its two indexes. A job with an ending waits only
--- for its on_complete to run. `attempts` is what became of those that failed, as JSON.
+-- for its on_complete to run. `attempts` are the failed ones, as JSON.
 create table penstock.ready_job (
     seq bigint generated always as identity,
     id uuid primary key,
@@ -30,7 +30,7 @@ create table penstock.ready_job (
 create index ready_job_order on penstock.ready_job (pool, rank, seq) where ending is null;
 create index ready_job_ending on penstock.ready_job (seq) where ending is not null;
 
--- Jobs that may start later, or when the gate of their pool lets them: those that are `gated`. Of these, `waiting` ones
+-- Jobs that may start later, or when the gate of their pool lets them: the `gated` ones. Of these, `waiting` ones
 -- are due, and start in turns of their concurrency keys ('' for none); of one key by `rank`, `place` and id. While one that
 -- `keeps_turn` waits for its next attempt, no other of its key starts. Written by transactions that enqueue (insert, or
 -- change a job whose key they hold), by planners and by workers; read by workers.
@@ -63,9 +63,9 @@ create index scheduled_job_next on penstock.scheduled_job (pool, concurrency_key
     where gated and not waiting and concurrency_key <> '';
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
--- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
--- `marked` is whether its handler has said that it is done, with which it ends as success whatever comes after; handlers
--- of reactive tasks write that, also in transactions of the user's own.
+-- complete is under lease 0, and a caller with its token ends it. `progress` is the job's own report.
+-- `marked` says that its handler has completed it, so that it ends as success even if the handler raises; handlers
+-- of reactive tasks write it, also in transactions of the user's own.
 create table penstock.running_job (
     id uuid primary key,
     lease bigint not null,
@@ -91,8 +91,8 @@ create table penstock.running_job (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
 create index running_job_key on penstock.running_job (pool, concurrency_key) where gated;
 
--- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by whoever
--- retries (never in a transaction of a user's function); read by whoever asks.
+-- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by
+-- administrators who retry (never in a transaction of a user's function); read by all.
 -- One partition for each day of expiry, used in a ring of 16 and truncated as a whole; -1 takes all that stays longer.
 create table penstock.finished_job (
     slot smallint not null,
@@ -136,8 +136,8 @@ create table penstock.cancel_request (
 );
 create index cancel_request_job on penstock.cancel_request (job_id);
 
--- Leases of workers, planners and relays, and of whoever rebuilds an outbox; the number fences what is done under it.
--- Written and read by these, and by whoever takes one away that has run out.
+-- Leases of workers, planners, relays, and processes that rebuild an outbox; the number fences each move under it.
+-- Written and read by these, and by the process that takes over an expired one.
 create table penstock.lease (
     id bigint generated always as identity primary key,
     worker text not null,
@@ -145,14 +145,14 @@ create table penstock.lease (
     expires_at timestamptz not null
 );
 
--- Lease 0 never ends: under it are jobs that no worker runs, as an outside system will say how they end.
+-- Lease 0 never ends: under it are jobs that no worker runs, as an outside system will complete them.
 insert into penstock.lease (id, worker, started_at, expires_at) overriding system value
 values (0, 'outside', '2000-01-01T00:00:00Z', '9999-12-31T00:00:00Z');
 
 -- Locks that are held, or have run out. `fence` is the number of a holder: it rises with each one, and none is given twice.
--- It is a key of the table, so that whoever makes sure of it in a transaction keeps others from taking the lock over until
--- that ends, and does not keep its holder from renewing it. `attempt` is who asked, should the answer be lost; `wanted` is
--- whether somebody waits. Written by whoever takes, renews, waits for or gives back a lock, and by the pruner; read by these.
+-- It is a key of the table, so that a transaction that checks it keeps others from taking the lock over until
+-- it ends, without keeping its holder from renewing it. `attempt` identifies the request, if the answer is lost; `wanted` is
+-- whether somebody waits. Written by holders and waiters of a lock, and by the pruner; read by these.
 create table penstock.lock (
     fence bigint generated always as identity primary key,
     key text collate "C" not null unique,
@@ -175,8 +175,8 @@ create table penstock.mutation_queue_6 () inherits (penstock.mutation_queue);
 create table penstock.mutation_queue_7 () inherits (penstock.mutation_queue);
 create table penstock.mutation_queue_8 () inherits (penstock.mutation_queue);
 
--- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
--- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
+-- Tokens with which outside systems complete jobs, as hashes; `told` is the outcome of one. Written by workers for
+-- actions that ask for one, and by the callers that redeem one; read by these, and by workers for expired ones.
 create table penstock.token (
     job_id uuid not null,
     attempt integer not null,
@@ -189,8 +189,8 @@ create table penstock.token (
 create index token_deadline on penstock.token (deadline) where told is null;
 create index token_kept_until on penstock.token (kept_until);
 
--- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
--- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or
+-- Pools whose parallelism is limited. Written by backends that start and by changes of a limit; read by workers.
+-- `declared` is the program's last limit, `max_parallelism` the one that holds now; `epoch` rises with each change of it, or
 -- of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.
 create table penstock.pool (
     name text primary key,
@@ -215,7 +215,7 @@ create table penstock.slot (
     primary key (pool, lease)
 );
 
--- Which concurrency key had the last turn in a pool. Its row is the lock of the pool's gate: one worker at a time lets jobs
+-- The concurrency key with the last turn in a pool. Its row is the lock of the pool's gate: one worker at a time lets jobs
 -- through. Written and read by workers.
 create table penstock.turn (
     pool text primary key,
@@ -223,8 +223,8 @@ create table penstock.turn (
 );
 
 -- Keys of jobs, of which there is one at a time: until it starts, or until it ends. Written by transactions that enqueue
--- (insert only); deleted by workers, by a mutation that is a job, which ends its own, and by whoever finds that the job
--- of a key was never stored.
+-- (insert only); deleted by workers, by a mutation that is a job, which ends its own, and by a caller that finds that the
+-- job of a key was never stored.
 create table penstock.job_key (
     pool text not null,
     key text not null,
@@ -234,7 +234,7 @@ create table penstock.job_key (
 );
 create index job_key_job on penstock.job_key (job_id);
 
--- What is left of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
+-- Token counts of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
 -- are written by the functions that use them. Until `open_at` not one token can be taken; at `full_at` nothing is known
 -- that is not so of a new one.
 create table penstock.rate_limit (
@@ -250,9 +250,9 @@ create table penstock.rate_limit (
 create index rate_limit_full_at on penstock.rate_limit (full_at);
 create index rate_limit_open_at on penstock.rate_limit (name, open_at);
 
--- Crons: what is to be run when, and how far each has come. Written by backends that start (what their program declares),
+-- Crons: their schedules, jobs and last decided times. Written by backends that start (their program's declarations),
 -- by transactions that create, pause or remove one, and by schedulers; read by schedulers. All planned times up to
--- last_at are decided on; whoever holds the row decides on the next. job_id is its last run, of planned_at.
+-- last_at are decided on; the scheduler that locks the row decides on the next. job_id is its last run, of planned_at.
 create table penstock.cron (
     name text primary key,
     schedule text not null,
@@ -271,18 +271,18 @@ create table penstock.cron (
 );
 create index cron_next_at on penstock.cron (next_at, name) where not paused;
 
--- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
+-- The functions of the programs that run on this database, with their kinds. Written by backends that start; read
 -- by penstock.enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
 create table penstock.function (
     name text primary key,
     kind text not null check (kind in ('query', 'mutation', 'action'))
 );
 
--- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
--- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
--- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
+-- Reactive tasks of the programs that run on this database. Written by backends that start (their program's declarations),
+-- and to pause, throttle or reconcile one; read by planners and workers. `spec` is the declaration, as JSON;
+-- `options` are those of its jobs, as jobs have them. Until `held_until` none of its jobs starts. `failures` are the
 -- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
--- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
+-- the scan of all rows was begun anew, so that the end of an earlier scan does not end the later one.
 -- `earlier` are the interests that it has had when it was declared; the feed may still have what they told.
 create table penstock.task (
     id integer generated always as identity primary key,
@@ -310,10 +310,10 @@ create table penstock.task (
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
 -- there was none. The job is in one of the tables above, with the id of the record. From
--- `forget_at` on the record is forgotten. `version` is the last version of the handler that has run for the row, `for_version`
--- the one that runs for it again though the row has not changed; -1 stands for none. Written by planners, and by workers and
--- mutations that end such jobs, and by whoever looks after tasks (never in a transaction of a user's function); read by
--- these.
+-- `forget_at` on the record is forgotten. `version` is the last version of the handler that has run for the row,
+-- `for_version` the one that runs for it again though the row has not changed; -1 stands for none. Written by planners, and
+-- by workers and mutations that end such jobs, and by administrators of tasks (never in a transaction of a user's function);
+-- read by these.
 create table penstock.task_record (
     task integer not null,
     key text collate "C" not null,
@@ -376,8 +376,8 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
        ) as attempts
 from penstock.task_record r join penstock.task t on t.id = r.task;
 
--- The records of tasks with how their jobs stand. `state` is null if a job is lost. What is said of a job that a handler or
--- a hold has put off is no error. Read by whoever looks after tasks.
+-- The records of tasks with the states of their jobs. `state` is null if a job is lost. The reason of a job that a handler
+-- or a hold has put off is no error. Read by administrators of tasks.
 create view penstock.task_state as
 select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone,
        case when y.id is not null or s.id is not null then 'pending' when u.id is not null then 'running' else f.state end as state,
@@ -394,7 +394,7 @@ left join penstock.scheduled_job s on s.id = r.id
 left join penstock.running_job u on u.id = r.id
 left join penstock.finished_job f on f.id = r.id and f.slot = -1;
 
--- What readers want to hear of which tables. Written by backends that start; read by these. Interests in one table share its
+-- The changes of tables that readers want. Written by backends that start; read by these. Interests in one table share its
 -- triggers: `capture` is the number in their names, and `installed` is how they and the table were when they were made.
 create table penstock.interest (
     id integer generated always as identity primary key,
@@ -446,11 +446,11 @@ from penstock.interest i cross join lateral (
     ))
 ) own;
 
--- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
+-- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by callers that send
 -- messages (insert only); read by readers. One row tells all interests of a write, each with its kind, as in `1,2` and
 -- `enter,leave`; where they capture other columns, `before` and `after` hold a piece for each choice, and a kind names its
--- own: `enter 1`. Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
--- Slots are used in a ring, and truncated once all readers have passed what is in them.
+-- own: `enter 1`. Numbers are given one by one, so that a writer that has seen a change gets a greater one; xid is the
+-- transaction. Slots are used in a ring, and truncated once all readers have passed their changes.
 create sequence penstock.change_seq cache 1;
 grant usage on sequence penstock.change_seq to public; -- who sends messages inserts into the feed as themselves
 create table penstock.change (
@@ -472,16 +472,16 @@ end $$;
 create index change_xid on penstock.change (xid);
 create index change_seq_order on penstock.change (seq);
 
--- One row: into which slot changes are written, and on which server. Written by the pruner, and by readers that find the
--- database restored on another server; read by these. What the triggers of interests ask is `current_slot`.
+-- One row: the slot into which changes are written, and the server. Written by the pruner, and by readers that find the
+-- database restored on another server; read by these. The triggers of interests read `current_slot`.
 create table penstock.change_slot (
     slot smallint not null,
     since timestamptz not null default now(),
     origin text not null
 );
 
--- How far readers have come, and under which lease each is read. Written by services that read the feed and by whoever
--- adds, places or drops one; read by these, and by the pruner. `fence` rises with each lease that takes the reader.
+-- The positions of readers, and their leases. Written by services that read the feed and by programs and administrators that
+-- add, place or drop one; read by these, and by the pruner. `fence` rises with each lease that takes the reader.
 create table penstock.change_reader (
     name text primary key,
     position text not null,
@@ -494,7 +494,7 @@ create table penstock.change_reader (
 -- The same slot as a constant in the plans of triggers, which are made anew when it is another one. The pruner replaces it.
 create function penstock.current_slot() returns smallint language sql immutable as 'select 0::smallint';
 
--- Of which server, and of which database there, the transactions are whose numbers the feed holds.
+-- The server and the database whose transaction numbers the feed holds.
 create function penstock.origin() returns text language plpgsql stable as $$
 declare
     here text := (select oid from pg_database where datname = current_database());
@@ -505,16 +505,16 @@ exception when insufficient_privilege then
 end $$;
 insert into penstock.change_slot (slot, origin) values (0, penstock.origin());
 
--- Topics of messages that are sent, and not captured. Written by backends that start; read by whoever sends. The messages
--- are in the change feed, under the number with a minus before it.
+-- Topics of messages that are sent, and not captured. Written by backends that start; read by callers that send. The
+-- messages are in the change feed, under the number with a minus before it.
 create table penstock.topic (
     id integer generated always as identity primary key,
     name text not null unique
 );
 
--- Outboxes: what is declared of them, and how their delivery stands. Written by backends that start, by the relay that
--- reads one, and by whoever pauses, moves or retries it; read by all of these. `epoch` rises with each change that is not
--- the relay's own: it writes nothing about an outbox that is not as it knows it.
+-- Outboxes: their declarations and their cursors. Written by backends that start, by the relay that
+-- reads one, and to pause, move or retry one; read by all of these. `epoch` rises with each change that is not
+-- the relay's own: the relay writes only to an outbox whose epoch it knows.
 create table penstock.outbox (
     id integer generated always as identity primary key,
     name text not null unique,
@@ -540,7 +540,7 @@ create table penstock.outbox (
 );
 
 -- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
--- are older, or have failed. Written and read by relays, and by whoever retries or skips one. What was turned is an insert,
+-- are older, or have failed. Written and read by relays, and to retry or skip one. A `turned` one is an insert here,
 -- and a mere change in the feed.
 create table penstock.outbox_message (
     outbox integer not null references penstock.outbox (id) on delete cascade,
@@ -564,8 +564,8 @@ create table penstock.outbox_message (
     primary key (outbox, seq)
 );
 create index outbox_message_state on penstock.outbox_message (outbox, state, seq);
--- Keys have any length, and entries of an index have not. Spelled otherwise, this state leads who asks for keys to no other
--- index, and nobody else to this one.
+-- Keys have any length, and entries of an index have not. Spelled otherwise, this state leads a query for keys to no other
+-- index, and no other query to this one.
 create index outbox_message_key on penstock.outbox_message (outbox, left(key, 500)) where state || '' = 'halted';
 create index outbox_message_row on penstock.outbox_message (outbox, left(row_key, 500));
 create index outbox_message_due on penstock.outbox_message (outbox, retry_at, seq) where state = 'halted';
@@ -595,14 +595,14 @@ create function penstock.new_job_id() returns uuid language sql volatile as $$
     ) made
 $$;
 
--- Refuses what penstock.enqueue and penstock.send cannot take.
+-- Raises the errors of penstock.enqueue and penstock.send.
 create function penstock.refuse(message text, hint text) returns void language plpgsql as $$
 begin
     raise exception using errcode = 'invalid_parameter_value', message = 'penstock: ' || refuse.message, hint = refuse.hint;
 end $$;
 
--- Enqueues a call of a function in a pool, as part of the transaction; the id of its job. What has no value is as a pool
--- of the program has it by default. Whether the arguments fit the function is seen when it is called.
+-- Enqueues a call of a function in a pool, as part of the transaction; the id of its job. Options without a value are as a
+-- pool of the program has them by default. Whether the arguments fit the function is seen when it is called.
 create function penstock.enqueue(
     pool text,
     function text,

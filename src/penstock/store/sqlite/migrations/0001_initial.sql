@@ -1,11 +1,11 @@
--- Which of these migrations are applied. Written and read by migrations.
+-- Applied migrations. Written and read by migrations.
 create table if not exists penstock_migration (
     name text primary key,
     applied_at text not null
 ) strict;
 
 -- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
--- A job with an ending waits only for its on_complete to run. `attempts` is what became of those that failed, as JSON.
+-- A job with an ending waits only for its on_complete to run. `attempts` are the failed ones, as JSON.
 create table penstock_ready_job (
     seq integer primary key,
     id blob not null unique,
@@ -27,7 +27,7 @@ create table penstock_ready_job (
 create index penstock_ready_job_order on penstock_ready_job (pool, rank, seq) where ending is null;
 create index penstock_ready_job_ending on penstock_ready_job (seq) where ending is not null;
 
--- Jobs that may start later, or when the gate of their pool lets them: those that are `gated`. Of these, `waiting` ones
+-- Jobs that may start later, or when the gate of their pool lets them: the `gated` ones. Of these, `waiting` ones
 -- are due, and start in turns of their concurrency keys ('' for none); of one key by `rank`, `place` and id. While one that
 -- `keeps_turn` waits for its next attempt, no other of its key starts. Written by transactions that enqueue (insert, or
 -- change a job whose key they hold), by planners and by workers; read by workers.
@@ -60,9 +60,9 @@ create index penstock_scheduled_job_next on penstock_scheduled_job (pool, concur
     where gated and not waiting and concurrency_key <> '';
 
 -- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
--- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
--- `marked` is whether its handler has said that it is done, with which it ends as success whatever comes after; handlers
--- of reactive tasks write that, also in transactions of the user's own.
+-- complete is under lease 0, and a caller with its token ends it. `progress` is the job's own report.
+-- `marked` says that its handler has completed it, so that it ends as success even if the handler raises; handlers
+-- of reactive tasks write it, also in transactions of the user's own.
 create table penstock_running_job (
     id blob primary key,
     lease integer not null,
@@ -88,8 +88,8 @@ create table penstock_running_job (
 ) strict;
 create index penstock_running_job_key on penstock_running_job (pool, concurrency_key) where gated;
 
--- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by whoever
--- retries (never in a transaction of a user's function); read by whoever asks.
+-- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by
+-- administrators who retry (never in a transaction of a user's function); read by all.
 create table penstock_finished_job (
     id blob primary key,
     pool text not null,
@@ -124,8 +124,8 @@ create table penstock_cancel_request (
 ) strict;
 create index penstock_cancel_request_job on penstock_cancel_request (job_id);
 
--- Leases of workers, planners and relays, and of whoever rebuilds an outbox; the number fences what is done under it.
--- Written and read by these, and by whoever takes one away that has run out.
+-- Leases of workers, planners, relays, and processes that rebuild an outbox; the number fences each move under it.
+-- Written and read by these, and by the process that takes over an expired one.
 create table penstock_lease (
     id integer primary key autoincrement,
     worker text not null,
@@ -133,13 +133,13 @@ create table penstock_lease (
     expires_at text not null
 ) strict;
 
--- Lease 0 never ends: under it are jobs that no worker runs, as an outside system will say how they end.
+-- Lease 0 never ends: under it are jobs that no worker runs, as an outside system will complete them.
 insert into penstock_lease (id, worker, started_at, expires_at)
 values (0, 'outside', '2000-01-01T00:00:00.000000Z', '9999-12-31T00:00:00.000000Z');
 
 -- Locks that are held, or have run out. `fence` is the number of a holder: it rises with each one, and none is given twice.
--- `attempt` is who asked, should the answer be lost; `wanted` is whether somebody waits. Written by whoever takes, renews,
--- waits for or gives back a lock, and by the pruner; read by these.
+-- `attempt` identifies the request, if the answer is lost; `wanted` is whether somebody waits. Written by holders and
+-- waiters of a lock, and by the pruner; read by these.
 create table penstock_lock (
     fence integer primary key autoincrement,
     key text not null unique,
@@ -150,8 +150,8 @@ create table penstock_lock (
     wanted integer not null default 0
 ) strict;
 
--- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
--- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
+-- Tokens with which outside systems complete jobs, as hashes; `told` is the outcome of one. Written by workers for
+-- actions that ask for one, and by the callers that redeem one; read by these, and by workers for expired ones.
 create table penstock_token (
     job_id blob not null,
     attempt integer not null,
@@ -164,8 +164,8 @@ create table penstock_token (
 create index penstock_token_deadline on penstock_token (deadline) where told is null;
 create index penstock_token_kept_until on penstock_token (kept_until);
 
--- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
--- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or
+-- Pools whose parallelism is limited. Written by backends that start and by changes of a limit; read by workers.
+-- `declared` is the program's last limit, `max_parallelism` the one that holds now; `epoch` rises with each change of it, or
 -- of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.
 create table penstock_pool (
     name text primary key,
@@ -190,7 +190,7 @@ create table penstock_slot (
     primary key (pool, lease)
 ) strict, without rowid;
 
--- Which concurrency key had the last turn in a pool. Its row is the lock of the pool's gate: one worker at a time lets jobs
+-- The concurrency key with the last turn in a pool. Its row is the lock of the pool's gate: one worker at a time lets jobs
 -- through. Written and read by workers.
 create table penstock_turn (
     pool text primary key,
@@ -198,8 +198,8 @@ create table penstock_turn (
 ) strict, without rowid;
 
 -- Keys of jobs, of which there is one at a time: until it starts, or until it ends. Written by transactions that enqueue
--- (insert only); deleted by workers, by a mutation that is a job, which ends its own, and by whoever finds that the job
--- of a key was never stored.
+-- (insert only); deleted by workers, by a mutation that is a job, which ends its own, and by a caller that finds that the
+-- job of a key was never stored.
 create table penstock_job_key (
     pool text not null,
     key text not null,
@@ -209,7 +209,7 @@ create table penstock_job_key (
 ) strict, without rowid;
 create index penstock_job_key_job on penstock_job_key (job_id);
 
--- What is left of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
+-- Token counts of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
 -- are written by the functions that use them. Until `open_at` not one token can be taken; at `full_at` nothing is known
 -- that is not so of a new one.
 create table penstock_rate_limit (
@@ -225,9 +225,9 @@ create table penstock_rate_limit (
 create index penstock_rate_limit_full_at on penstock_rate_limit (full_at);
 create index penstock_rate_limit_open_at on penstock_rate_limit (name, open_at);
 
--- Crons: what is to be run when, and how far each has come. Written by backends that start (what their program declares),
+-- Crons: their schedules, jobs and last decided times. Written by backends that start (their program's declarations),
 -- by transactions that create, pause or remove one, and by schedulers; read by schedulers. All planned times up to
--- last_at are decided on; whoever holds the row decides on the next. job_id is its last run, of planned_at.
+-- last_at are decided on; the scheduler that locks the row decides on the next. job_id is its last run, of planned_at.
 create table penstock_cron (
     name text primary key,
     schedule text not null,
@@ -246,18 +246,18 @@ create table penstock_cron (
 ) strict;
 create index penstock_cron_next_at on penstock_cron (next_at, name) where not paused;
 
--- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
+-- The functions of the programs that run on this database, with their kinds. Written by backends that start; read
 -- by penstock_enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
 create table penstock_function (
     name text primary key,
     kind text not null check (kind in ('query', 'mutation', 'action'))
 ) strict;
 
--- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
--- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
--- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
+-- Reactive tasks of the programs that run on this database. Written by backends that start (their program's declarations),
+-- and to pause, throttle or reconcile one; read by planners and workers. `spec` is the declaration, as JSON;
+-- `options` are those of its jobs, as jobs have them. Until `held_until` none of its jobs starts. `failures` are the
 -- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
--- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
+-- the scan of all rows was begun anew, so that the end of an earlier scan does not end the later one.
 -- `earlier` are the interests that it has had when it was declared, as JSON; the feed may still have what they told.
 create table penstock_task (
     id integer primary key,
@@ -285,10 +285,10 @@ create table penstock_task (
 -- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
 -- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
 -- there was none. The job is in one of the tables above, with the id of the record. From
--- `forget_at` on the record is forgotten. `version` is the last version of the handler that has run for the row, `for_version`
--- the one that runs for it again though the row has not changed; -1 stands for none. Written by planners, and by workers and
--- mutations that end such jobs, and by whoever looks after tasks (never in a transaction of a user's function); read by
--- these.
+-- `forget_at` on the record is forgotten. `version` is the last version of the handler that has run for the row,
+-- `for_version` the one that runs for it again though the row has not changed; -1 stands for none. Written by planners, and
+-- by workers and mutations that end such jobs, and by administrators of tasks (never in a transaction of a user's function);
+-- read by these.
 create table penstock_task_record (
     task integer not null,
     key text not null,
@@ -341,8 +341,8 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
        ) as attempts
 from penstock_task_record r join penstock_task t on t.id = r.task;
 
--- The records of tasks with how their jobs stand. `state` is null if a job is lost. What is said of a job that a handler or
--- a hold has put off is no error. Read by whoever looks after tasks.
+-- The records of tasks with the states of their jobs. `state` is null if a job is lost. The reason of a job that a handler
+-- or a hold has put off is no error. Read by administrators of tasks.
 create view penstock_task_state as
 select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone,
        case when y.id is not null or s.id is not null then 'pending' when u.id is not null then 'running' else f.state end as state,
@@ -359,7 +359,7 @@ left join penstock_scheduled_job s on s.id = r.id
 left join penstock_running_job u on u.id = r.id
 left join penstock_finished_job f on f.id = r.id;
 
--- What readers want to hear of which tables. Written by backends that start; read by these. Interests in one table share its
+-- The changes of tables that readers want. Written by backends that start; read by these. Interests in one table share its
 -- triggers: `capture` is the number in their names, and `installed` is how they and the table were when they were made.
 create table penstock_interest (
     id integer primary key autoincrement,
@@ -373,10 +373,11 @@ create table penstock_interest (
     unique (name, digest)
 ) strict;
 
--- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
--- messages (insert only); read by readers, and cleared by the pruner once all of them have passed. One row tells all interests
--- of a write, each with its kind, as in `[1,2]` and `enter,leave`; where they capture other columns, `before` and `after` hold
--- a piece for each choice, and a kind names its own: `enter 1`. As one writes at a time, numbers follow the commits; none is ever given twice.
+-- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by callers that send
+-- messages (insert only); read by readers, and cleared by the pruner once all of them have passed. One row tells all
+-- interests of a write, each with its kind, as in `[1,2]` and `enter,leave`; where they capture other columns, `before` and
+-- `after` hold a piece for each choice, and a kind names its own: `enter 1`. As one writes at a time, numbers follow the
+-- commits; none is ever given twice.
 create table penstock_change (
     seq integer primary key autoincrement,
     interests text not null,
@@ -387,8 +388,8 @@ create table penstock_change (
     changed_at text not null
 ) strict;
 
--- How far readers have come, and under which lease each is read. Written by services that read the feed and by whoever
--- adds, places or drops one; read by these, and by the pruner. `fence` rises with each lease that takes the reader.
+-- The positions of readers, and their leases. Written by services that read the feed and by programs and administrators that
+-- add, place or drop one; read by these, and by the pruner. `fence` rises with each lease that takes the reader.
 create table penstock_change_reader (
     name text primary key,
     position text not null,
@@ -398,16 +399,16 @@ create table penstock_change_reader (
     moved_at text not null
 ) strict;
 
--- Topics of messages that are sent, and not captured. Written by backends that start; read by whoever sends. The messages
--- are in the change feed, under the number with a minus before it.
+-- Topics of messages that are sent, and not captured. Written by backends that start; read by callers that send. The
+-- messages are in the change feed, under the number with a minus before it.
 create table penstock_topic (
     id integer primary key,
     name text not null unique
 ) strict;
 
--- Outboxes: what is declared of them, and how their delivery stands. Written by backends that start, by the relay that
--- reads one, and by whoever pauses, moves or retries it; read by all of these. `epoch` rises with each change that is not
--- the relay's own: it writes nothing about an outbox that is not as it knows it.
+-- Outboxes: their declarations and their cursors. Written by backends that start, by the relay that
+-- reads one, and to pause, move or retry one; read by all of these. `epoch` rises with each change that is not
+-- the relay's own: the relay writes only to an outbox whose epoch it knows.
 create table penstock_outbox (
     id integer primary key,
     name text not null unique,
@@ -433,7 +434,7 @@ create table penstock_outbox (
 ) strict;
 
 -- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
--- are older, or have failed. Written and read by relays, and by whoever retries or skips one. What was turned is an insert,
+-- are older, or have failed. Written and read by relays, and to retry or skip one. A `turned` one is an insert here,
 -- and a mere change in the feed.
 create table penstock_outbox_message (
     outbox integer not null references penstock_outbox (id) on delete cascade,
@@ -502,8 +503,8 @@ select id, null as pool, null as function, null as args, null as run_at, null as
        null as concurrency_key
 from letter where place = 26;
 
--- What has no value is as a pool of the program has it by default. Whether the arguments fit the function is seen when
--- it is called. A new id is laid out as in clock.py: a UUIDv7.
+-- Options without a value are as a pool of the program has them by default. Whether the arguments fit the function is seen
+-- when it is called. A new id is laid out as in clock.py: a UUIDv7.
 create trigger penstock_enqueue_insert instead of insert on penstock_enqueue begin
     select raise(abort, 'penstock: there is no such pool. Start the program that declares it on this database once.')
     where not exists (select 1 from penstock_pool p where p.name = new.pool);
@@ -554,7 +555,8 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
         as blob
     ) from (select cast((julianday('now') - 2440587.5) * 86400000 as integer) as ms) t, penstock_byte b;
     -- All are scheduled at first. The rank is as jobs/order.py says; without ageing a step of priority is 2922 days.
-    -- A context is kept as text, also one that is a number or comes of json_object(…), which would become a part of the JSON.
+    -- A context is kept as text, also one that is a number or comes of json_object(…), which would become a part of the
+    -- JSON.
     insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete,
         attempt, enqueued_at, gated, waiting, concurrency_key)
     select e.id, p.name, f.name, f.kind, ifnull(new.args, '{}'), ifnull(new.priority, 0),

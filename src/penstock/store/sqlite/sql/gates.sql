@@ -2,8 +2,8 @@
 -- Differs: SQLite has one writer, and needs no lock.
 select pool from penstock_turn where pool = :pool;
 
--- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
--- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
+-- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
+-- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or
 -- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
 -- while they wait for their next attempt count as if they ran.
 -- Differs: there is no LATERAL.
@@ -99,7 +99,7 @@ returning id, function, kind, args, run_at, pool, priority, options, on_complete
 -- free_started: another job may have the key of one that has started (SQLite only: part of start).
 delete from penstock_job_key where job_id = :id and until_start;
 
--- turned: remember who had the last turn (SQLite only: part of start).
+-- turned: remember the key with the last turn (SQLite only: part of start).
 update penstock_turn set concurrency_key = :last where pool = :pool;
 
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.
