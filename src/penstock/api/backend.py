@@ -1,4 +1,4 @@
-"""What programs do with a running app, each word awaited; `api/syncwords` has the same words without await."""
+"""The methods of a running app for programs that await; `api/syncwords` has the same ones without await."""
 
 from __future__ import annotations
 

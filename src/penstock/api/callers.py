@@ -1,4 +1,4 @@
-"""Who may call a public method, and how it answers: as a coroutine for callers who await, at once for the others.
+"""Public methods for all kinds of callers: they return a coroutine to callers that await, and a result to the others.
 
 A method is written once: it takes the jobs of its caller and returns a coroutine. The decorators here turn it into the
 method that users call with a ctx, a backend or a connection. Type checkers know a connection by what it can do, so no

@@ -47,7 +47,7 @@ class Journal:
         meters: The same.
         tracing: Makes spans; None if the program has not set up OpenTelemetry.
         tasks: The names of reactive tasks, by their numbers.
-        tallies: What ended since the last report, of each pool that is reported on.
+        tallies: The attempts that ended since the last report, for each pool with reports.
     """
 
     def __init__(self, meters: Meters | None = None) -> None:

@@ -109,7 +109,7 @@ async def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
     if text is not None:
         known = await backend.engine.store.tasks.list()
         for name in tasks or ():
-            task_of(known, name)  # a task that nobody knows is not found, whatever is asked of its rows
+            task_of(known, name)  # an unknown task is not found, with any filter of its rows
         table, rows = rows_by_text([declared.task for declared in backend.app.tasks], tasks, table, text)
     return TaskFilter(
         task=tasks,

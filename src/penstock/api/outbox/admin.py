@@ -96,7 +96,7 @@ class OutboxAdmin:
 
         Args:
             name: The outbox.
-            numbers: Which messages; by default all that have failed.
+            numbers: The numbers of the messages; by default all that have failed.
 
         Raises:
             ValueInvalid: There is no such number.
@@ -201,7 +201,7 @@ class OutboxAdmin:
 
         Args:
             name: The outbox.
-            where: Which rows: a function of a row, as the outbox's filter, or the same as text.
+            where: A filter of rows: a function of a row, as the outbox's filter, or the same as text.
 
         Raises:
             ContextError: This program does not declare it, or it does not send rows that are inserted.

@@ -100,7 +100,7 @@ class Outboxes(OutboxAdmin):
 
         Args:
             source: The table, or the name of a topic, to which `ctx.outbox.send` and others send.
-            filter: Which rows: a function of a row that compares and computes with its fields, as for a reactive task;
+            filter: Its rows: a function of a row that compares and computes with its fields, as for a reactive task;
                 all by default. A row that begins to match is inserted, as far as the outbox is concerned, and one that
                 matches no more is deleted.
             **options: Any of these.

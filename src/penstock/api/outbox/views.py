@@ -39,7 +39,7 @@ class OutboxStatus:
         paused: Whether nothing of it is sent, until it is resumed.
         halted: Whether it, or a key of it, waits for a message whose attempts are used up, or for somebody to look
             after it.
-        position: How far it has come in the change feed, as `move` takes it; None if it has no place there any more.
+        position: Its position in the change feed, as `move` takes it; None if it has none any more.
         messages: How many messages are still to be delivered, those that wait or are halted included and those parked
             not; of each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
         seconds: The age of the oldest of these.

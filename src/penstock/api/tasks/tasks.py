@@ -137,7 +137,7 @@ class ReactiveTasks(TaskAdmin):
 
         Args:
             table: The table.
-            filter: Which rows it is about: a function of a row that compares and computes with its fields, such as
+            filter: Its rows: a function of a row that compares and computes with its fields, such as
                 ``lambda order: order.status == "paid"``; all by default.
             watch: The values of a row whose change runs it again: names of fields, paths such as
                 ``"address.city"``, or functions of a row; anything by default. A row that begins to match is always

@@ -121,12 +121,12 @@ class TaskCtx(OfTask[T], ActionCtx):
         return self._calls.track(self._get_document(fields))
 
     def mark_completed(self, connection: Any = None) -> Coroutine[Any, Any, None]:
-        """Complete this run, whatever comes after: at once, or as part of a transaction of your own.
+        """Complete this run: at once, or as part of a transaction of your own.
 
         On a connection of yours (of any library that pools take), it is completed if that transaction commits, and with
-        it: exactly once. If the transaction is rolled back, it was not said, and may be said again. Whatever the
-        handler does after the commit, raising included, the run ends as success when the handler ends. A transaction
-        that is still open by then is waited for.
+        it: exactly once. If the transaction is rolled back, the run is not marked, and may be marked again. Even if the
+        handler raises after the commit, the run ends as success when the handler ends. A transaction
+        that is still open by then delays the end.
 
         Args:
             connection: An open connection; by default it is completed at once.

@@ -15,7 +15,7 @@ class Activity:
     Attributes:
         place: Ready, completing, scheduled or running; or success, failed or canceled.
         count: Their number; for ended jobs, those that ended since a time.
-        first: Of those that wait, when the first one may run; of those that run, when the first one began; of those
+        first: For waiting jobs, when the first one may run; for running ones, when the first one began; for those
             that have ended, when the first one did.
     """
 

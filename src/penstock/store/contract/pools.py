@@ -51,7 +51,7 @@ class Backlog:
         max_parallelism: The limit that holds, 0 while it is paused; None for jobs without a pool, which have none.
         granted: How many slots all workers hold together.
         ready: How many jobs may start now; counted no further than asked.
-        oldest: Since when the oldest of those is due.
+        oldest: The due time of the oldest of those.
         scheduled: How many start later; counted no further than asked, over all pools.
     """
 

@@ -98,7 +98,7 @@ class TaskBacklog:
         scheduled: How many start later: debounced, in back-off, or put off.
         running: How many run.
         failed: How many have failed.
-        oldest: Since when the oldest of the first is due.
+        oldest: The due time of the oldest of the ready ones.
         paused: Whether the task is paused.
         due_first: The first due time of the oldest waiting run, before anything put it off; it may be that
             it is not due yet.
@@ -209,7 +209,7 @@ class RecordAdmin(Protocol):
     async def delete(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
         """Forget records; those that are forgotten. Pending jobs are canceled first.
 
-        Of those whose jobs run a cancel is requested, and they stay.
+        Records with running jobs stay, and the cancel of their jobs is requested.
         """
 
 

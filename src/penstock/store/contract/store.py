@@ -92,7 +92,7 @@ class Store(Protocol):
         """Set the clock by the database's, so that all machines on it agree on the time.
 
         Args:
-            transaction: In which to ask; one of its own by default.
+            transaction: The transaction to ask in; one of its own by default.
         """
 
     async def ping(self) -> None:

@@ -132,7 +132,7 @@ class Progress:
 
     Attributes:
         task: The task as it was declared at the time of the scan; a scan does not serve another declaration.
-        reconciling: How far that has come; None once it is done.
+        reconciling: The progress; None once it is done.
         begins: Whether it is begun anew with this, so that who goes on with an earlier look finds that out.
     """
 

@@ -41,7 +41,7 @@ group by task, coalesce(state, 'lost');
 
 -- records_failed: the same as records, of those that have failed, which are few: it reads no others.
 -- Unbounded: it reads all that have failed.
--- SQLite: whatever has ended is in one table.
+-- SQLite: all finished jobs are in one table.
 with failed as materialized (
     select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
     from penstock.finished_job f
@@ -65,7 +65,7 @@ order by r.task, r.key limit :limit;
 
 -- count_failed: the same as count_records, of those that have failed.
 -- Unbounded: it reads all that have failed.
--- SQLite: whatever has ended is in one table.
+-- SQLite: all finished jobs are in one table.
 with failed as materialized (
     select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
     from penstock.finished_job f
@@ -89,7 +89,7 @@ group by r.task, r.state;
 
 -- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
 -- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
--- looked at. Of what may start, of what starts later and of what has failed it counts only so many.
+-- looked at. Of ready, of scheduled and of failed jobs it counts only so many.
 -- Unbounded: it counts jobs.
 -- SQLite: there is no lateral join, so it counts over all pools.
 with few (task, place, run_at, key) as materialized (
@@ -283,7 +283,7 @@ select task, key from gone;
 delete from penstock.finished_job where id in (select penstock_bytes(value) from json_each(:ids));
 
 -- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
--- SQLite: whatever has ended is in one table.
+-- SQLite: all finished jobs are in one table.
 select f.id, f.options ->> 'task', f.args ->> 'key'
 from penstock.finished_job f
 where f.id in (select penstock_bytes(value) from json_each(:ids)) and f.state in ('failed', 'canceled')

@@ -402,7 +402,7 @@ where r.generation > g.value ->> 2 and not (
 );
 -- PostgreSQL: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up
 -- by itself, as a plan that was made while there were few would read them all; what is alike in all is said of the first.
--- What others have written while this one waited for them it cannot write: that is left to `idle`.
+-- Rows that others have written while this one waited are left to `idle`.
 with held as materialized (
     select r.task, r.key, g.finished, r.place, r.generation > g.generation and not (
                g.finished and r.generation = g.generation + 1 and r.for_version between 0 and :version::integer
@@ -521,7 +521,7 @@ select key, after, gone from penstock.task_record where task = :task and key = a
 
 -- slice: the records of rows in the order of their keys, the ends of their jobs if they have ended, whether one runs for
 -- the last change of its row, and which that was.
--- SQLite: whatever has ended is in one table.
+-- SQLite: all finished jobs are in one table.
 select r.key, r.after, r.gone, f.state,
        exists (select 1 from penstock.running_job u where u.id = r.id and u.args ->> 'generation' = r.generation),
        r.change, r.before, r.version
