@@ -260,8 +260,8 @@ def _read(where: str, name: str, value: Any) -> Any:
     """
     kind = _TYPES.get(name)
     if kind is None:
-        meant = "".join(f"Did you mean {near}? " for near in _near(name))
-        raise ConfigError(f"{where} is no setting.", fix=f"{meant}Settings are {', '.join(_TYPES)}.")
+        meant = "".join(f"Did you mean {near}?" for near in _near(name))
+        raise ConfigError(f"{where} is no setting.", fix=meant or f"Settings are {', '.join(_TYPES)}.")
     if isinstance(value, str):
         if kind is bool:
             value = {"1": True, "true": True, "0": False, "false": False}.get(value.lower(), value)

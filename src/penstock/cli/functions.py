@@ -19,7 +19,7 @@ from penstock.cli.opening import UNHURRIED, complete, open_app, open_backend
 from penstock.cli.options import Options, json_option, pass_options
 from penstock.cli.output import print_json, print_table, say
 from penstock.cli.visible import visible_json
-from penstock.errors import ArgumentsInvalid, FunctionNotFound
+from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 from penstock.wire.incoming import Message
@@ -170,7 +170,10 @@ def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
 
 
 def _read_json(text: bytes | str) -> bytes:
-    message = Message(text)
+    try:
+        message = Message(text)
+    except InputError as error:
+        raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
     return message.arguments(message.value)
 
 

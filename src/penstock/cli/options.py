@@ -75,6 +75,22 @@ def json_option(help_text: str = "Print JSON.") -> Callable[[F], F]:
     return click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
 
 
+class Listing(click.Group):
+    """A group of commands that names its commands when it is given another one."""
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Fail with the commands of the group, or with the penstock command of this name."""
+        name = arguments[0]
+        if name not in self.commands and not name.startswith("-"):
+            above = context.parent and context.parent.command
+            is_above = isinstance(above, click.Group) and name in above.list_commands(context)
+            meant = f"Did you mean penstock {name}?" if is_above else f"It has {', '.join(sorted(self.commands))}."
+            context.fail(f"{context.command_path} has no command {name!r}. {meant}")
+        return super().resolve_command(context, arguments)
+
+
 def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
     """A group of commands that lists what there is, unless one of them is named."""
 
@@ -85,7 +101,7 @@ def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
                 show(options, **given)
 
         passed = click.pass_context(pass_options(unless_named))
-        return click.group(name, invoke_without_command=True)(json_option()(passed))
+        return click.group(name, cls=Listing, invoke_without_command=True)(json_option()(passed))
 
     return make
 

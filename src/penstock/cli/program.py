@@ -88,8 +88,10 @@ def _app_in(module: ModuleType, program: Program) -> App:
             value = getattr(value, part, None)
         if isinstance(value, App):
             return value
-        what = "is no App" if value is not None else "does not exist"
-        raise ConfigError(f"{program.module}:{program.name} {what}.", fix=_choice(program.module, list(found)))
+        what = f"{program.name} in it is no App" if value is not None else f"it has no {program.name}"
+        raise ConfigError(
+            f"The module {program.module} was found, but {what}.", fix=_choice(program.module, list(found))
+        )
     if not found:
         raise ConfigError(
             f"{program.module} has no App.", fix="Write app = App() in it, or name another module: --app."

@@ -60,7 +60,11 @@ class Signature:
         if not args:
             return dict(kwargs)
         if len(args) > len(self.parameters):
-            raise ArgumentsInvalid(f"{self.name} takes {len(self.parameters)} arguments, but {len(args)} were given.")
+            takes = f"{len(self.parameters)} argument{'' if len(self.parameters) == 1 else 's'}"
+            raise ArgumentsInvalid(
+                f"{self.name} takes {takes}, but {len(args)} {'was' if len(args) == 1 else 'were'} given.",
+                fix=f"After the ctx it takes ({', '.join(self.parameters)}).",
+            )
         bound = dict(zip(self.parameters, args, strict=False))
         twice = bound.keys() & kwargs.keys()
         if twice:
@@ -151,7 +155,7 @@ def check_declaration(handler: Callable[..., Any], name: str, kind: str, public:
         missing.append("return")
     if public and missing:
         raise DeclarationError(
-            f"{name} is public, and {', '.join(missing)} has no annotation, so callers could send anything.",
+            f"{name} is public, and lacks an annotation of {', '.join(missing)}: callers could send anything.",
             fix=f"Annotate it, or declare an internal_{kind}.",
         )
 

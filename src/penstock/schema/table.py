@@ -355,7 +355,8 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
             unknown = [column for column in index.columns if column not in names]
             if unknown:
                 raise DeclarationError(
-                    f"Table {cls.__name__}: index {name} names {', '.join(unknown)}, which is no field of the table."
+                    f"Table {cls.__name__}: index {name} names {', '.join(unknown)}, which is no field of the table.",
+                    fix=f"Its fields are {', '.join(cls.model_fields)}.",
                 )
             yield index
 

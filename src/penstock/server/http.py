@@ -160,7 +160,9 @@ async def not_routed(request: Request, error: Exception) -> Response:
             return Response(status_code=204, headers=headers)
         return send_answer(refusal(405, "MethodNotAllowed", f"This path takes {headers.get('Allow', '')}.", headers))
     if status == 401:  # noqa: PLR2004 - HTTP's number
-        return send_answer(refusal(401, "Unauthorized", "This path takes a bearer token.", headers))
+        what = "The bearer token is wrong." if "authorization" in request.headers else "The bearer token is missing."
+        fix = "Send the header authorization: Bearer TOKEN, with the token of this server's settings."
+        return send_answer(refusal(401, "Unauthorized", f"{what} {fix}", headers))
     if status == 404:  # noqa: PLR2004 - HTTP's number
         return send_answer(refusal(404, "NotFound", "There is nothing at this path."))
     return send_answer(refusal(status, "BadRequest", "This request cannot be served.", headers))

@@ -160,7 +160,8 @@ def _check_headers(headers: Headers) -> None:
     if not kind and "origin" not in headers:
         return
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise Refused(415, "UnsupportedMediaType", "Send JSON, with the content type application/json.")
+        found = f"the content type {kind[:100]}" if kind else "no content type"
+        raise Refused(415, "UnsupportedMediaType", f"The body has {found}. Send JSON as application/json.")
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "UnsupportedEncoding", "Send the body as it is, not compressed.")
 

@@ -379,9 +379,13 @@ def segment_of(statements: TableStatements, index: Index, columns: dict[str, Any
 def _misfit(index: Index, name: str, columns: dict[str, Any]) -> ValueInvalid:
     unknown = columns.keys() - set(index.columns)
     if unknown:
-        return ValueInvalid(f"Index {index.name} has no column {', '.join(sorted(unknown))}.", fix=f"It is {index!r}.")
+        return ValueInvalid(
+            f"Index {index.name} has no column {', '.join(sorted(unknown))}.",
+            fix=f"Its columns are {', '.join(index.columns)}, in this order.",
+        )
     return ValueInvalid(
-        f"Index {index.name}: {name} is left out, but a later column is given.", fix=f"It is {index!r}."
+        f"Index {index.name}: {name} is left out, but a later column is given.",
+        fix=f"Its columns are {', '.join(index.columns)}; name them from the first one on.",
     )
 
 

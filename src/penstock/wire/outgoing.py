@@ -61,7 +61,7 @@ def format_of(name: Any) -> Format:
         return Format.CLEAN
     found = _FORMATS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise InputError("There is no such format.", fix=f"Formats are {', '.join(_FORMATS)}.")
+        raise InputError(f"{name!r} is no format.", fix=f"Formats are {', '.join(_FORMATS)}.")
     return found
 
 

@@ -300,4 +300,6 @@ def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
 
 
 def _unknown(name: str) -> DataError:
-    return DataError(f"The database knows no cron {name!r}.", fix="Start the program that declares it once.")
+    return DataError(
+        f"The database knows no cron {name!r}.", fix="See penstock crons, or start the program that declares it once."
+    )

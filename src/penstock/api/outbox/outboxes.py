@@ -136,7 +136,10 @@ class Outboxes(OutboxAdmin):
             name = name_of(handler) if given is None else given
             kind = _kind_of(handler, name)
             if unknown := sorted(options.keys() - OutboxOptions.__annotations__.keys()):
-                raise DeclarationError(f"@app.outbox: there is no option {unknown[0]}.")
+                raise DeclarationError(
+                    f"@app.outbox: there is no option {unknown[0]}.",
+                    fix=f"Options are {', '.join(sorted(OutboxOptions.__annotations__))}.",
+                )
             outbox = _outbox(source, name, filter, options)
             if name in self._declared:
                 raise DeclarationError(f"There are two outboxes called {name!r}.", fix="Rename one of them.")

@@ -203,7 +203,10 @@ async def change_pool(
     if max_parallelism is not None:
         check_max_parallelism(name, max_parallelism)
     if not await engine.store.pools.change(name, max_parallelism=max_parallelism, paused=paused):
-        raise DataError(f"The database knows no pool {name!r}.", fix="Start the program that declares it once.")
+        raise DataError(
+            f"The database knows no pool {name!r}.",
+            fix="See penstock pools, or start the program that declares it once.",
+        )
     engine.store.signals.notify()
     if max_parallelism is not None or paused:
         await engine.machine.sleep(NONE_HOLDS_AFTER)

@@ -55,6 +55,6 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
     if not is_topic(topic) or not await calls.write(lambda transaction: transaction.send(topic, text, key)):
         raise TopicNotFound(
             f"No outbox was ever declared for the topic {topic!r}.",
-            fix='Declare one with @app.outbox("…"), and start that program once on this database.',
+            fix=f'Declare one with @app.outbox("{topic}"), and start that program once on this database.',
             topic=topic,
         )

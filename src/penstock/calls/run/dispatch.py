@@ -34,7 +34,8 @@ class Dispatch:
         """
         function = self._runner.engine.registry.find(path)
         if function is None or not (function.public or internal):
-            raise FunctionNotFound(f"Could not find public function for '{path}'.", path=path)
+            fix = "Name it as module:function, with a colon." if path.endswith(":default") else ""
+            raise FunctionNotFound(f"Could not find public function for '{path}'.", fix=fix, path=path)
         if kind is not None and function.kind is not kind:
             raise FunctionNotFound(
                 f"'{path}' is a {function.kind.value}, and was called as a {kind.value}.",
