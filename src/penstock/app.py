@@ -1,4 +1,4 @@
-"""The app: what a program declares, and the backend that runs it. The one file that wires all rooms."""
+"""The app: the declarations of a program, and the backend that runs it. The one file that wires all rooms."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class App(Declaring):
                 pool. Keys take turns in any case.
             rate_limit: How many jobs start in a time, further attempts included: a `TokenBucket` or a `FixedWindow`.
             key_rate_limit: The same for jobs with the same ``concurrency_key``.
-            group: Pools of one group lend each other what they do not use.
+            group: Pools of one group lend each other their unused slots.
             ageing: How long a job waits until it is as urgent as one of the next higher priority; by default a higher
                 priority always comes first.
             log_level: Its log events: with ``"report"`` one about once a minute; with ``"info"`` or

@@ -62,7 +62,7 @@ class SyncApp(SyncBackendWords):
         _all.add(self)
 
     def open(self, database: str | None = None, **settings: Any) -> SyncBackend:
-        """Run this app for the time of a ``with`` block, beside what is shared.
+        """Run this app for the time of a ``with`` block, beside the shared backend.
 
         Args:
             database: URL of its database; by default as the settings say.
@@ -71,7 +71,7 @@ class SyncApp(SyncBackendWords):
         return SyncBackend(lambda: self._open_app(database, **settings))
 
     def close(self) -> None:
-        """Close what is shared, if it is open. The next word opens it again."""
+        """Close the shared backend, if it is open. The next call opens it again."""
         with self._lock:
             shared, self._shared = self._shared, None
         if shared is not None:

@@ -1,4 +1,4 @@
-"""A backend on the event loop of a thread of its own, for programs that do not await, and what a fork means for it.
+"""A backend on the event loop of a thread of its own, for programs that do not await, with its rules for forks.
 
 Leaves opening and running a backend to `app`.
 """

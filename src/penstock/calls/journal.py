@@ -260,7 +260,7 @@ class Journal:
         )
 
     def watch(self, running: Mapping[str, int], held: Any) -> None:
-        """Have gauges read what a worker runs, and how many slots it holds."""
+        """Have gauges read the jobs and the slots of a worker."""
         if self.meters is not None:
             self.meters.gauges["penstock_jobs_running"] = lambda: running
             self.meters.gauges["penstock_slots_held"] = held

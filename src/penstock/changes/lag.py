@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 STOPPED_AFTER = timedelta(minutes=1)
 SLOW_AFTER = timedelta(minutes=10)
 REMIND_AFTER = timedelta(hours=1)
-LARGE, FULL = 256 * 2**20, 2**30  # bytes of the feed: twice what it has when its readers pass, and what is an error
+LARGE, FULL = 256 * 2**20, 2**30  # bytes of the feed: twice its size when readers pass, and the size that is an error
 
 
 @dataclass(frozen=True, slots=True)

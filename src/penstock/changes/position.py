@@ -84,7 +84,7 @@ class Position:
         return self.batch is not None and self.batch.shows(xid) and number <= self.last
 
     def bounds(self) -> dict[str, Any]:
-        """The parameters of a statement that finds what is unread."""
+        """The parameters of a statement that finds unread changes."""
         batch = self.batch or NOTHING
         return {
             "seen_end": self.seen.end,

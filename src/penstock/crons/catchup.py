@@ -92,7 +92,7 @@ class Decision:
     run: datetime | None  # the planned time that is run now, or None
     last: datetime  # the last planned time that is decided on
     next: datetime  # the planned time after that; it may have come already
-    skips: tuple[Skip, ...] = ()  # what is not run
+    skips: tuple[Skip, ...] = ()  # the times that are not run
 
 
 def decide(cron: Cron, last: datetime, now: datetime, *, under_way: bool) -> Decision | None:

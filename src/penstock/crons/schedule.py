@@ -1,6 +1,6 @@
 """Schedules: the next time at which something recurring is due.
 
-A cron expression is matched by the library cronsim, which is only ever given what a clock on the wall shows, never a
+A cron expression is matched by the library cronsim, which is only given the time on a clock on the wall, never a
 time zone. `crons/catchup` decides about missed times.
 """
 
@@ -151,7 +151,7 @@ def _next_on_the_clock(expression: str, place: tzinfo, after: datetime) -> datet
         change = change_within(start, near, place)
         if change is None and instant == near:
             return instant
-        # A clock set back within a day could show again what it has shown; later than that, only what is to come.
+        # A clock set back within a day could show a time again; later than that, only new times.
         start = change or match.replace(tzinfo=place).astimezone(UTC) - DAY
         wall = shown(start, place) - SECOND
     return None

@@ -49,7 +49,7 @@ class Outbox:
     # the column of whose values each has an order of its own; None for the key of the row, or of the message
     partition_by: str | None = None
     order_by: tuple[str, ...] = ()  # the columns by which the rows come with which it begins, before their key
-    # where a new one begins: with the rows, or the messages, that there are, or with what comes
+    # where a new one begins: with the present rows or messages, or with new ones
     start: Start = "beginning"
     on_failure: OnFailure = "halt"  # the policy for a message that fails, and for those behind it
     # when a message that failed is tried again, and after how many attempts it counts as failed for good

@@ -35,7 +35,7 @@ class PoolDefinition:
     rate_limit: RateLimit | None = None  # how many of its jobs start in a time; None for any number
     # how many of its jobs with one concurrency key start in a time; None for any number
     key_rate_limit: RateLimit | None = None
-    group: str | None = None  # name of the pools that lend it what they do not use; None for no such pools
+    group: str | None = None  # name of the pools that lend it their unused slots; None for no such pools
     # how long a job waits until it is as urgent as one of the next higher priority; None for ever
     ageing: timedelta | None = None
     # which events of it are told: all with debug and info, only reports with report, none beyond that

@@ -42,7 +42,7 @@ class Member:
 
 
 def lent(members: Sequence[Member], name: str) -> int:
-    """The limit of a pool of a group, with what the others lend it.
+    """The limit of a pool of a group, with slots lent by the others.
 
     Its own slots are its own whenever they are free. It borrows slots that nobody else wants; a paused pool gets none.
     """

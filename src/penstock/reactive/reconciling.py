@@ -230,7 +230,7 @@ def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:
 
 
 def _is_as_kept(task: PlannedTask, row: Found, kept: Kept, read: Read) -> bool:
-    """Whether nothing has changed that the task hears of: what it watches, and its time."""
+    """Whether nothing has changed that the task hears of: its watched values, and its time."""
     if row.after == kept.after or row.after is None or task.expressions is None:
         return True
     expressions, run_at = task.expressions if "change" in task.spec.on else (), task.spec.run_at

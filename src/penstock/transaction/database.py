@@ -1,6 +1,6 @@
 """`ctx.db`: rows by id, and the beginning of queries. Every verb names its table.
 
-Owns get, insert, patch, replace and delete, each noting what it read and wrote. Leaves reading many rows to `scan`.
+Owns get, insert, patch, replace and delete; each notes its reads and writes. Leaves reading many rows to `scan`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DatabaseReader:
 
 @refuses_other_words
 class DatabaseWriter(DatabaseReader):
-    """Reads and writes typed tables in one serializable transaction. Reads see what was written before them."""
+    """Reads and writes typed tables in one serializable transaction. Reads see earlier writes."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class DatabaseWriter(DatabaseReader):
 
         Raises:
             RowNotFound: There is no such row.
-            ValueInvalid: A field is unknown, or its value is not what the table declares.
+            ValueInvalid: A field is unknown, or its value does not fit the table.
             UniqueViolation: A unique index already holds its new key.
         """
         return self._scope.track(self._patch(table, row_id, more, changes))

@@ -234,7 +234,7 @@ class Crons:
 
         Raises:
             DataError: There is no such cron, or a run of it is under way.
-            ContextError: The ctx is one of a transaction, in which nobody could say what is under way.
+            ContextError: The ctx is one of a transaction, which cannot see whether a run is under way.
         """
         if calls.in_transaction:
             raise ContextError("A cron cannot be run inside a transaction.", fix="Do it in an action.")

@@ -110,10 +110,10 @@ class Outboxes(OutboxAdmin):
                 by default.
                 ``partition_by``: a column: rows with the same value in it are in order, and each that has None is for
                 itself; the key of each row by default.
-                ``start``: with what a new outbox begins: ``"beginning"``, the rows that there are, in the order of
-                their keys, or the messages that are kept; or ``"end"``, what comes from now on.
+                ``start``: the start of a new outbox: ``"beginning"``, the rows that there are, in the order of
+                their keys, or the messages that are kept; or ``"end"``, messages from now on.
                 ``order_by``: a column, or several, in whose order those rows come instead, and then of their keys.
-                ``on_failure``: what becomes of a message that fails: ``"halt"``, the outbox waits for it;
+                ``on_failure``: the policy for a message that fails: ``"halt"``, the outbox waits for it;
                 ``"halt_key"``, those of its key do; ``"park"``, it is put aside once its attempts are used up.
                 ``retry``: when it is tried again, and after how many attempts it counts as failed; ten by default.
                 ``batch``: how many messages one call takes at most.
@@ -121,13 +121,13 @@ class Outboxes(OutboxAdmin):
                 ``parallelism``: how many messages of different keys an action has under way at once; one by default.
                 ``timeout``: how long a call may take.
                 ``keep_for``: how long messages are kept at least, so that they can be sent again.
-                ``reset``: a mutation without arguments that clears what the handler, a mutation too, has written:
+                ``reset``: a mutation without arguments that clears the writes of the handler, a mutation too:
                 `rebuild` runs it, and hands over all rows of the table again.
                 ``version``: of the declaration; what an older program says does not change it.
 
         Raises:
             DeclarationError: At import: the filter cannot be translated, an option cannot be, there is an outbox of
-                this name, or the handler does not say by its ctx what it is.
+                this name, or the type of the handler's ctx does not say whether it is an action or a mutation.
         """
         refuse_bare("outbox", source, "Booking")
 

@@ -234,7 +234,7 @@ class TaskAdmin:
         return change()
 
 
-# ----- what the admin interface calls as well
+# ----- shared with the admin interface
 
 
 @dataclass(frozen=True, slots=True)

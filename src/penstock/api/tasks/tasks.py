@@ -161,11 +161,11 @@ class ReactiveTasks(TaskAdmin):
                 without one is not run.
                 ``history``: how many runs before the last one are kept with each row, five by default; of the last one
                 the attempts that failed are always kept.
-                ``cleanup``: when what is kept of a row is forgotten: ``"source_deleted"``, once it is gone;
+                ``cleanup``: when the record of a row is forgotten: ``"source_deleted"``, once the row is gone;
                 ``"source_deleted_or_no_longer_matching"``, also if it matches no more; or ``"never"``.
                 ``keep_for``: how long after that; a day by default.
                 ``version``: of the handler.
-                ``on_version_change``: what is run again when a higher version is declared: ``"none"``,
+                ``on_version_change``: the rows to run again when a higher version is declared: ``"none"``,
                 ``"reprocess_failed"`` or ``"reprocess_all"``.
                 ``reconcile_on_trigger_change``: whether all rows are looked at anew when filter or watch have changed.
                 ``batch``: how many rows one call of the handler takes at most, with a `TaskBatchCtx`; one by default.
@@ -174,7 +174,7 @@ class ReactiveTasks(TaskAdmin):
 
         Raises:
             DeclarationError: At import: the filter or the watch cannot be translated, an option cannot be, there is
-                a task of this name, or the handler does not say by its ctx what it is.
+                a task of this name, or the handler's ctx is none of a reactive task.
         """
         refuse_bare("reactive_task", table, "Order")
 

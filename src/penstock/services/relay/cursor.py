@@ -88,7 +88,7 @@ class Cursor:
         self._left: int | None = None  # the declaration by another program that was told of
         self._taken: int | None = None  # the lease that has the reader
         self._sent: dict[Identity, Item] = {}
-        self._begun: dict[Identity, Trouble | None] = {}  # and what was known before of one whose attempt is noted
+        self._begun: dict[Identity, Trouble | None] = {}  # and the earlier trouble of one whose attempt is noted
         self._told: set[int] = set()
 
     # ----- taking the outbox

@@ -25,7 +25,7 @@ class InterestRow:
         id: Its number, which its changes bear.
         state: ``ok``; ``missing``, if a trigger was dropped, or a partition came that has none; ``disabled``, if one
             was switched off; ``altered``, if one, or a column that it captures, is not as it was; ``gone``, if the
-            table is. Declaring it again mends all but the last, unless what it says does not fit the table any more.
+            table is. Declaring it again mends all but the last, unless it does not fit the table any more.
     """
 
     id: int
@@ -56,7 +56,7 @@ class Source:
 
 
 class Interests(Protocol):
-    """Interests at rest, and the triggers that capture what they want."""
+    """Interests at rest, and the triggers that capture their changes."""
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
@@ -71,7 +71,7 @@ class Interests(Protocol):
         """
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
+        """Have changes captured from now on, and mend broken triggers; the numbers of the interests, in their order.
 
         Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
         and was not in order is told of as ``lost``, in the transaction that makes its triggers anew; so is one that a

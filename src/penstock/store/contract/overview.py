@@ -30,7 +30,7 @@ class LeaseRow:
     """A lease as seen from outside.
 
     Attributes:
-        worker: Host and process of the worker that took it; others say first what they are, as in ``relay host:7``.
+        worker: Host and process of the worker that took it; others begin with their kind, as in ``relay host:7``.
         running: How many jobs run under it.
     """
 

@@ -19,7 +19,7 @@ class PoolView:
     """A pool with a limit, as one worker sees it.
 
     Attributes:
-        max_parallelism: Its limit, with what others of its group lend it; 0 while it is paused.
+        max_parallelism: Its limit, with slots lent by others of its group; 0 while it is paused.
         epoch: The number of this limit.
         granted: How many slots all workers hold together.
         held: How many this worker holds.
@@ -79,7 +79,7 @@ class PoolRow:
         key_parallelism: How many jobs of one concurrency key run at once; None for any number.
         rate_limit: How many jobs start in a time; None for any number.
         key_rate_limit: How many of one concurrency key do.
-        group: Name of the pools that lend it what they do not use.
+        group: Name of the pools that lend it their unused slots.
         ageing: How long one of its jobs waits until it is as urgent as one of the next higher priority; None for ever.
     """
 

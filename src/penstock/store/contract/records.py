@@ -189,7 +189,7 @@ class RecordLooks(Protocol):
         """Rows of a table that meet a condition, in the order of their keys; up to `limit` of them are looked at."""
 
     async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
-        """The key of a row as the change feed spells it, from what the driver takes for its columns."""
+        """The key of a row as the change feed spells it, from its columns' values in the driver's form."""
 
 
 class RecordAdmin(Protocol):

@@ -63,7 +63,7 @@ class TaskRow:
         plan: Its last declaration.
         interest: The number of the interest that it is declared with; None if there is none now.
         interests: The numbers of all of its interests that there are.
-        earlier: Those that there were when it was declared, which may be gone; the feed may still have what they told.
+        earlier: Those that there were when it was declared, which may be gone; the feed may still have their changes.
         declared_at: When that was.
         paused: Whether none of its jobs starts.
         held_until: The time until which none starts; None for no such time.

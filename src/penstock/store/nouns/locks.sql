@@ -43,7 +43,7 @@ select key, fence, attempt, holder, taken_at, expires_at, wanted from penstock.l
 -- Unbounded: it reads all locks.
 -- SQLite: there is one writer.
 delete from penstock.lock where fence in (select fence from penstock.lock where expires_at <= :now limit :limit);
--- PostgreSQL: steps around those that others have in hand.
+-- PostgreSQL: skips those that others have locked.
 with gone as materialized (select fence from penstock.lock where expires_at <= :now limit :limit for update skip locked)
 delete from penstock.lock l using gone g where l.fence = g.fence and l.expires_at <= :now;
 

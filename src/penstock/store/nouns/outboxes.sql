@@ -3,7 +3,7 @@ insert into penstock.outbox (name, function, kind, source, spec, version, keep_f
 values (:name, :function, :kind, :source, :spec, :version, :keep_for, :now, :backfill)
 on conflict (name) do nothing returning id;
 
--- declare: what is declared of an outbox now; one of which a higher version was declared stays as it is.
+-- declare: store the declaration of an outbox; one of which a higher version was declared stays as it is.
 update penstock.outbox set
     function = :function, kind = :kind, source = :source, spec = :spec, version = :version, keep_for = :keep_for,
     declared_at = :now, epoch = epoch + 1

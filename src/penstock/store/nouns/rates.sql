@@ -34,7 +34,7 @@ delete from penstock.rate_limit
 where (name, key) in (
     select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit
 );
--- PostgreSQL: steps around those that others have in hand.
+-- PostgreSQL: skips those that others have locked.
 with full_again as materialized (
     select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked
 )

@@ -179,7 +179,7 @@ select r.task, r.key from penstock.task_record r
 join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
 order by r.task, r.key for no key update of r;
 
--- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job that runs, or that waits for
+-- ahead: for a job that waits at the gate of its pool, the job with the same concurrency key that runs, or that waits for
 -- its next attempt, or is the first to start before it; with its task and row, if it is of a task. Those that are due and
 -- are not let wait yet are in line all the same. Subqueries of one value let the index give the first job, which a
 -- join with them does not.

@@ -230,7 +230,7 @@ class Connections:
         task.add_done_callback(done)
 
     def _end_snapshots(self) -> None:
-        """End the snapshots of connections that nobody uses: the server keeps for them what others delete."""
+        """End the snapshots of connections that nobody uses: the server keeps rows for them that others delete."""
         self._linger_timer = None
         for connection in self._line.take_free(self._lingering.__contains__):
             self._lingering.discard(connection)

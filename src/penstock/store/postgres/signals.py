@@ -85,7 +85,7 @@ class PostgresSignals:
         return BACKSTOP
 
     async def close(self) -> None:
-        """Send what is still to be sent, and stop listening and sending."""
+        """Send pending notifications, and stop listening and sending."""
         try:
             if self._sender is not None and not self._sender.done():
                 await self._clock.wait(self._sent, _LAST_WAIT)

@@ -126,7 +126,7 @@ do $$ begin
     end loop;
 end $$;
 create index finished_job_long_expires_at on penstock.finished_job_long (expires_at);
--- Of the jobs of tasks those that have failed, to be counted. As text, since what is stored past all doors may be no number.
+-- Failed jobs of tasks, to be counted. As text, since a value that somebody wrote by hand may be no number.
 create index finished_job_long_failed on penstock.finished_job_long ((options::jsonb ->> 'task')) where state = 'failed';
 
 -- Wishes that a job be canceled. Written by transactions that cancel (insert only); read and cleared by workers.
@@ -283,7 +283,7 @@ create table penstock.function (
 -- `options` are those of its jobs, as jobs have them. Until `held_until` none of its jobs starts. `failures` are the
 -- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
 -- the scan of all rows was begun anew, so that the end of an earlier scan does not end the later one.
--- `earlier` are the interests that it has had when it was declared; the feed may still have what they told.
+-- `earlier` are the interests that it has had when it was declared; the feed may still have their changes.
 create table penstock.task (
     id integer generated always as identity primary key,
     name text not null unique,

@@ -258,7 +258,7 @@ create table penstock_function (
 -- `options` are those of its jobs, as jobs have them. Until `held_until` none of its jobs starts. `failures` are the
 -- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
 -- the scan of all rows was begun anew, so that the end of an earlier scan does not end the later one.
--- `earlier` are the interests that it has had when it was declared, as JSON; the feed may still have what they told.
+-- `earlier` are the interests that it has had when it was declared, as JSON; the feed may still have their changes.
 create table penstock_task (
     id integer primary key,
     name text not null unique,
