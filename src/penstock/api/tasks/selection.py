@@ -127,7 +127,7 @@ class Selection:
     async def act(self, act: Act, part: Part = WHOLE) -> Changed:
         """Change all of them, or a part, piece by piece, and tell workers.
 
-        A part ends early if the database is busy or away after its first piece. Its caller learns how many rows changed.
+        A part ends early if the database is busy or away after its first piece. Its caller gets the number of them.
         """
         machine = self._calls.engine.machine
         left, until, place = part.limit, machine.monotonic() + part.seconds, _opened(part.after)
