@@ -1,4 +1,4 @@
-"""The app: what a program declares, and the backend that runs it. The one file that wires all rooms."""
+"""The app: the declarations of a program, and the backend that runs it. The one file that wires all rooms."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", 
 
 
 class App(Declaring):
-    """What a program declares: its functions, its tables and its settings.
+    """A program's declarations: its functions, its tables and its settings.
 
     Args:
         tables: Tables beside those that the modules of its functions name, which are found by themselves.
@@ -57,7 +57,7 @@ class App(Declaring):
     Attributes:
         sync: The same for programs that do not await: opens a backend, or shares one.
         guests: Its work in transactions of the user's own.
-        crons: What is run at the times of a schedule.
+        crons: Its crons.
         cron: Decorates a mutation or an action that is run at the times of a schedule; see `Crons.cron`.
         tasks: Its reactive tasks.
         reactive_task: Decorates a handler that is run for rows of a table; see `ReactiveTasks.reactive_task`.
@@ -101,10 +101,10 @@ class App(Declaring):
         ageing: timedelta | None = None,
         log_level: LogLevel = "report",
     ) -> Workpool:
-        """Declare a pool: work of which no more than so much runs at once, on all machines together.
+        """Declare a pool. Its limit holds over all machines.
 
         Args:
-            name: What it is called, in the database, in logs and on the command line.
+            name: Its name, in the database, in logs and on the command line.
             max_parallelism: How many of its jobs run at once; 0 starts none. A limit that was set while the program ran
                 holds until the program declares another one than before.
             default_retry: The policy of actions that are enqueued with ``retry=True``; five attempts by default.
@@ -114,11 +114,11 @@ class App(Declaring):
                 pool. Keys take turns in any case.
             rate_limit: How many jobs start in a time, further attempts included: a `TokenBucket` or a `FixedWindow`.
             key_rate_limit: The same for jobs with the same ``concurrency_key``.
-            group: Pools of one group lend each other what they do not use.
+            group: Pools of one group lend each other their unused slots.
             ageing: How long a job waits until it is as urgent as one of the next higher priority; by default a higher
                 priority always comes first.
-            log_level: Which log events tell of it: with ``"report"`` one about once a minute; with ``"info"`` or
-                ``"debug"`` also what happens to each job; with ``"warning"`` or ``"error"`` neither.
+            log_level: Its log events: with ``"report"`` one about once a minute; with ``"info"`` or
+                ``"debug"`` also one for each move of a job; with ``"warning"`` or ``"error"`` neither.
 
         Raises:
             DeclarationError: There is a pool of this name already, or a value cannot be.
@@ -145,10 +145,10 @@ class App(Declaring):
         return pool
 
     def rate_limit(self, name: str, policy: RateLimit) -> RateLimiter:
-        """Declare a rate limit, which functions take tokens of: with what this returns, or with ``ctx.rate_limit``.
+        """Declare a rate limit. Functions take tokens with the returned object, or with ``ctx.rate_limit``.
 
         Args:
-            name: What it is called.
+            name: Its name.
             policy: A `TokenBucket` or a `FixedWindow`.
 
         Raises:
@@ -157,13 +157,13 @@ class App(Declaring):
         return self.rate_limits.add(name, policy)
 
     def pool_definitions(self) -> list[PoolDefinition]:
-        """What was declared of its pools."""
+        """The declarations of its pools."""
         return [pool.definition for pool in self.pools.values()]
 
     # ----- tables
 
     def definitions(self) -> list[TableDefinition]:
-        """What its tables mean: those given, and those that the modules of its functions name or import.
+        """The definitions of its tables: those given, and those that the modules of its functions name or import.
 
         Raises:
             DeclarationError: Two of them have one name, or a field cannot be stored.
@@ -206,7 +206,7 @@ class App(Declaring):
 
         Args:
             database: URL of its database; by default as the settings say.
-            services: Which services to run in this process, such as ``("worker",)``; none by default.
+            services: The services to run in this process, such as ``("worker",)``; none by default.
             push_schema: Whether to bring the database's tables up to the declared ones.
             clock: The time; the machine's by default.
             config: All settings at once, instead of `settings`.
@@ -264,23 +264,23 @@ class Backend(BackendWords):
         self.app.guests.opened(self.runner)
 
     async def check(self, besides: Collection[str] = (), *, tells: bool = True) -> None:
-        """Refuse what `declare` would refuse, and write nothing.
+        """Raise the errors that `declare` would raise, and write nothing.
 
         Args:
             besides: Tables that are left out.
-            tells: Whether what is slow is told of, as `declare` does.
+            tells: Whether to log slow declarations, as `declare` does.
 
         Raises:
-            DeclarationError: What is declared cannot be captured.
+            DeclarationError: The changes of a table cannot be captured.
         """
         await check_tasks(self.engine, self.app.tasks, besides)
         await check_outboxes(self.engine, self.app.outboxes, besides, tells=tells)
 
     async def declare(self, crons: Sequence[CronPlan]) -> None:
-        """Make known to the database what the app declares beside its tables, and have its changes captured.
+        """Store the app's declarations beside its tables in the database, and have its changes captured.
 
         Raises:
-            DeclarationError: What is declared cannot be captured; nothing was written.
+            DeclarationError: The changes of a table cannot be captured; nothing was written.
         """
         store = self.engine.store
         await self.check()
@@ -291,7 +291,7 @@ class Backend(BackendWords):
         await declare_outboxes(self.engine, self.app.outboxes)
 
     async def stop(self) -> None:
-        """Stop services, then close the database; what runs has the grace time to end, and no more."""
+        """Stop services, then close the database. Running calls and jobs have the grace time to end."""
         self.app.guests.closed(self.runner)
         self.engine.begin_stop()
         try:

@@ -90,7 +90,7 @@ class SystemClock:
     def uuid7(self) -> int:
         """The 128 bits of a UUIDv7, rising within this process even inside one millisecond."""
         ms = time.time_ns() // 1_000_000
-        # What is given stands in names of this call's own: another thread may come between any two lines.
+        # Results stand in local names: another thread may come between any two lines.
         if ms > self._last_ms:
             chance = int.from_bytes(os.urandom(10), "big") >> 6
         else:

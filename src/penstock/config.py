@@ -260,8 +260,8 @@ def _read(where: str, name: str, value: Any) -> Any:
     """
     kind = _TYPES.get(name)
     if kind is None:
-        meant = "".join(f"Did you mean {near}? " for near in _near(name))
-        raise ConfigError(f"{where} is no setting.", fix=f"{meant}Settings are {', '.join(_TYPES)}.")
+        meant = "".join(f"Did you mean {near}?" for near in _near(name))
+        raise ConfigError(f"{where} is no setting.", fix=meant or f"Settings are {', '.join(_TYPES)}.")
     if isinstance(value, str):
         if kind is bool:
             value = {"1": True, "true": True, "0": False, "false": False}.get(value.lower(), value)
@@ -273,7 +273,7 @@ def _read(where: str, name: str, value: Any) -> Any:
 
 
 def _check(where: str, name: str, value: Any) -> None:
-    """Refuse what a setting cannot be."""
+    """Refuse a value that a setting cannot have."""
     kind = _TYPES[name]
     fits = type(value) is kind or (kind is float and type(value) is int)
     if fits and kind in _RANGES:

@@ -119,7 +119,7 @@ class InputError(PenstockError):
 
     Attributes:
         at_the_door: Whether a call from outside was refused before its function ran, so that its caller may read why.
-            Inside of a function it is the function that sent something wrong, and its text may tell of the data.
+            An error from inside a function is the function's own, and its text may contain data.
     """
 
     at_the_door: bool = False
@@ -273,12 +273,12 @@ class TaskConditionFailed(JobError):
 class Snooze(JobError):
     """Raise it in a job: it goes back to pending for a while and uses no attempt.
 
-    What a mutation has written is undone.
+    The writes of a mutation are undone.
 
     Args:
-        delay: How long the job waits.
-        until: Until when it waits, instead; an aware datetime.
-        reason: Why it waits; its status says so.
+        delay: The wait.
+        until: The end of the wait, instead; an aware datetime.
+        reason: The reason, for the job's status.
 
     Raises:
         UsageError: Neither `delay` nor `until` was given, or both were.
@@ -300,7 +300,7 @@ class Snooze(JobError):
         self.delay, self.until = delay, until
 
     def wait(self, now: datetime) -> timedelta:
-        """How long the job waits from now on."""
+        """The wait of the job from now on."""
         if self.until is None:
             return self.delay or timedelta(0)
         return min(max(self.until - now, timedelta(0)), _LONGEST_SNOOZE)

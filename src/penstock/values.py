@@ -32,9 +32,9 @@ def encode_json(value: Any, what: str, dump: Callable[[Any], bytes] = _dump) -> 
     """A value as JSON text: dates, decimals, UUIDs as strings, bytes as base64.
 
     Args:
-        value: What JSON and pydantic can say; NaN and infinity are refused, as SQL's JSON cannot hold them.
+        value: A value for JSON and pydantic; NaN and infinity are refused, as SQL's JSON cannot hold them.
         what: Names the value in an error.
-        dump: Writes it, if its type says more of how than its value does.
+        dump: Writes it, if its declared type matters.
 
     Raises:
         ValueInvalid: The value cannot be said in JSON.
@@ -50,7 +50,7 @@ def encode_json(value: Any, what: str, dump: Callable[[Any], bytes] = _dump) -> 
 
 
 def check_json(text: str, what: str) -> None:
-    """Refuse what SQL's JSON cannot hold: NaN, infinity, NUL characters, and nesting beyond 64 levels."""
+    """Refuse values that SQL's JSON cannot hold: NaN, infinity, NUL characters, and nesting beyond 64 levels."""
     suspicious = "NaN" in text or "Infinity" in text or "\\u0000" in text
     if suspicious or (len(text) > 2 * MAX_NESTING and _may_be_deep(text)):
         try:
@@ -80,7 +80,7 @@ def check_nesting(value: Any, what: str, depth: int = 0) -> None:
 
 
 def check_text(text: str, what: str) -> None:
-    """Refuse what SQL text cannot hold: NUL characters and lone surrogates."""
+    """Refuse characters that SQL text cannot hold: NUL characters and lone surrogates."""
     if "\0" in text:
         raise ValueInvalid(f"{what} contains a NUL character, which SQL text cannot hold.")
     if not text.isascii():
@@ -91,12 +91,12 @@ def check_text(text: str, what: str) -> None:
 
 
 def text_bytes(text: str) -> int:
-    """How many bytes a text has."""
+    """The number of bytes of a text."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def total_bytes(values: Iterable[Any]) -> int:
-    """About how much room values take: texts and bytes by their length in bytes, all else as one word."""
+    """The approximate size of values: texts and bytes by their length in bytes, all else as one word."""
     values = list(values)
     texts = [value for value in values if value.__class__ is str]
     others = [value for value in values if value.__class__ is not str]
@@ -123,5 +123,5 @@ def _check_value(value: Any, what: str) -> None:
 
 
 def copier(arguments: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What gives each attempt arguments that no other one has changed: nothing is copied that cannot change."""
+    """A function that gives each attempt its own copy of the arguments; immutable values are not copied."""
     return dict if all(isinstance(value, _UNCHANGING) for value in arguments.values()) else deepcopy

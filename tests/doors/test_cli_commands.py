@@ -218,7 +218,7 @@ def test_jobs_are_counted_listed_shown_and_canceled(bookings: Console) -> None:
 
 def test_jobs_that_are_not_there(bookings: Console) -> None:
     bookings.ok("migrate")
-    assert "'x' is not an id of job" in bookings("jobs", "show", "x").err
+    assert "'x' is not an id of a job" in bookings("jobs", "show", "x").err
     unknown = "job_01jd3k4v5w6x7y8z9a0b1c2d3e"
     for command in ("show", "cancel"):
         refused = bookings("jobs", command, unknown)

@@ -106,8 +106,10 @@ def test_paths_that_name_no_function_are_refused(near_door: Door) -> None:
                 await refused(api, 400, "BadConvexFunctionIdentifier", {}, path)
             for path in ("module", "été:ça", "a/b", "a.b/c:d"):
                 response = await api.post("/api/query", {"path": path})
-                name = path if ":" in path else f"{path}:default"
-                assert response.json()["errorMessage"] == f"Could not find public function for '{name}'."
+                name, fix = (
+                    (path, "") if ":" in path else (f"{path}:default", " Name it as module:function, with a colon.")
+                )
+                assert response.json()["errorMessage"] == f"Could not find public function for '{name}'.{fix}"
 
     asyncio.run(story())
 

@@ -63,7 +63,7 @@ PAGES = {
         {"calls.handlers.taskctx": "TaskCtx MutationTaskCtx TaskBatchRun TaskBatchCtx"},
     ),
     "api/syncwords.py": Page(
-        "What programs that do not await do with a running app.", {"api.backend": "BackendWords"}, OPENED
+        "The methods of a running app for programs that do not await.", {"api.backend": "BackendWords"}, OPENED
     ),
 }
 FACES = {name: f"Sync{name}" for page in PAGES.values() for names in page.classes.values() for name in names.split()}

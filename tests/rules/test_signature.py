@@ -380,7 +380,7 @@ async def no_return(ctx: Any, value: int):  # type: ignore[no-untyped-def]  # no
 
 def test_a_public_function_says_what_it_takes_and_gives() -> None:
     for handler, missing in ((no_argument, "value"), (no_return, "return"), (untyped, "value, other, return")):
-        with pytest.raises(DeclarationError, match=f"is public, and {missing} has no annotation"):
+        with pytest.raises(DeclarationError, match=f"is public, and lacks an annotation of {missing}:"):
             check_declaration(handler, "module:function", "mutation", public=True)
         check_declaration(handler, "module:function", "mutation", public=False)
 

@@ -1,4 +1,4 @@
-"""What programs do with a running app, each word awaited; `api/syncwords` has the same words without await."""
+"""The methods of a running app for programs that await; `api/syncwords` has the same ones without await."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class BackendWords:
-    """What a backend can do for a program.
+    """The methods of a backend.
 
     Attributes:
         engine: Store, functions and clock.
@@ -62,7 +62,7 @@ class BackendWords:
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
     ) -> LockBlock:
-        """Do something while nobody else, on any machine, holds a lock; see `ActionCtx.with_lock`."""
+        """Hold a lock, on all machines, during a block; see `ActionCtx.with_lock`."""
         return LockBlock(self.runner, key, wait, lease, on_lost)
 
     def wake(self) -> None:
@@ -70,11 +70,11 @@ class BackendWords:
         self.engine.store.signals.notify()
 
     async def job(self, job: JobId) -> JobStatus | None:
-        """How a job stands; None if it is unknown, or its status has expired."""
+        """The status of a job; None if it is unknown, or its status has expired."""
         return await self.job_calls.find(job_uuid(job))
 
     async def pools(self) -> list[PoolRow]:
-        """The pools that the database knows, by name: their limits, and how many of their jobs stand where."""
+        """The pools that the database knows, by name: their limits, and the number of their jobs in each state."""
         session = await self.engine.store.begin_read()
         try:
             return await self.engine.store.pools.list(session)

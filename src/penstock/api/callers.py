@@ -1,4 +1,4 @@
-"""Who may call a public method, and how it answers: as a coroutine for callers who await, at once for the others.
+"""Public methods for all kinds of callers: they return a coroutine to callers that await, and a result to the others.
 
 A method is written once: it takes the jobs of its caller and returns a coroutine. The decorators here turn it into the
 method that users call with a ctx, a backend or a connection. Type checkers know a connection by what it can do, so no
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class Bound(Protocol[Async_contra, Sync_contra, P, T_co]):
-    """A public method of an object: what it gives follows from the ctx."""
+    """A public method bound to an object. The type of the ctx decides the type of the result."""
 
     @overload
     def __call__(self, ctx: Async_contra, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]: ...
@@ -69,10 +69,10 @@ class Method(Generic[Async_contra, Sync_contra, P, T_co]):
     """A public method, written once for all callers.
 
     Args:
-        run: What it does, with the jobs of its caller.
+        run: The method's body; its first argument is the `JobCalls` of the caller.
         writes: Whether it refuses the ctx of a query.
         connections: Whether it takes connections, which the `_guests` of its object know.
-        outside: What it refuses to do in a transaction of a function, as its error says.
+        outside: The verb for the error, if the method is refused in a transaction of a function.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class Method(Generic[Async_contra, Sync_contra, P, T_co]):
 def for_writers(
     run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
 ) -> Method[AsyncWriter, SyncWriter, P, T_co]:
-    """A method for whoever writes: mutations, actions, programs, and connections of the user's."""
+    """A method that writes: for mutations, actions, programs, and connections of the user's."""
     return Method(run, writes=True, connections=True)
 
 
 def for_readers(
     run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
 ) -> Method[AsyncReader, SyncReader, P, T_co]:
-    """A method for whoever reads: queries, actions, programs, and connections of the user's."""
+    """A method that reads: for queries, actions, programs, and connections of the user's."""
     return Method(run, connections=True)
 
 
@@ -134,5 +134,5 @@ def for_programs(
 ) -> Callable[
     [Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]]], Method[AsyncWaiter, SyncWaiter, P, T_co]
 ]:
-    """A method for actions and programs; `outside` says what a transaction of a function may not do."""
+    """A method for actions and programs; `outside` is the verb for the error in a transaction of a function."""
     return lambda run: Method(run, outside=outside, connections=connections)

@@ -120,7 +120,7 @@ class Declaring:
 
 
 class QueryDecorator(Protocol):
-    """What `App.query` gives: it declares a function."""
+    """The type of `App.query`: it declares a function."""
 
     @overload
     def __call__(self) -> QueryDecorator: ...
@@ -135,7 +135,7 @@ class QueryDecorator(Protocol):
 
 
 class MutationDecorator(Protocol):
-    """What `App.mutation` gives: it declares a function."""
+    """The type of `App.mutation`: it declares a function."""
 
     @overload
     def __call__(self) -> MutationDecorator: ...
@@ -150,7 +150,7 @@ class MutationDecorator(Protocol):
 
 
 class ActionDecorator(Protocol):
-    """What `App.action` gives: it declares a function."""
+    """The type of `App.action`: it declares a function."""
 
     @overload
     def __call__(
@@ -163,7 +163,7 @@ class ActionDecorator(Protocol):
 
 
 class BatchDecorator(Protocol[P, T]):
-    """What ``App.action(batch=…, of=…)`` gives: it declares a function whose handler takes many calls at once."""
+    """The type of ``App.action(batch=…, of=…)``: it declares a function whose handler takes many calls at once."""
 
     @overload
     def __call__(
@@ -176,7 +176,7 @@ class BatchDecorator(Protocol[P, T]):
 
 
 class ActionDeclaration(Protocol):
-    """What `App.action` gives: it declares a function, or takes options and gives what declares one."""
+    """The type of `App.action`: it declares a function, or takes options and returns a decorator."""
 
     @overload
     def __call__(self) -> ActionDecorator: ...
@@ -197,7 +197,7 @@ class ActionDeclaration(Protocol):
 
 
 class TaskDecorator(Protocol[TaskRow]):
-    """What `App.reactive_task` gives: it declares a reactive task, and leaves its handler as it is."""
+    """The type of `App.reactive_task`: it declares a reactive task, and leaves its handler as it is."""
 
     @overload
     def __call__(
@@ -226,7 +226,7 @@ class TaskDecorator(Protocol[TaskRow]):
 
 
 class CronDecorator(Protocol):
-    """What `Crons.cron` gives: it declares a function, unless that is done below it, and has it run by a cron."""
+    """The type of `Crons.cron`: it declares a cron, and its function unless another decorator has declared that."""
 
     @overload
     def __call__(

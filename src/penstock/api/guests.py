@@ -160,11 +160,11 @@ class GuestCalls(JobCalls):
         await self._transaction.enqueue([job])
 
     async def write(self, verb: Callable[[Any], Awaitable[T]]) -> T:
-        """Do something in the transaction."""
+        """Run a writing step in the transaction."""
         return await verb(self._transaction)
 
     async def read(self, verb: Callable[[Any], Awaitable[T]]) -> T:
-        """Look at something in the transaction."""
+        """Run a reading step in the transaction."""
         return await verb(self._transaction)
 
     async def cancel(self, uuids: Iterable[UUID]) -> None:

@@ -17,12 +17,12 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 class RateLimiter:
     """A rate limit under a name. Made with `App.rate_limit`.
 
-    What is taken belongs to the transaction that takes it: if that is rolled back, nothing was taken. It holds over all
+    Taking tokens is part of the transaction: a rollback gives them back. The limit holds over all
     processes on the database. The semantics are those of Convex's rate limiter.
 
     Attributes:
-        name: What it is called.
-        policy: How many tokens there are.
+        name: Its name.
+        policy: Its `TokenBucket` or `FixedWindow`.
     """
 
     def __init__(self, name: str, policy: RateLimit) -> None:
@@ -37,9 +37,9 @@ class RateLimiter:
         """Take tokens, if there are enough. An action, and a program with its backend, takes them at once.
 
         Args:
-            key: Whose tokens: each key has its own, such as a user's id.
-            count: How many.
-            reserve: Take tokens that are still to come, for something that begins when they have come.
+            key: Each key has tokens of its own; for example a user's id.
+            count: The number of tokens.
+            reserve: Take tokens of the future too. Begin the work after `RateStatus.retry_after`, when they have come.
 
         Raises:
             LimitExceeded: So many never gather.

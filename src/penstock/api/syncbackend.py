@@ -62,7 +62,7 @@ class SyncApp(SyncBackendWords):
         _all.add(self)
 
     def open(self, database: str | None = None, **settings: Any) -> SyncBackend:
-        """Run this app for the time of a ``with`` block, beside what is shared.
+        """Run this app for the time of a ``with`` block, beside the shared backend.
 
         Args:
             database: URL of its database; by default as the settings say.
@@ -71,14 +71,14 @@ class SyncApp(SyncBackendWords):
         return SyncBackend(lambda: self._open_app(database, **settings))
 
     def close(self) -> None:
-        """Close what is shared, if it is open. The next word opens it again."""
+        """Close the shared backend, if it is open. The next call opens it again."""
         with self._lock:
             shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
 
     def forget(self) -> None:
-        """In a process that was just forked: leave to the other one what is its own."""
+        """In a process that was just forked: leave the parent's backend to the parent."""
         if self._shared is not None:
             _of_others.append(self._shared)
         self._lock, self._shared = threading.Lock(), None
@@ -110,6 +110,6 @@ def _at_exit() -> None:
 
 if hasattr(os, "register_at_fork"):  # nowhere else do processes fork
     os.register_at_fork(after_in_child=_after_fork)
-# Not atexit, which comes when no thread pool takes work any more: the stores need theirs to close. What was registered
-# last comes first, so the module of thread pools is imported above.
+# Not atexit, which comes when no thread pool takes work any more: the stores need theirs to close. The last function
+# to register runs first, so the module of thread pools is imported above.
 threading._register_atexit(_at_exit)  # type: ignore[attr-defined]  # noqa: SLF001 - as concurrent.futures does

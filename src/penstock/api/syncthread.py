@@ -1,4 +1,4 @@
-"""A backend on the event loop of a thread of its own, for programs that do not await, and what a fork means for it.
+"""A backend on the event loop of a thread of its own, for programs that do not await, with its rules for forks.
 
 Leaves opening and running a backend to `app`.
 """
@@ -55,7 +55,7 @@ class Thread:
         """Run a call on the loop; its result.
 
         Raises:
-            ContextError: It is closed, or of another process; or who calls runs on an event loop, which would stop.
+            ContextError: It is closed, or of another process; or the caller runs on an event loop, which would stop.
         """
         try:
             self._check()
@@ -73,7 +73,7 @@ class Thread:
             answer.cancel()  # of a caller who was interrupted; else it is done
 
     def do(self, work: Callable[[], R]) -> R:
-        """Do on the loop what is not awaited. Raises what `wait` raises."""
+        """Run a function on the loop that is not awaited. Raises the errors of `wait`."""
 
         async def call() -> R:
             return work()
@@ -119,7 +119,7 @@ class Thread:
         except BaseException as error:  # noqa: BLE001 - told to who opens or closes
             told: Future[Any] = self._ended if self._opened.done() else self._opened
             told.set_exception(error)
-        for answer in self._answers.copy():  # what came between the last turn of the loop and its end
+        for answer in self._answers.copy():  # calls that came between the last turn of the loop and its end
             answer.cancel()
         if not self._ended.done():
             self._ended.set_result(None)

@@ -1,4 +1,4 @@
-"""What programs that do not await do with a running app.
+"""The methods of a running app for programs that do not await.
 
 Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_sync.py`.
 """

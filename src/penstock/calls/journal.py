@@ -1,6 +1,6 @@
 """The journal: tells what happens to jobs and calls, in log events, in meters and in spans.
 
-Owns what each of them says. Leaves when it is told to those to whom it happens, and their forms to `observe`. What
+Owns the contents of each. The callers decide when something is logged; `observe` owns the forms. Anything that
 nobody wants to see costs a comparison: a pool's level is asked once, and meters are only moved if they are shown.
 """
 
@@ -41,13 +41,13 @@ class Journal:
     """The journal of one backend.
 
     Args:
-        meters: What it moves; None if nobody looks at them.
+        meters: The meters to move; None if nobody looks at them.
 
     Attributes:
         meters: The same.
-        tracing: What makes spans; None if the program has not set up OpenTelemetry.
+        tracing: Makes spans; None if the program has not set up OpenTelemetry.
         tasks: The names of reactive tasks, by their numbers.
-        tallies: What ended since the last report, of each pool that is reported on.
+        tallies: The attempts that ended since the last report, for each pool with reports.
     """
 
     def __init__(self, meters: Meters | None = None) -> None:
@@ -67,7 +67,7 @@ class Journal:
     # ----- jobs are enqueued
 
     def sending(self, transaction: Transaction, job: NewJob, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
-        """A transaction enqueues a job, or jobs that are alike, of which is told once it has committed.
+        """A transaction enqueues a job, or jobs that are alike, which are logged once it has committed.
 
         Args:
             transaction: The transaction.
@@ -78,7 +78,7 @@ class Journal:
             transaction.committed.append(partial(self.enqueued, job, transaction.now, ids))
 
     def enqueued(self, job: NewJob, now: datetime, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
-        """A job, or jobs that are alike, are enqueued, and that is committed; for the arguments see `sending`."""
+        """The transaction that enqueued a job, or jobs that are alike, has committed; arguments as for `sending`."""
         tells = job.pool in self._talking()
         if self.meters is None and not tells:
             return
@@ -96,7 +96,7 @@ class Journal:
             )
 
     def traced(self, options: Options) -> Options:
-        """What a new job is asked for, with the current trace, of which it will be a part."""
+        """The options of a new job, with the current trace, of which it will be a part."""
         if self.tracing is None:
             return options
         trace = self.tracing.current()
@@ -129,17 +129,17 @@ class Journal:
                 )
 
     def ran(self, job: Job, seconds: float) -> None:
-        """An attempt took so long."""
+        """The duration of an attempt."""
         if self.meters is not None:
             self.meters.observe("penstock_run_seconds", seconds, job.pool)
             if job.options.task is not None:
                 self.meters.observe("penstock_task_run_seconds", seconds, self._task(job.options.task))
 
     def settled(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
-        """What became of jobs was written.
+        """The settlements of jobs were written.
 
         Args:
-            settled: The jobs, and what was written about each.
+            settled: The jobs, each with its settlement.
             won: The ids of those that were still this worker's; all if not given.
         """
         if self.meters is None and not self.tallies:
@@ -172,12 +172,12 @@ class Journal:
             self.completed(job, "retrying", settlement.finished_at)
 
     def attempted(self, job: Job, event: JobEvent) -> None:
-        """An attempt has ended, and that is written."""
+        """An attempt has ended, and its end is stored."""
         if self.meters is not None and event in _FAILED:
             self.meters.add("penstock_attempts_failed", job.pool)
 
     def failed(self, job: Job, settlement: Settlement) -> None:
-        """An attempt has failed, and that is written."""
+        """An attempt has failed, and its end is stored."""
         task, mark = job.options.task, settlement.mark
         ending = settlement.ending
         ended_at, error = (
@@ -196,11 +196,11 @@ class Journal:
         )
 
     def lost(self, lost: Sequence[tuple[Job, Settlement]]) -> None:
-        """Jobs were lost with their worker, and what follows from that is written."""
+        """Jobs were lost with their worker, and their settlements are stored."""
         self.settled(lost)
         for job, settlement in lost:
             if job.ending is None:
-                if settlement.event in _FAILED:  # and its handler had not said that it is done
+                if settlement.event in _FAILED:  # and its handler had not marked it as completed
                     self.failed(job, settlement)
             elif settlement.event in _FAILED or settlement.on_complete_error:
                 error = settlement.on_complete_error or settlement.error
@@ -242,7 +242,7 @@ class Journal:
         return self.tasks.get(number, str(number))
 
     def report(self, pool: str, since: datetime, running: int, backlog: int) -> None:
-        """Tell how a pool does, and begin to count anew."""
+        """Log the report of a pool, and begin to count anew."""
         tally, self.tallies[pool] = self.tallies[pool], Tally()
         log_event(
             "workpool.report",
@@ -260,7 +260,7 @@ class Journal:
         )
 
     def watch(self, running: Mapping[str, int], held: Any) -> None:
-        """Have gauges read what a worker runs, and how many slots it holds."""
+        """Have gauges read the jobs and the slots of a worker."""
         if self.meters is not None:
             self.meters.gauges["penstock_jobs_running"] = lambda: running
             self.meters.gauges["penstock_slots_held"] = held
@@ -304,7 +304,7 @@ class Journal:
 
     @contextmanager
     def attempt(self, job: Job) -> Iterator[list[Outcome | None]]:
-        """The span of a job's attempt, for a block that puts what became of it into the list."""
+        """The span of a job's attempt, for a block that puts the outcome into the list."""
         tracing, outcomes = self.tracing, list[Outcome | None]()
         if tracing is None:
             yield outcomes
@@ -316,12 +316,12 @@ class Journal:
                     tracing.failed(span, outcome.error or "")
 
     def _talking(self) -> frozenset[str]:
-        """The pools of whose jobs is told, if anybody hears it."""
+        """The pools whose jobs are logged, if anybody reads the log."""
         return self._talkative if self._talkative and enabled() else frozenset()
 
 
 def tell_of_retries(jobs: Iterable[UUID], *, on_complete: bool) -> None:
-    """Tell of jobs that run again because somebody asked for it, or of which only the on_complete does."""
+    """Log jobs that run again by request, whole or only their on_complete."""
     for job in jobs:
         if on_complete:
             log_event("job.on_complete_retried", job=job_id(job))
@@ -330,12 +330,12 @@ def tell_of_retries(jobs: Iterable[UUID], *, on_complete: bool) -> None:
 
 
 def tell_of_failed_on_complete(job: Job, error: Exception | str | None) -> None:
-    """Tell of an on_complete that raised, or was lost."""
+    """Log an on_complete that raised, or was lost."""
     log_event("job.on_complete_failed", logging.WARNING, job=job_id(job.id), function=job.on_complete, error=error)
 
 
 def tell_of_broken(job: Job, error: Exception) -> None:
-    """Tell of a job that ends because nothing can be made of what is stored with it."""
+    """Log a job that ends because its stored data cannot be read."""
     log_event("job.broken", logging.ERROR, job=job_id(job.id), function=job.function, error=error)
 
 

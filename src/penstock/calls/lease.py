@@ -28,8 +28,8 @@ class Lease:
     """The lease of one process.
 
     Args:
-        engine: Where it is kept.
-        label: How the process is called in it.
+        engine: The engine whose store keeps it.
+        label: The name of the process in it.
         on_lost: Called with its number and the reason once it is lost.
         fenced: Whether each write names the lease. Otherwise it counts as lost before its end, so that work stops.
         before: Awaited before each renewal.
@@ -52,7 +52,7 @@ class Lease:
 
     @property
     def stop_at(self) -> float:
-        """When work under it stops unless it is renewed, by the monotonic clock: before anybody else can take over."""
+        """The time on the monotonic clock at which work under it stops unless it is renewed: before any take-over."""
         return self.renewed_at + self._bound * _STOP_PART
 
     @property
@@ -61,7 +61,7 @@ class Lease:
         return max(0.01, self.renewed_at + self._bound * _RENEW_PART - self._clock.monotonic())
 
     async def keep(self, *, busy: bool = True) -> bool:
-        """Take it, or renew it if that is due; whether either was done. If it is lost, the next call takes another.
+        """Take it, or renew it if that is due; whether it did either. If it is lost, the next call takes another.
 
         Args:
             busy: Whether work runs under it, so that a renewal must leave time to stop that.

@@ -1,4 +1,4 @@
-"""What a ctx, jobs and locks may ask of the runner, so that none of them imports it."""
+"""The protocol of the runner, for ctx, jobs and locks, so that none of them imports it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Runs(Protocol):
         """Enqueue a job in a transaction of its own."""
 
     def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> Coroutine[Any, Any, R]:
-        """Do something that is the same when done twice, again if the database was lost."""
+        """Run an idempotent step, again if the database was lost."""
 
     def run_query(
         self,

@@ -1,4 +1,4 @@
-"""A captured change: what the change feed says of one row that was written, and how its values are read.
+"""A captured change: the change feed's account of one written row, and the reading of its values.
 
 Owns the kinds of change and the form of captured values. Leaves capturing to the stores' triggers.
 """
@@ -26,10 +26,10 @@ _decode_any = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal).decode
 class CapturedChange:
     """One change of a row that some interest wants."""
 
-    seq: int  # its number. Those of one transaction follow its statements, those of one row follow its locks
+    seq: int  # its number; numbers of one transaction follow its statements, numbers of one row follow its locks
     interest: int  # the number of the interest
     # ``enter``, ``change`` or ``leave`` the rows that the interest is about; ``delete``; ``truncate``, if all rows of
-    # the table or of one of its partitions are gone; ``lost``, if one could not be told, as a column is gone or has
+    # the table or of one of its partitions are gone; ``lost``, if it could not be captured, as a column is gone or has
     # another name; ``resent``, if the row is as it was and somebody asked for it
     kind: str
     # the key of the row as JSON, always spelled alike for the same row; None of a truncation, or if it is lost
@@ -60,7 +60,7 @@ def changes_told(rows: Iterable[Sequence[Any]], interests: Collection[int] | Non
 
 @lru_cache(maxsize=1024)
 def _listed(numbers: str, kinds: str) -> list[tuple[int, str, int | None]]:
-    """Each interest of a row, its kind of change, and which piece of the captured values is its own."""
+    """Each interest of a row, its kind of change, and its piece of the captured values."""
     names = [kind.partition(" ") for kind in kinds.split(",")]
     each = zip(map(int, numbers.strip("{[]}").split(",")), names, strict=True)
     return [(number, name, int(piece) if piece else None) for number, (name, _, piece) in each]

@@ -1,6 +1,6 @@
 """When a trigger captures a change, as SQL for both databases: only the comparison of values differs.
 
-Owns which sides of an update an interest asks about. Leaves the triggers to the stores.
+Owns the choice between the sides of an update, before and after. Leaves the triggers to the stores.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Conditions:
         return any_of(self._new_side().grouped, self._old_side().grouped)
 
     def wide_update(self) -> When:
-        """True for all updates that are wanted and for some others, in few words: `update_kind` is exact."""
+        """True for all wanted updates and for some others; short, as `update_kind` is exact."""
         exact, wants = self.exact_update(), self.interest.wants
         if exact == NEVER or not self.interest.matches:
             return exact
@@ -84,7 +84,7 @@ class Conditions:
         return any_of(*[self.match_or_null("new")] * new, *[self.match_or_null("old")] * old)
 
     def update_kind(self, moved: str = "'moved'") -> str:
-        """Which kind of change an update is, or `moved` if it has changed the key; NULL if it is not wanted."""
+        """The kind of change of an update, or `moved` if it has changed the key; NULL if it is not wanted."""
         enter, leave = (f"'{kind}'" if self.interest.wants(kind) else "null" for kind in ("enter", "leave"))
         change = f"case when {self._watched().sql} then 'change' end" if self.interest.wants("change") else "null"
         inside = f"else {change}"

@@ -1,4 +1,4 @@
-"""An interest: what one reader wants to hear of one table.
+"""An interest: the changes of one table that one reader wants.
 
 Owns the declaration and its digest. Leaves the triggers that capture it to the stores, and writing its SQL to others.
 """
@@ -21,7 +21,7 @@ _ROW_KINDS = frozenset({"enter", "change", "leave"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interest:
-    """What one reader wants to hear of one table.
+    """The changes of one table that one reader wants.
 
     Two interests of one name may stand side by side, as those of two releases of a program do: each is known by its
     name and the digest of all the rest.
@@ -30,17 +30,17 @@ class Interest:
         name: Its name.
         table: The table; with its schema, if that is not the one in which the database looks first.
         key: The columns that tell its rows apart.
-        matches: Which rows it is about: an SQL condition, in which ``{row}`` stands for the row; all by default. No row
+        matches: Its rows: an SQL condition, in which ``{row}`` stands for the row; all by default. No row
             may make it fail, or writing that row fails.
-        watches: What of a row must differ for a change: SQL expressions with ``{row}``; any column by default.
-        kinds: Which kinds of change it wants.
+        watches: The values that must differ for a change: SQL expressions with ``{row}``; any column by default.
+        kinds: The kinds of change that it wants.
         before: Columns captured as they were.
         after: Columns captured as they are then.
         exact: Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is
             captured, and a change of anything captured counts, even if only rows that enter or leave are wanted.
         order: Columns by which its rows are read, before the key; by the key alone by default.
         each: Whether each change counts, so that none may be merged with another one of its row before it is written.
-        meaning: What its reader makes of it, which tells it from another one that captures the same.
+        meaning: The use that its reader makes of it, to distinguish it from another one that captures the same.
 
     Raises:
         DeclarationError: It has no name, no table, no key or no kind, or an unknown kind.
@@ -93,7 +93,7 @@ class Interest:
         return tuple(dict.fromkeys((*self.order, *self.key)))
 
     def narrowed(self, matches: str, columns: Sequence[str]) -> Interest:
-        """The same of some of its rows only, with these columns as they were before."""
+        """The same interest in some of its rows only, with these columns as they were before."""
         both = matches if self.matches is None else f"({self.matches}) and ({matches})"
         return replace(self, matches=both, before=tuple(columns))
 
@@ -104,7 +104,7 @@ class Interest:
         return kind in self.kinds and (kind != "change" or self.watches is None or bool(self.watches))
 
     def text(self) -> str:
-        """All that it says as JSON, equal for equal interests."""
+        """The interest as JSON, equal for equal interests."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         said["kinds"] = [kind for kind in KINDS if kind in self.kinds]
         return json.dumps(said)

@@ -1,6 +1,6 @@
-"""Which readers of the change feed are behind: they have stopped, are slow, or keep the feed from being emptied.
+"""The readers of the change feed that are behind: they have stopped, are slow, or keep the feed from being emptied.
 
-Owns the rule, and when it is told. Leaves counting what is unread to the stores.
+Owns the rule, and the times of its log events. Leaves counting unread changes to the stores.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 STOPPED_AFTER = timedelta(minutes=1)
 SLOW_AFTER = timedelta(minutes=10)
 REMIND_AFTER = timedelta(hours=1)
-LARGE, FULL = 256 * 2**20, 2**30  # bytes of the feed: twice what it has when its readers pass, and what is an error
+LARGE, FULL = 256 * 2**20, 2**30  # bytes of the feed: twice its size when readers pass, and the size that is an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ReaderLag:
         return timedelta(0) if self.oldest_at is None else max(now - self.oldest_at, timedelta(0))
 
     def still(self, now: datetime) -> timedelta:
-        """For how long it has not moved although it could have."""
+        """The time for which it has not moved although it could have."""
         return timedelta(0) if self.oldest_at is None else max(now - max(self.oldest_at, self.moved_at), timedelta(0))
 
 
@@ -49,10 +49,10 @@ class SentAlert:
 
 
 def is_news(found: LagAlert, told: SentAlert | None, now: datetime) -> bool:
-    """Whether to tell of a reader that is behind: something has changed, or an hour has passed."""
+    """Whether to log a reader that is behind: something has changed, or an hour has passed."""
     return told is None or told.behind != found or now - told.at >= REMIND_AFTER
 
 
 def retries_at(look: int) -> bool:
-    """Whether to retry what failed before, at this look after the first one: ever more rarely, at last hourly."""
+    """Whether to retry a failed repair, at this look after the first one: ever more rarely, at last hourly."""
     return look & (look - 1) == 0 or look % 60 == 0

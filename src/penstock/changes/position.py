@@ -1,6 +1,6 @@
-"""How far a reader of the change feed has come: a snapshot and not a number, whose order commits do not follow.
+"""The position of a reader in the change feed: a snapshot, as commits do not follow the order of numbers.
 
-Owns what a position says and its text, which is opaque to all others. Leaves taking snapshots to the store.
+Owns the meaning of a position and its text, which is opaque to all others. Leaves taking snapshots to the store.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from penstock.errors import CursorInvalid
 
 _BEFORE_ALL = -(2**62)
 _LARGEST = 2**63 - 1
-ERA = 2**48  # by so much all transactions of a server that is no more are moved below those of the one that took over
+ERA = 2**48  # the distance by which transactions of a lost server are moved below those of its successor
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Which transactions have committed: all below `end` but those `open`; what the others write is still to be seen.
+    """The committed transactions: all below `end` except those in `open`. Changes of the others are still to be read.
 
     Its text is that of PostgreSQL: the first that is open, the end, the open ones.
     """
@@ -47,8 +47,8 @@ NOTHING = Snapshot(_BEFORE_ALL)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    # all that this snapshot shows has been handed over. On SQLite commits follow the order of numbers, and `high` says
-    # it all
+    # every change that this snapshot shows has been handed over. On SQLite commits follow the order of numbers: `high`
+    # is enough
     seen: Snapshot = NOTHING
     batch: Snapshot | None = None  # inside an unfinished batch: the snapshot under which it is read to its end
     last: int = 0  # inside an unfinished batch: the number of the last change handed over

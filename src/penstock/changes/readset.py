@@ -1,4 +1,4 @@
-"""The read set: which keys and ranges a transaction looked at, so that it can be known which changes concern it.
+"""The read set: the keys and ranges that a transaction has read, to find the changes that concern it.
 
 Owns the noun and the test whether a row lies in it. Values are in the form in which the store holds them.
 """
@@ -31,7 +31,7 @@ class RangeRead:
     upper: Bound | None = None  # upper bound of the next column, or None for no bound
 
     def covers(self, row: Sequence[Any], columns: Columns) -> bool:
-        """Whether a row lies in the range. `columns` has each column's place, and what its values compare by."""
+        """Whether a row lies in the range. `columns` has each column's place and comparison key."""
         for name, wanted in zip(self.columns, self.prefix, strict=False):
             place, key = columns[name]
             if _comparable(row[place], key) != _comparable(wanted, key):
@@ -55,7 +55,7 @@ class ReadSet:
         self.everything = True
 
     def concerns(self, change: RowChange, columns: Columns) -> bool:
-        """Whether a change touched what was read: the row before or after it lies in a range."""
+        """Whether a change touched the read set: the row before or after it lies in a range."""
         if self.everything:
             return True
         images = [image for image in (change.old, change.new) if image is not None]

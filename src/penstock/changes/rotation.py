@@ -1,4 +1,4 @@
-"""When the change feed goes on to its next slot, and when to look again: the rules, without the slots themselves."""
+"""The rotation of the change feed to its next slot, and the time of the next look: the rules without the slots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 SLOT_BYTES = 32 * 2**20
 SLOT_AGE = timedelta(hours=1)
-_KEPT_PARTS = 2  # slots over which what is kept is spread; one more is written, and one free
+_KEPT_PARTS = 2  # slots over which kept changes are spread; one more is written, and one free
 SOONEST, LATEST = 0.05, 10.0  # seconds between looks
 
 

@@ -1,4 +1,4 @@
-"""``penstock changes``: how far the readers of the change feed are, what is captured, and how much room it takes."""
+"""``penstock changes``: the readers of the change feed and their backlogs, the interests, and the feed's size."""
 
 from __future__ import annotations
 

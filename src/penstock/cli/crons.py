@@ -1,4 +1,4 @@
-"""``penstock crons``: what is run at which times, when it is due next, and what became of the last run."""
+"""``penstock crons``: the crons, their next times, and the outcomes of their last runs."""
 
 from __future__ import annotations
 

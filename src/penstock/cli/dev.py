@@ -1,7 +1,7 @@
 """``penstock dev``: server and services in one process, which starts itself again when the source changes.
 
 Owns the order: import, serve, wait for a change, stop gracefully, and replace the process by a new one, so that no
-memory of the old code is left. What does not import is shown, and waits for the next change.
+memory of the old code is left. An import error is shown, and the process waits for the next change.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Life:
 
 
 async def _develop(life: Life, watch: Watch | None) -> Path | None:
-    """Serve until a signal, or until a file changes; which."""
+    """Serve until a signal, or until a file changes; the reason."""
     serving = asyncio.ensure_future(life.serve())
     if watch is None:
         await serving
@@ -181,7 +181,7 @@ _NO_ID = "00000000000000000000000000"
 
 
 def banner(app: App, config: Config, url: str, services: Sequence[str], *, reload: bool, token: str | None) -> str:
-    """All that one needs to begin. `token` is an admin token made for this command, None if it is a setting."""
+    """The first lines of output. `token` is an admin token made for this command, None if it is a setting."""
     facts = {
         "server": style(url, bold=True),
         "database": shown_url(config.database),
@@ -245,7 +245,7 @@ def _plausible(annotation: Any) -> Any:
 
 
 _PAUSE = 0.4
-_MOST_FOLDERS = 2000  # whoever starts in a folder that holds everything is not kept waiting
+_MOST_FOLDERS = 2000  # in a very large folder nobody is kept waiting
 _PROJECT_FILES = {"penstock.toml", "pyproject.toml"}
 _NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
 
@@ -256,7 +256,7 @@ class Watch:
         self._known = self._look()
 
     async def changed(self) -> Path:
-        """Wait until a file has been written, added or removed; which."""
+        """Wait until a file has been written, added or removed; its path."""
         while not (different := dict(set(self._look().items()) ^ set(self._known.items()))):
             await SystemClock().sleep(_PAUSE)
         return min(different)

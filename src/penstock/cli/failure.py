@@ -1,4 +1,4 @@
-"""How an error leaves the command line: in one red line with what to do next, as JSON, or as the program's traceback.
+"""Shows an error on the command line: one red line with the next step, JSON, or the program's traceback.
 
 Owns the form and the exit code of every failure. Nothing here decides what is an error.
 """

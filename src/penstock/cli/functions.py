@@ -1,4 +1,4 @@
-"""``penstock functions`` and ``run``: what the functions of the app are, and running one of them."""
+"""``penstock functions`` and ``run``: lists the functions of the app, and runs one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.cli.opening import UNHURRIED, open_app, open_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, print_table, say
 from penstock.cli.visible import visible_json
-from penstock.errors import ArgumentsInvalid, FunctionNotFound
+from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 from penstock.wire.incoming import Message
@@ -169,7 +169,13 @@ def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
 
 
 def _read_json(text: bytes | str) -> bytes:
-    message = Message(text)
+    try:
+        try:
+            message = Message(text)
+        except InputError as error:
+            raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
+    except InputError as error:
+        raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
     return message.arguments(message.value)
 
 

@@ -1,4 +1,4 @@
-"""``penstock jobs``: how jobs stand, and retrying, canceling and waiting for them."""
+"""``penstock jobs``: lists jobs, and retries, cancels or waits for them."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _list(options: Options, limit: int, given: dict[str, Any]) -> None:
         print_rows(headers, [_row(job) for job in jobs], right=("attempt",), needed=headers[-1])
 
 
-# ----- what is shown
+# ----- output
 
 
 def _row(job: JobStatus) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""``penstock locks``: which locks are held, by whom and until when; take one away from its holder."""
+"""``penstock locks``: lists locks with their holders and leases, and takes one away from its holder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``penstock migrate``: makes the database fit the tables of the app, or says what it would do.
+"""``penstock migrate``: makes the database fit the tables of the app, or prints the plan.
 
-Owns how that is told. Leaves what the database learns beside its tables to `declared`.
+Owns the output. Leaves declarations beside tables to `declared`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def command(options: Options, only_plan: bool) -> None:
 
 
 async def _migrate(app: App, config: Config, *, apply: bool) -> tuple[Plan, list[News] | None]:
-    """Push and declare, or only plan; whatever can be refused before the tables are changed is refused by then.
+    """Push and declare, or only plan. Errors that can be known early are raised before the tables change.
 
-    A plan does not open a store that is new, which would create a SQLite file. What is new to a database whose own
-    tables of penstock are those of an older release cannot always be told: it is None then.
+    A plan does not open a store that is new, which would create a SQLite file. If the database's own
+    tables of penstock are those of an older release, the news cannot always be known: it is None then.
     """
     backend = Backend(app, config, SystemClock())
     store = backend.engine.store
@@ -88,7 +88,7 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> tuple[Plan, list
 async def _apply(
     backend: Backend, plan: Plan, definitions: Sequence[TableDefinition], crons: Sequence[CronPlan]
 ) -> tuple[Plan, list[News]]:
-    """Penstock's own tables come first, since what is declared is tried out with them, and then those of the app."""
+    """Create penstock's own tables first, since declarations are tried out with them, and then those of the app."""
     store = backend.engine.store
     await store.open()
     own = (await push(store, [])).migrations if plan.migrations else ()
@@ -193,7 +193,7 @@ async def check_kinds(backend: Backend) -> None:
 
 
 async def news_for(backend: Backend, crons: Sequence[CronPlan], *, known: bool) -> list[News]:
-    """What the database would learn of an app, except functions. If not `known`, all of it is new."""
+    """The declarations of an app that are new to the database, except functions; all of them if not `known`."""
     seen = await _look(backend) if known else _Known()
     pools = [_of_pool(pool, seen.pools.get(pool.name)) for pool in backend.app.pool_definitions()]
     plans = [

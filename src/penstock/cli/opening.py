@@ -1,4 +1,4 @@
-"""How a command gets at the app and its database, where its logs go, and how a process that serves ends.
+"""Opens the app and its database for a command, sets up its logs, and ends a process that serves.
 
 The interpreter would wait for threads of blocking functions, for ever if need be; a process that serves does not.
 """

@@ -1,6 +1,6 @@
 """The options that all commands share, wherever on the line they stand: before the command, or after it.
 
-Owns what they are called and what they hold once parsed. Leaves their meaning to those who read them.
+Owns their names and parsed values. Leaves their meaning to the commands.
 """
 
 from __future__ import annotations
@@ -61,6 +61,22 @@ def json_option(help_text: str = "Print JSON.") -> Callable[[Command], Command]:
     """``--json``, for commands whose output programs read; errors are then JSON too. Passes the shared options."""
     option = click.option("--json", is_flag=True, expose_value=False, callback=_remember, help=help_text)
     return lambda command: option(pass_options(command))
+
+
+class Listing(click.Group):
+    """A group of commands that names its commands when it is given another one."""
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Fail with the commands of the group, or with the penstock command of this name."""
+        name = arguments[0]
+        if name not in self.commands and not name.startswith("-"):
+            above = context.parent and context.parent.command
+            is_above = isinstance(above, click.Group) and name in above.list_commands(context)
+            meant = f"Did you mean penstock {name}?" if is_above else f"It has {', '.join(sorted(self.commands))}."
+            context.fail(f"{context.command_path} has no command {name!r}. {meant}")
+        return super().resolve_command(context, arguments)
 
 
 def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:

@@ -1,4 +1,4 @@
-"""``penstock outbox``: how outboxes stand, the messages that they cannot deliver, and changing that."""
+"""``penstock outbox``: lists outboxes and the messages that they cannot deliver, and changes both."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
         say(f"There are more: --after {page.next}")
 
 
-# ----- what is shown
+# ----- output
 
 
 def _row(one: OutboxStatus) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ def resend(options: Options, outbox: str, where: str, yes: bool) -> None:
 
     async def do(backend: Backend) -> int:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
-        chosen_rows(backend.app.outboxes.find(name), name, where)  # what cannot be is refused before anybody is asked
+        chosen_rows(backend.app.outboxes.find(name), name, where)  # refuse an impossible request before asking anybody
         confirm(f"Send rows of {name} again?", f"Its handler gets each row that matches: {where}", sure=yes)
         return await backend.app.outboxes.resend(backend, name, where)
 
@@ -311,7 +311,7 @@ def rebuild(options: Options, outbox: str, yes: bool) -> None:
 
     async def do(backend: Backend) -> None:
         name = (await outbox_of(backend.engine.store, outbox)).plan.name
-        reset_of(backend.app.outboxes.find(name), name)  # what cannot be is refused before anybody is asked
+        reset_of(backend.app.outboxes.find(name), name)  # refuse an impossible request before asking anybody
         confirm(
             f"Rebuild {name}?",
             f"The effects of {name} are cleared, and incomplete until all rows are delivered.",
@@ -373,5 +373,5 @@ def _place(to: str) -> str | datetime:
     except ValueInvalid as error:
         raise click.UsageError(f"--to {error}") from error
     if isinstance(place, str) and place not in {"beginning", "end"}:
-        Position.parse(place)  # what is none is refused before anybody is asked
+        Position.parse(place)  # refuse a wrong place before asking anybody
     return place

@@ -1,4 +1,4 @@
-"""What commands print: tables and fields for people, JSON for programs.
+"""The output of commands: tables and fields for people, JSON for programs.
 
 Owns the look of these. On a terminal a table fits its width; elsewhere it is plain text, as wide as its content.
 """
@@ -51,7 +51,7 @@ def print_rows(
     needed: str | None = None,
     all_with: str = "--json",
 ) -> None:
-    """Print as many columns as find room, and how many did not. Long cells are cut off.
+    """Print the columns that find room, and the number of columns that did not. Long cells are cut off.
 
     The `needed` column finds room before all but the first; the others are folded for its sake. `right` are numbers.
     """
@@ -118,7 +118,7 @@ def plain(value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """Tell people something that is not the output itself."""
+    """Tell people something beside the output, on stderr."""
     click.echo(text, err=True)
 
 

@@ -1,4 +1,4 @@
-"""``penstock pools``, ``pause`` and ``resume``: the limits of pools, and how many of their jobs stand where."""
+"""``penstock pools``, ``pause`` and ``resume``: the limits of pools, and the number of their jobs in each state."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Finds the app of a program and imports it.
 
-Owns where an app is looked for: what the caller names, then ``app = "…"`` in the project files, then the modules of
+Owns the order of the search: the name given by the caller, then ``app = "…"`` in the project files, then modules of
 the current folder. Leaves how a failing program is shown to `failure`.
 """
 
@@ -94,8 +94,10 @@ def _app_in(module: ModuleType, program: Program) -> App:
             value = getattr(value, part, None)
         if isinstance(value, App):
             return value
-        what = "is no App" if value is not None else "does not exist"
-        raise ConfigError(f"{program.module}:{program.name} {what}.", fix=_choice(program.module, list(found)))
+        what = f"{program.name} in it is no App" if value is not None else f"it has no {program.name}"
+        raise ConfigError(
+            f"The module {program.module} was found, but {what}.", fix=_choice(program.module, list(found))
+        )
     if not found:
         raise ConfigError(
             f"{program.module} has no App.", fix="Write app = App() in it, or name another module: --app."

@@ -1,4 +1,4 @@
-"""``penstock config``: the settings in force, where each comes from, and what it means."""
+"""``penstock config``: the settings in force, each with its origin and its meaning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(options: Options) -> None:
 
 
 def _sources(options: Options, config: Config) -> dict[str, str]:
-    """Where each setting comes from; what neither the environment nor a file says, the program does."""
+    """The origin of each setting; one from neither the environment nor a file comes from the program."""
     found, default, sources = find_settings(), asdict(Config()), {}
     for name, value in asdict(config).items():
         if name == "database" and options.database:

@@ -1,4 +1,4 @@
-"""``penstock tasks``: how reactive tasks and their rows stand, why a row has run or has not, and changing that."""
+"""``penstock tasks``: lists reactive tasks and their rows, explains why a row has run or not, and changes them."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def explain(options: Options, task: str, key: str) -> None:
         click.echo(visible(str(found)))
 
 
-# ----- what is shown
+# ----- output
 
 
 def _row(task: TaskStatus) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""``penstock top``: what goes on in pools and workers, live on a terminal, or once.
+"""``penstock top``: the activity of pools and workers, live on a terminal, or once.
 
 Owns the refreshing and the keys. Leaves the numbers to the store, and their look to `topview`.
 """
@@ -112,7 +112,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at one moment; ends are counted over `window` seconds."""
+    """The numbers of one moment; ends are counted over `window` seconds."""
 
     now: datetime
     window: float

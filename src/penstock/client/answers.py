@@ -1,4 +1,4 @@
-"""What a server's answer means: a value, or which error to raise.
+"""Reads a server's answer: a value, or an error to raise.
 
 Owns the client's own errors, and the way back from status, code and text to an exception.
 """

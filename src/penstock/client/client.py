@@ -1,6 +1,6 @@
 """The client: calls the functions of an app over HTTP, from another program.
 
-Owns what is sent, and when it is sent again. `Client` waits for answers, `AsyncClient` is awaited. Stands alone: it
+Owns the requests and their retries. `Client` waits for answers, `AsyncClient` is awaited. Stands alone: it
 loads neither the server nor pydantic, and httpx only when a client is made.
 """
 
@@ -78,12 +78,12 @@ class Client(_Caller["httpx.BaseTransport"]):
             booking = client.mutation("bookings:book", customer="Ada", starts_at=datetime.now(UTC))
 
     Args:
-        url: Where the server is; a path in it is kept.
+        url: The address of the server; a path in it is kept.
         timeout: Seconds to wait for an answer.
         headers: Sent with every call.
-        retries: How often a query is sent again if the server says so, or cannot be reached.
+        retries: The number of times a query is sent again if the server says so, or cannot be reached.
         mutation_retries: The same for a mutation, if it is certain that it had no effect. Actions are never sent again.
-        transport: How httpx reaches the server.
+        transport: The transport for httpx.
 
     Raises:
         ConfigError: The URL is none, or httpx is not installed.
@@ -103,11 +103,11 @@ class Client(_Caller["httpx.BaseTransport"]):
         return self._call("query", path, args, named)
 
     def mutation(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
-        """Call a mutation. Raises what `query` raises."""
+        """Call a mutation. Raises the errors of `query`."""
         return self._call("mutation", path, args, named)
 
     def action(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
-        """Call an action. Raises what `query` raises."""
+        """Call an action. Raises the errors of `query`."""
         return self._call("action", path, args, named)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Values as the client sends and receives them.
 
-Owns turning Python's values into the wire's JSON and back, with the standard library alone. What JSON cannot say
-leaves with a tag; dates, decimals, UUIDs and the like leave as the strings that functions take for them.
+Owns turning Python's values into the wire's JSON and back, with the standard library alone. Values beyond JSON
+leave with a tag; dates, decimals, UUIDs and the like leave as the strings that functions take for them.
 """
 
 from __future__ import annotations

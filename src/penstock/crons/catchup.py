@@ -1,6 +1,6 @@
-"""What is to be run now: times that have come, times that were missed, and runs that are still under way.
+"""Decides which planned times run now: those that have come, were missed, or wait for a run under way.
 
-Decides only. Leaves to the service that asks to write the decision, to log what it skips, and to ask again.
+Leaves writing the decision, logging skipped times and asking again to the service.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def catch_up(
     most: int = MOST_AT_ONCE,
     in_time: timedelta = IN_TIME,
 ) -> Due:
-    """Which planned times since the last one are to be run now.
+    """The planned times since the last one that are to run now.
 
     ``skip`` runs the latest if it has only just come; ``one`` the latest, however late; ``all`` runs each.
     """
@@ -92,11 +92,11 @@ class Decision:
     run: datetime | None  # the planned time that is run now, or None
     last: datetime  # the last planned time that is decided on
     next: datetime  # the planned time after that; it may have come already
-    skips: tuple[Skip, ...] = ()  # what is not run
+    skips: tuple[Skip, ...] = ()  # the times that are not run
 
 
 def decide(cron: Cron, last: datetime, now: datetime, *, under_way: bool) -> Decision | None:
-    """What to do now about a cron, of which one planned time runs at once; None if it waits for that run."""
+    """The decision about a cron, which runs one planned time at a time; None if it waits for that run."""
     due = catch_up(cron.schedule, cron.catch_up, last, now, most=1)
     skips = (Skip(*due.skipped, "missed"),) if due.skipped else ()
     if not due.run:

@@ -1,4 +1,4 @@
-"""A cron as declared: its name, its schedule, and what becomes of runs that come late or too soon.
+"""A cron as declared: its name, its schedule, and its policies for late and overlapping runs.
 
 Owns the declaration, and the chance that belongs to a name. Leaves running to a service.
 """
@@ -23,7 +23,7 @@ _BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Something that is run at the times of a schedule, one run at a time. The defaults are those of Convex."""
+    """A function and its schedule, with one run at a time. The defaults are those of Convex."""
 
     name: str
     schedule: Schedule
@@ -51,7 +51,7 @@ class Cron:
             self._refuse(f"jitter must be a timedelta from 0 to a day, not {given!r}", "Write timedelta(seconds=30).")
 
     def begin(self, planned: datetime, chance: float | None = None) -> datetime:
-        """When the run of a planned time begins, in UTC: before the next planned time."""
+        """The time at which the run of a planned time begins, in UTC: before the next planned time."""
         share = chance_of(self.name) if chance is None else _checked(chance)
         room = min(self.jitter, next_due(self.schedule, planned) - planned)
         return in_utc(planned) + int(share * (room // timedelta.resolution)) * timedelta.resolution

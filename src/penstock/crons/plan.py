@@ -1,7 +1,7 @@
-"""A cron as it is kept: what was declared or created of it, how far it has come, and its schedule as text.
+"""A cron as stored: its declaration, its last decided time, and its schedule as text.
 
-Owns the form in which schedules are stored, and from when on a changed or resumed cron counts. Leaves what it runs,
-which is kept beside it as text, to whoever enqueues that.
+Owns the stored form of schedules, and the time from which a changed or resumed cron counts. The job of a run is kept
+beside it as text, and belongs to the code that enqueues it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", t
 
 @dataclass(frozen=True, slots=True)
 class CronPlan:
-    """What is to be run when, as it is stored: a row that cannot be understood is one row, and stops no other."""
+    """A cron's declaration as stored. A row that cannot be read is one row, and stops no other."""
 
     name: str
     schedule: str  # see `schedule_text`
@@ -86,7 +86,7 @@ def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
 
 
 def paused(kept: KeptCron, now: datetime, *, pause: bool) -> KeptCron:
-    """A cron that is paused, or resumed: what was planned meanwhile is not run."""
+    """A cron that is paused, or resumed: times planned meanwhile are not run."""
     since = max(kept.last_at, now) if kept.paused else kept.last_at
     return begun(kept.plan, since, pause, kept.job_id, kept.planned_at)
 

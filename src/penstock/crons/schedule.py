@@ -1,7 +1,7 @@
-"""Schedules: when something that comes again and again is next due.
+"""Schedules: the next time at which something recurring is due.
 
-A cron expression is matched by the library cronsim, which is only ever given what a clock on the wall shows, never a
-time zone. What becomes of times that have passed unserved is decided in `crons/catchup`.
+A cron expression is matched by the library cronsim, which is only given the time on a clock on the wall, never a
+time zone. `crons/catchup` decides about missed times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def zone(name: str) -> tzinfo:
         return UTC
     try:
         return zoneinfo.ZoneInfo(name)
-    except (LookupError, ValueError, OSError) as error:  # what a missing file, a bad name, a folder's name gives
+    except (LookupError, ValueError, OSError) as error:  # the errors of a missing file, a bad name, a folder's name
         near = difflib.get_close_matches(name, sorted(zoneinfo.available_timezones()), n=1)
         meant = f"Did you mean {near[0]!r}?" if near else "Write the IANA name of a place, such as 'Europe/Prague'."
         raise DeclarationError(f"There is no time zone {name!r}.", fix=meant) from error
@@ -78,7 +78,7 @@ _LONGEST_TEXT = 256
 _EXAMPLES = "Write minute, hour, day of month, month and day of week, such as '30 9 * * MON-FRI'"
 _YEARS = 366 * DAY
 _SEARCHED = 50 * _YEARS  # the rarest day that a calendar has, a given weekday as 29 February, comes every 40 years
-_RULED = EPOCH + 130 * _YEARS  # beyond the changes that zones list one by one: what comes here comes for ever
+_RULED = EPOCH + 130 * _YEARS  # beyond the changes that zones list one by one: from here on the pattern repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _next_on_the_clock(expression: str, place: tzinfo, after: datetime) -> datet
         change = change_within(start, near, place)
         if change is None and instant == near:
             return instant
-        # A clock set back within a day could show again what it has shown; later than that, only what is to come.
+        # A clock set back within a day could show a time again; later than that, only new times.
         start = change or match.replace(tzinfo=place).astimezone(UTC) - DAY
         wall = shown(start, place) - SECOND
     return None

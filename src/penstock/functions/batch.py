@@ -1,7 +1,7 @@
 """Batch functions: a handler that takes the calls of many jobs at once, and gives a result for each.
 
-Owns what one call is, and what the handler may answer. To its callers such a function is one of one call: its arguments
-are those that make one item of the handler's list.
+Owns the type of one call, and the check of the handler's answer. Its callers make one call at a time: the arguments
+are those of one item of the handler's list.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_LINGER = timedelta(minutes=1)
 class Batch:
     handler: Callable[..., Any]  # takes a ctx and a list of calls; gives a list of as many results, or exceptions
     size: int  # how many calls it takes at most
-    of: Callable[..., Any]  # what one call is made with, such as a dataclass or a pydantic model
+    of: Callable[..., Any]  # the type of one call, such as a dataclass or a pydantic model
     linger: timedelta  # how long the first of them waits for more
     # whether the handler takes each call with the attempt at its job, as those of reactive tasks do
     with_attempts: bool = False

@@ -47,11 +47,11 @@ class Function(Generic[C, P, R, X]):
     """A declared function. Calling it with a ctx runs the handler as a plain helper, in the caller's transaction.
 
     Attributes:
-        name: ``module:function``, by which it is called from outside and stored in jobs.
+        name: ``module:function``, the name in calls from outside and in stored jobs.
         kind: Query, mutation or action.
         public: Whether callers from outside may call it.
         is_async: Whether the handler is ``async def``; a ``def`` handler runs in a thread, with a synchronous ctx.
-        runtime: Where a ``def`` handler runs: in a thread, or in a process of its own for CPU-bound actions.
+        runtime: A ``def`` handler runs in a thread, or in a process of its own for CPU-bound actions.
         batch: For a batch function: how it takes the calls of many jobs at once; `handler` takes a single one.
         declared: The function as it was written.
         version: For the handler of a reactive task: its version; -1 for none.

@@ -1,6 +1,6 @@
 """The registry: from a name to its function.
 
-Owns the names of one app. Leaves who may call what to `calls/run/dispatch`.
+Owns the names of one app. Leaves the rights of callers to `calls/run/dispatch`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Registry:
 def tables_of(functions: Iterable[AnyFunction]) -> list[type[Table]]:
     """Tables that the modules of functions name: directly, or through modules of the same package.
 
-    The module of a wrapped handler, of a task or an outbox, tells of tables that penstock creates. Those of other
-    programs are theirs to create, and a handler that needs one names it.
+    The module of a wrapped handler, of a task or an outbox, counts for tables that penstock creates. Tables of other
+    programs exist already, and a handler that needs one names it.
     """
     found: dict[type[Table], None] = {}
     for function in functions:

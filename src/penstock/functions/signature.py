@@ -1,6 +1,6 @@
 """Signatures: Python annotations as the check of arguments and results.
 
-Owns validation of what enters and leaves a function. Arguments come as Python values, or as JSON text (from the wire
+Owns the validation of arguments and results. Arguments come as Python values, or as JSON text (from the wire
 and from jobs), and are checked strictly in both forms: a string is no number.
 """
 
@@ -37,7 +37,7 @@ class Signature:
     Args:
         handler: The function.
         name: Its name.
-        of: For a batch function: what one call is made with, whose parameters are then its arguments.
+        of: For a batch function: the type of one call, whose parameters are then its arguments.
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, of: Callable[..., Any] | None = None) -> None:
@@ -60,7 +60,11 @@ class Signature:
         if not args:
             return dict(kwargs)
         if len(args) > len(self.parameters):
-            raise ArgumentsInvalid(f"{self.name} takes {len(self.parameters)} arguments, but {len(args)} were given.")
+            takes = f"{len(self.parameters)} argument{'' if len(self.parameters) == 1 else 's'}"
+            raise ArgumentsInvalid(
+                f"{self.name} takes {takes}, but {len(args)} {'was' if len(args) == 1 else 'were'} given.",
+                fix=f"After the ctx it takes ({', '.join(self.parameters)}).",
+            )
         bound = dict(zip(self.parameters, args, strict=False))
         twice = bound.keys() & kwargs.keys()
         if twice:
@@ -151,7 +155,7 @@ def check_declaration(handler: Callable[..., Any], name: str, kind: str, public:
         missing.append("return")
     if public and missing:
         raise DeclarationError(
-            f"{name} is public, and {', '.join(missing)} has no annotation, so callers could send anything.",
+            f"{name} is public, and lacks an annotation of {', '.join(missing)}: callers could send anything.",
             fix=f"Annotate it, or declare an internal_{kind}.",
         )
 
@@ -187,7 +191,7 @@ def _arguments_validator(name: str, fields: dict[str, Any]) -> SchemaValidator:
 
 
 def _result_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
-    # Under another name, since the settings do not bear on a class by itself, only on what it is part of.
+    # Under another name, since the settings do not bear on a class by itself, only on a type that contains it.
     named: Any = TypeAliasType("Result", annotation)
     adapter: TypeAdapter[Any] = TypeAdapter(named, config=_RESULT)
     check_bytes(adapter.core_schema, name)

@@ -1,4 +1,4 @@
-"""Which jobs are meant: a filter, as lists, retries and cancels of many jobs take it."""
+"""A filter of jobs, for lists, retries and cancels of many jobs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _RETRIABLE = tuple(state.value for state in JobState if state in RETRIABLE)
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Jobs that have all that is given here; without anything all jobs.
+    """Jobs that meet all of these conditions; all jobs if there is none.
 
     Args:
         pool: Name of their pool; ``"default"`` for those of the scheduler.
         function: Name of their function.
         state: Pending, running, completing, success, failed, canceled or skipped.
-        name: What they are called: as they were asked to be, or as their function.
+        name: Their name: the option `name`, or else the name of their function.
         key: The `key` they were enqueued with.
         concurrency_key: The `concurrency_key` they were enqueued with.
         error: Text that their last error contains, upper and lower case told apart.
-        since: When they ended, or were enqueued if they have not ended: then or later.
-        before: The same time: earlier than this.
+        since: The earliest time of their end, or of their enqueueing if they have not ended.
+        before: An end of the same time, exclusive.
         on_complete_error: Text that the last error of their on_complete contains, which has failed for good; an empty
             text for any.
 

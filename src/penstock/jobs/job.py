@@ -1,7 +1,7 @@
-"""The values a job is made of: as enqueued, as claimed, what became of it, and what is to be written about it."""
+"""The values of a job: as enqueued, as claimed, the outcome of an attempt, and the settlement to write."""
 
 # Thousands of jobs are claimed and settled in a second, and to make a frozen dataclass costs seven times as much as to
-# make one that is not. So those of which there is one for each job are frozen by habit only: nobody changes them.
+# make one that is not. So the values that each job has are frozen by habit only: nobody changes them.
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def _check(given: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a job was asked for beside its function, as it is carried along."""
+    """The options of a job beside its function, as stored with it."""
 
     retry: Retry | None = None  # when to try again after a failure; None for one attempt
-    name: str | None = None  # what it is called in log events; its function's name by default
+    name: str | None = None  # its name in log events; its function's name by default
     timeout: float | None = None  # seconds that one attempt may take; None for no limit
-    keep: float | None = None  # seconds for which its status is kept once it has ended; None for what the settings say
+    keep: float | None = None  # seconds for which its status is kept once it has ended; None for the setting's value
     on_complete_retry: Retry | None = None  # when to call on_complete again after it raised
-    context: str | None = None  # what on_complete is given, as JSON
+    context: str | None = None  # the `context` of on_complete, as JSON
     concurrency_key: str | None = None  # of its pool's jobs with the same one only so many run at once
     key: str | None = None  # of its pool's jobs with the same one there is only one
     # whether another job may have its key as soon as it starts, and not only when it has ended
@@ -74,9 +74,9 @@ class Options:
     trace: str | None = None  # the trace that it belongs to and the span that enqueued it, as W3C writes them
     # the number of the reactive task that it belongs to; its arguments then begin with those of `Mark`
     task: int | None = None
-    # what another version has stored that this one cannot read, as JSON. A worker leaves such a job to those that can
+    # options of another version that this one cannot read, as JSON. A worker leaves such a job to those that can
     unread: str | None = None
-    broken: str | None = None  # what is stored as no version does, as JSON. A worker ends such a job
+    broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job
 
 
 NO_OPTIONS = Options()
@@ -84,13 +84,13 @@ NO_OPTIONS = Options()
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a job ends, while its on_complete is still to run."""
+    """The end of a job whose on_complete is still to run."""
 
     state: JobState  # success, failed or canceled
     finished_at: datetime  # when its last attempt ended
     result: str | None = None  # for success: the result as JSON
     error: str | None = None  # for failed: type and message
-    traceback: str | None = None  # for failed: where
+    traceback: str | None = None  # for failed: the traceback
     started_at: datetime | None = None  # when its last attempt began, if one did
     run_at: datetime | None = None  # when that might have run at the earliest
     calls: int = 0  # how often on_complete has raised so far
@@ -103,13 +103,13 @@ class Attempt:
     """An attempt of a job that failed or was lost, as it is kept with the job.
 
     Attributes:
-        number: Which attempt it was, from 1. After a retry of the whole job they are counted anew.
+        number: Its number, from 1. After a retry of the whole job they are counted anew.
         started_at: When it began.
         ended_at: When it ended; if it was lost, when that was noticed.
-        what: What became of it: raised or exhausted if it raised, lost or abandoned if its worker was lost; exhausted
+        what: Its outcome: raised or exhausted if it raised, lost or abandoned if its worker was lost; exhausted
             and abandoned if no further attempt was left.
         error: Type and message of the error; its beginning, if it is very long.
-        traceback: Where it was raised; its end, if it is long.
+        traceback: The traceback; its end, if it is long.
         failing_since: When the first attempt failed of those that are counted with it. It is kept if the retry policy
             has a max_duration.
     """
@@ -152,24 +152,24 @@ class Job:
     priority: int
     options: Options
     on_complete: str | None
-    ending: Ending | None  # how it ends, if only its on_complete is left to run
+    ending: Ending | None  # its end, if only its on_complete is left to run
     attempt: int  # which attempt this is, from 1
     enqueued_at: datetime  # when the transaction that enqueued it ran
     started_at: datetime
     failing_since: datetime | None = None  # when its first attempt failed, if that matters to its retry policy
     failed: Attempt | None = None  # its attempt that has just failed, until that is stored with the job
-    # whether its handler has said that it is done, so that it ends as success whatever comes after
+    # whether its handler has marked it as completed, so that it ends as success even if the handler raises
     marked: bool = False
     version: int = -1  # the version of the handler that runs it, if it is of a reactive task; -1 if nobody knows
 
 
 @dataclass(slots=True)  # not frozen: see above
 class Mark:
-    """Of which state of which row a job of a reactive task is."""
+    """The row, and the state of the row, that a job of a reactive task handles."""
 
     task: int  # the number of the task
     key: str  # the key of the row, as the change feed spells it
-    generation: int  # which of the row's states that the task wanted to hear of
+    generation: int  # the generation: the number of the row's state
     version: int = -1  # the version of the handler that has handled it, well or not; -1 for none
 
 
@@ -182,22 +182,22 @@ def mark_of(task: int, args: str, version: int = -1) -> Mark:
 
 @dataclass(slots=True)  # not frozen: see above
 class Outcome:
-    """What became of one attempt."""
+    """The outcome of one attempt."""
 
     # one of returned, skipped, raised, snoozed, held, handed back, lost or canceled; whether an attempt is left is not
     # yet considered
     event: JobEvent
     result: str | None = None  # for returned: the result as JSON
-    error: str | None = None  # for raised and lost: type and message. For snoozed: why it waits
-    traceback: str | None = None  # for raised: where
+    error: str | None = None  # for raised and lost: type and message. For snoozed: the reason
+    traceback: str | None = None  # for raised: the traceback
     retryable: bool = True  # for raised: whether a further attempt makes sense
-    delay: timedelta = timedelta(0)  # for snoozed: how long
+    delay: timedelta = timedelta(0)  # for snoozed: the wait
     keeps_turn: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
 
 
 @dataclass(slots=True)  # not frozen: see above
 class Settlement:
-    """What is to be written about a job whose attempt has ended."""
+    """The settlement of a job whose attempt has ended: the values to write."""
 
     id: UUID
     state: JobState  # its new state
@@ -209,17 +209,17 @@ class Settlement:
     result: str | None = None
     error: str | None = None
     traceback: str | None = None
-    ending: Ending | None = None  # for completing: how it ends
-    on_complete_error: str | None = None  # type and message of what its on_complete raised for the last time
+    ending: Ending | None = None  # for completing: its end
+    on_complete_error: str | None = None  # type and message of the last error of its on_complete
     on_complete_attempts: tuple[Attempt, ...] = ()  # calls of its on_complete that raised or were lost
     frees_key: bool = False  # whether another job may have its key from now on
     failed: Attempt | None = None  # the attempt, if it failed or was lost; it is added to those that are kept
-    mark: Mark | None = None  # for a job of a reactive task: of which state of which row it is
+    mark: Mark | None = None  # for a job of a reactive task: its row and generation
     keeps_turn: bool = False  # whether no other job of its concurrency key starts before it, if it has one
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says no more than a result, and nothing follows from it."""
+        """Whether it has a result only, and no further step follows."""
         return self.event is JobEvent.RETURNED and self.state is JobState.SUCCESS and not self.frees_key
 
 
@@ -231,22 +231,22 @@ class JobStatus:
         id: Its id.
         function: Name of its function.
         args: Its arguments.
-        state: Where it stands.
+        state: Its state.
         attempt: Attempts begun so far.
         run_at: When it may run, or might have run, at the earliest.
         enqueued_at: When it was enqueued.
         started_at: When its last attempt began, if one did.
         finished_at: When it ended, if it has.
-        result: What its function returned, if it succeeded; as JSON says it over HTTP, with integers as numbers.
-        error: Type and message of its last error, or why it waits.
-        traceback: Where that happened, once the job has ended.
+        result: The result of its function, if it succeeded; as JSON over HTTP, with integers as numbers.
+        error: Type and message of its last error, or the reason why it waits.
+        traceback: The traceback of that error, once the job has ended.
         pool: The pool it belongs to.
-        on_complete_error: Type and message of what its on_complete raised, if it raised each time.
+        on_complete_error: Type and message of the error of its on_complete, if it raised each time.
         attempts: Its attempts that failed or were lost, the last ones of many, in order.
-        priority: Those with a higher one start first.
-        options: What it was asked for beside its function.
+        priority: Its priority. Jobs with a higher one start first.
+        options: Its options.
         on_complete: Name of the mutation that is run when it has ended.
-        progress: How far it has come, if it runs and has said so.
+        progress: Its progress, if it runs and has reported any.
         on_complete_attempts: Calls of its on_complete that raised or were lost, the last ones of many, in order.
     """
 
@@ -295,8 +295,8 @@ class Work:
 
     Attributes:
         id: The id of the job.
-        attempt: Which attempt this is, from 1.
-        deadline: When the attempt is stopped; None if it may take as long as it takes.
+        attempt: The number of this attempt, from 1.
+        deadline: The time at which the attempt is stopped; None if it has no limit.
         begin: For penstock itself: called in the attempt's transaction, before its function.
     """
 

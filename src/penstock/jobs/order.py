@@ -1,7 +1,7 @@
 """The order in which jobs of a pool start, as one number that is known when a job is enqueued.
 
-A job gains a step of priority whenever it has waited for a certain time. Who compares jobs at any moment compares
-``priority + waited / ageing``; the moment is the same for all of them, so that it does not matter when they are
+A job gains a step of priority whenever it has waited for a certain time. A comparison at any moment is one of
+``priority + waited / ageing``; the moment is the same for all jobs, so that it does not matter when they are
 compared, and the order can be an index.
 """
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 PRIORITIES = range(-32_000, 32_001)
 NO_AGEING = timedelta(days=2922)  # for most purposes never; more would not fit a column beside the priorities
-FARTHEST = timedelta(days=5 * 366)  # how far ahead jobs start, and how long they take; penstock's SQL says so too
+FARTHEST = timedelta(days=5 * 366)  # the furthest start ahead, and the longest run; penstock's SQL has the same number
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta.resolution
 

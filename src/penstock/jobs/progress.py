@@ -1,4 +1,4 @@
-"""How far a running job has come, as it says itself. Owns what may be said, and how it is stored."""
+"""The progress that a running job reports. Owns its checks and its stored form."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LARGEST = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a running job has come, as it has said itself.
+    """The progress that a running job has reported.
 
     Attributes:
-        done: How much is done.
-        total: Of how much; None if that is not known.
-        note: What it is at.
+        done: The amount that is done.
+        total: The whole amount; None if it is not known.
+        note: The present step.
     """
 
     done: float

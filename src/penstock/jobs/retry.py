@@ -1,6 +1,6 @@
 """Retry policies: whether a further attempt follows a failed one, and after which wait.
 
-Owns the one decision about what follows a failed attempt, for work in pools, jobs, outboxes and reactive tasks.
+Owns the one decision after a failed attempt, for work in pools, jobs, outboxes and reactive tasks.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ _LONGEST_DURATION = timedelta(days=36500).total_seconds()
 
 @dataclass(frozen=True, slots=True, init=False)
 class Retry:
-    """How often, for how long and after which waits something is tried again.
+    """A retry policy: the number of attempts, their time in all, and the waits between them.
 
     ``Retry(…)`` waits longer each time, by a factor; `Retry.fixed`, `Retry.linear`, `Retry.series` and `Retry.cron`
     wait otherwise. All lengths of time are timedeltas or seconds.
@@ -155,17 +155,17 @@ class Retry:
         max_attempts: Attempts in all, the first one included; None for any number. By default 5, or any number if
             max_duration is given.
         initial_backoff: The wait before the second attempt, on average.
-        base: By which factor each further wait is longer.
-        max_backoff: What no wait exceeds; None for no such limit.
+        base: The factor by which each further wait is longer.
+        max_backoff: The longest wait; None for no limit.
         max_duration: An attempt that fails later than this after the first one failed is the last one.
 
     Attributes:
         max_attempts: Attempts in all; None for any number.
-        max_duration: For how long it is tried again after the first attempt has failed; None for ever.
+        max_duration: The time for retries, counted from the first failure; None for ever.
         waits: The waits in between.
 
     Raises:
-        DeclarationError: Something of it makes no sense.
+        DeclarationError: A value is out of its bounds, or two exclude each other.
     """
 
     max_attempts: int | None
@@ -202,7 +202,7 @@ class Retry:
             wait: The wait, on average.
             max_attempts: See `Retry`.
             max_duration: See `Retry`.
-            jitter: Each wait differs by up to this part of it, so that what failed together is not tried together.
+            jitter: Each wait differs by up to this part of it, so that jobs that failed together do not retry together.
         """
         waits = Fixed(seconds_of("Retry.fixed: wait", wait), _part("Retry.fixed", jitter))
         return cls._of("Retry.fixed", waits, max_attempts, max_duration)

@@ -1,4 +1,4 @@
-"""Decides what becomes of a job when an attempt has ended. Decides only: writing is the store's, and fenced."""
+"""Decides the next state of a job when an attempt has ended. The store writes it, fenced by the lease."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEven
 
 
 def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timedelta = KEEP_STATUS) -> Settlement:
-    """What is to be written about a job after an attempt, or after a call of its on_complete if only that was left."""
+    """The settlement of a job after an attempt, or after a call of its on_complete if only that was left."""
     if job.marked and outcome.event is not JobEvent.RETURNED:
         outcome = Outcome(JobEvent.RETURNED)
     if job.ending is not None:
@@ -66,7 +66,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
 def settle_cancel(
     job: Job, now: datetime, keep: timedelta = KEEP_STATUS, event: JobEvent = JobEvent.CANCELED
 ) -> Settlement:
-    """What is to be written about a pending job that is canceled, or skipped. Its attempts stay as they are."""
+    """The settlement of a pending job that is canceled, or skipped. Its attempts stay as they are."""
     state = moved(JobState.PENDING, event, on_complete=False)
     settled = Settlement(
         id=job.id,
@@ -83,7 +83,7 @@ def settle_cancel(
 
 
 def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:
-    """What is to be written once the on_complete has returned, or raised for the last time."""
+    """The settlement once the on_complete has returned, or raised for the last time."""
     return Settlement(
         id=job.id,
         state=ending.state,
@@ -110,7 +110,7 @@ def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
 def settle_anyhow(
     job: Job, outcome: Outcome, now: datetime, chance: float, keep: timedelta, tell: Callable[[Job, Exception], object]
 ) -> Settlement:
-    """Settle a job; if what is stored with it makes that raise, it ends failed, and `tell` gets the error.
+    """Settle a job; if its stored data makes that raise, it ends failed, and `tell` gets the error.
 
     Many jobs are settled together, and none of them may wait for a broken one.
     """
@@ -148,7 +148,7 @@ def _bare(job: Job) -> Job:
 
 
 def _kept(seconds: object) -> timedelta:
-    """A retention time; whatever is not a number, or too large, means for ever."""
+    """A retention time; a value that is not a number, or too large, means for ever."""
     if not isinstance(seconds, int | float) or not seconds < _FOR_EVER_SECONDS:
         return FOR_EVER
     return timedelta(seconds=max(seconds, 0))
@@ -164,7 +164,7 @@ def _completing(job: Job, settled: Settlement, end: JobState, started_at: dateti
 def _settle_call(
     job: Job, ending: Ending, outcome: Outcome, now: datetime, chance: float, keep: timedelta
 ) -> Settlement:
-    """What is to be written after a call of the on_complete. The job's ending stays what it is."""
+    """The settlement after a call of the on_complete. The job's ending stays as it is."""
     raised = outcome.event in {JobEvent.RAISED, JobEvent.LOST}  # a callback that kills its worker ends too
     calls, retry = ending.calls + raised, job.options.on_complete_retry or _ON_COMPLETE
     delay = outcome.delay
@@ -172,7 +172,7 @@ def _settle_call(
         wait = wait_after(retry, calls, ending.failing_since, now, chance) if outcome.retryable else None
         event = outcome.event if wait is not None else _LAST[outcome.event]
         call = replace(_failed_attempt(job, outcome, event, now), number=calls, failing_since=None)
-        call = replace(call, started_at=max(job.started_at, ending.finished_at))  # what was claimed may be the attempt
+        call = replace(call, started_at=max(job.started_at, ending.finished_at))  # the claimed call may be the attempt
         ending = replace(ending, attempts=(*ending.attempts, call)[-ATTEMPTS_KEPT:])
         if wait is None:
             return completed(job, ending, now, keep, outcome.error)
@@ -201,7 +201,7 @@ def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta
         return outcome.delay
     if retry is not None:
         wait = wait_after(retry, job.attempt, job.failing_since, now, chance)
-    if job.options.unread is not None:  # who can read its policy will say when to stop
+    if job.options.unread is not None:  # a worker that can read its policy will say when to stop
         wait = timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance))
     if outcome.event is JobEvent.RAISED:
         return wait if outcome.retryable else None

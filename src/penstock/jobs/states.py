@@ -6,13 +6,13 @@ import enum
 
 
 class JobState(enum.Enum):
-    """Where a job stands. "Scheduled" is only pending with a later `run_at`."""
+    """The state of a job. "Scheduled" is only pending with a later `run_at`."""
 
     __hash__ = object.__hash__  # there is one of each; Enum's own is written in Python, and asked many times for a job
 
     PENDING = "pending"
     RUNNING = "running"
-    COMPLETING = "completing"  # how it ends is known, and its on_complete is still to run
+    COMPLETING = "completing"  # its end is known, and its on_complete is still to run
     SUCCESS = "success"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -20,18 +20,18 @@ class JobState(enum.Enum):
 
 
 class JobEvent(enum.Enum):
-    """What may happen to a job."""
+    """The events of a job."""
 
     __hash__ = object.__hash__
 
     CLAIMED = "claimed"  # a worker took it under its lease
     CANCELED = "canceled"  # someone asked for it to stop, in time
     RETURNED = "returned"  # its function returned
-    SKIPPED = "skipped"  # what it was for is not so any more: of reactive tasks only
+    SKIPPED = "skipped"  # its row is gone or has changed: of reactive tasks only
     RAISED = "raised"  # its function raised, and an attempt is left
     EXHAUSTED = "exhausted"  # its function raised, and no attempt is left
     SNOOZED = "snoozed"  # it asked to run later; no attempt is used
-    HELD = "held"  # its function returned, and an outside system will say how it ends; it keeps its slot, no worker
+    HELD = "held"  # its function returned, and an outside system will complete it; it keeps its slot, but no worker
     HANDED_BACK = "handed_back"  # its worker stopped cleanly before starting it
     LOST = "lost"  # its worker died or lost its lease, and it may run again
     ABANDONED = "abandoned"  # its worker died or lost its lease, and it may not run again
@@ -63,7 +63,7 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
 FINISHED = frozenset({S, F, C, K})
 RETRIABLE = frozenset({F, C})
 
-# While its on_complete is due or under way: what leaves a job there. COMPLETED leads to the end that was known before,
+# The events of a job whose on_complete is due or under way. COMPLETED leads to the end that was known before,
 # and RECALLED back from there, if the on_complete had raised for the last time.
 STAYS = (JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.LOST)
 

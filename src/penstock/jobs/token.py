@@ -1,6 +1,6 @@
-"""The token with which an outside system says how a job has ended: it names the attempt, and holds a secret.
+"""The token with which an outside system completes a job: it names the attempt, and holds a secret.
 
-Owns its spelling. Only its hash is stored, so whoever reads the database can end no job with what is found there.
+Owns its spelling. Only its hash is stored, so a reader of the database can end no job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Errors as texts, for whoever keeps, logs or shows one.
+"""Errors as texts, for storage, logs and output.
 
-Owns that there is always a text: errors of users have code of their own, and what that raises must not end who tells.
+There is always a text: errors of users have code of their own, and an error in that code must not spread.
 """
 
 from __future__ import annotations

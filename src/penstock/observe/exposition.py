@@ -1,6 +1,6 @@
 """Meters as Prometheus reads them.
 
-Owns the form. Only who shows meters imports this, since it imports prometheus-client.
+Owns the form. It imports prometheus-client, so only modules that show meters import it.
 """
 
 from __future__ import annotations

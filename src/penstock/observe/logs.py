@@ -1,6 +1,6 @@
 """Log events: one name and its facts, through the standard library's logging.
 
-Owns the form of an event. Which events exist is told where they are emitted; docs/reference/events.md lists them.
+Owns the form of an event. docs/reference/events.md lists all events.
 Events of pools have the names and facts of Convex's Workpool, and as JSON also the form in which Convex streams its
 logs, so that monitors which are written for those work here.
 """

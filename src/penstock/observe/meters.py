@@ -1,6 +1,6 @@
-"""Meters: what a process counts and times, as plain numbers that cost little to move.
+"""Meters: the counts and times of a process, as plain numbers that cost little to move.
 
-Owns the list of meters. Leaves what moves them to `calls/journal`, and showing them to `exposition`.
+Owns the list of meters. `calls/journal` moves them, and `exposition` shows them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 @dataclass(frozen=True, slots=True)
 class Meter:
     kind: Literal["counter", "gauge", "histogram"]
-    labels: Labels  # what tells its values apart. They are names that a program declares, so there are few of them
-    meaning: str  # what it says
+    labels: Labels  # its labels. They are names that a program declares, so there are few of them
+    meaning: str  # its help text
 
 
 METERS = {
@@ -127,7 +127,7 @@ class Meters:
         self.counters: dict[str, Counter[Labels]] = {name: Counter() for name in _names("counter")}
         # for each histogram its values, by labels
         self.histograms: dict[str, dict[Labels, Histogram]] = {name: {} for name in _names("histogram")}
-        # for each gauge that this process knows by itself: what reads it, by the one label it has
+        # for each gauge that this process knows by itself: the functions that read it, by its one label
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
 
     def add(self, name: str, *labels: str, number: int = 1) -> None:

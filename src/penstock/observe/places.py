@@ -11,12 +11,12 @@ from typing import Any
 
 
 def place_of(code: CodeType) -> str:
-    """Where code is written, such as ``shop/orders.py:12``; relative to the working directory if it is inside."""
+    """The place of code, such as ``shop/orders.py:12``; relative to the working directory if it is inside."""
     return place(code.co_filename, code.co_firstlineno)
 
 
 def place_of_handler(handler: Callable[..., Any]) -> str:
-    """Where a function is written, without the decorators that wrap it."""
+    """The place of a function, without the decorators that wrap it."""
     code = getattr(inspect.unwrap(handler), "__code__", None)
     return "unknown file" if code is None else place_of(code)
 

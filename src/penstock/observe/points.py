@@ -16,11 +16,11 @@ POINTS = frozenset(
         "worker.claimed",  # jobs are claimed, none has started
         "worker.outcome",  # a job has an outcome, nothing is settled
         "task.begun",  # a run of a reactive task is about to call its handler
-        "planner.read",  # changes are read, and it is not decided what they call for
-        "planner.planned",  # that is decided, and nothing is written
-        "scheduler.decided",  # it is decided which crons run, nothing is committed
-        "outbox.next",  # it is known which messages of an outbox are next, none is handed over
-        "outbox.write",  # how an outbox stands is about to be written by itself
+        "planner.read",  # changes are read, nothing is planned
+        "planner.planned",  # changes are planned, nothing is written
+        "scheduler.decided",  # the crons to run are chosen, nothing is committed
+        "outbox.next",  # the next messages of an outbox are known, none is delivered
+        "outbox.write",  # the cursor of an outbox is about to be written by itself
         "outbox.rebuild",  # the reset of an outbox has run, and it is about to begin anew
         "lease.renew",  # a process is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock

@@ -16,7 +16,7 @@ _SYSTEM = {"messaging.system": "penstock"}
 
 
 def find_tracing() -> Tracing | None:
-    """What makes spans, if the program has set up OpenTelemetry by now; else None, which costs nothing."""
+    """The maker of spans, if the program has set up OpenTelemetry by now; else None, which costs nothing."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     trace = importlib.import_module("opentelemetry.trace")

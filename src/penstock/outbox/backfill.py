@@ -1,4 +1,4 @@
-"""What is left of the rows that are older than their outbox, which are handed over before what was captured since.
+"""The progress of a backfill: rows that are older than their outbox are delivered before captured changes.
 
 Owns its text, which is kept with the outbox. Leaves reading the rows to `services/relay/backfill`.
 """
@@ -14,12 +14,12 @@ _OF_ONE_BEGINNING, _BEGINNINGS = 2**32, 2**20  # so that no number comes again s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillProgress:
-    """How far the rows that are older than their outbox have been delivered."""
+    """The progress of the delivery of rows that are older than their outbox."""
 
     after: str | None = None  # the place of the last one in their order, as JSON; None before the first
     count: int = 0  # how many numbers were given
     order: tuple[str, ...] = ()  # the columns by which they are ordered, before their key
-    base: int = 0  # what is added to the numbers
+    base: int = 0  # added to the numbers
     # the number and the key of the next one, if it has failed before the outbox was moved
     failed: tuple[int, str] | None = None
 

@@ -1,6 +1,6 @@
-"""A message: one change of a row, or something sent to a topic, as the handler of an outbox gets it.
+"""A message: one change of a row, or a payload sent to a topic, as the handler of an outbox gets it.
 
-Owns its identity, which is the same each time it is handed over, and what topics and keys may be. Leaves reading
+Owns its identity, which is the same in each attempt, and the checks of topics and keys. Leaves reading
 captured rows to `calls/handlers/deliveries`.
 """
 
@@ -37,14 +37,14 @@ LONGEST_KEY = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(Generic[T]):
-    """What the handler of an outbox gets, if it does not ask for the row or the payload alone.
+    """A message, for a handler that does not ask for the row or the payload alone.
 
     Attributes:
-        id: The same each time this message is handed over, and no other's: the idempotency key for who receives it.
+        id: The same in each attempt, and unique: the idempotency key for the receiver.
         outbox: The name of the outbox.
-        number: Where it stands among the messages of the outbox: one that comes later has a greater one, unless it is
+        number: Its number in the outbox: a later message has a greater one, unless it is
             of a transaction that was open before.
-        kind: What has happened to the row: ``insert``, ``update``, ``delete`` or ``truncate``; ``message`` if it was
+        kind: The change of the row: ``insert``, ``update``, ``delete`` or ``truncate``; ``message`` if it was
             sent to a topic. With a filter, a row is inserted when it begins to match, and deleted when it matches no
             more.
         key: Messages with the same key are handed over in their order: the key of the row, the value of the column that
@@ -52,13 +52,13 @@ class Message(Generic[T]):
             has None there.
         row: The row as it was written; None if it was deleted, or if there is none.
         previous: The row as it was before an update or a delete; None otherwise.
-        payload: What was sent to the topic: as ``Message[…]`` says in the handler's annotation, or as JSON values; None
+        payload: The payload sent to the topic: of the type in the handler's ``Message[…]``, or as JSON values; None
             of a row.
         topic: The topic; None of a row.
         written_at: When it was written, by the database's clock.
         older: Whether it is a row that was there before the outbox was; `written_at` is then when it was read.
         resent: Whether it is a row that somebody sends again with `resend`; `written_at` is then when that was.
-        attempt: Which attempt to hand it over this is, from 1.
+        attempt: The number of this attempt to deliver it, from 1.
         fence: A fencing token: it rises each time a process takes the outbox over. A sink that keeps the greatest one
             and refuses smaller ones takes nothing from a process that was suspended and overtaken.
     """
@@ -82,9 +82,9 @@ class Message(Generic[T]):
         """The message as a CloudEvent 1.0, in its JSON form.
 
         Args:
-            source: Where it comes from: a URI.
-            type: What has happened; by default the outbox and the kind, as in ``bookings.insert``.
-            data: What it is about; by default the payload, or the row, or what it was if it is gone.
+            source: The URI of its origin.
+            type: The type of the event; by default the outbox and the kind, as in ``bookings.insert``.
+            data: The data of the event; by default the payload, the row, or the row before it was deleted.
 
         Raises:
             InputError: `source` is empty.
@@ -108,7 +108,7 @@ class Message(Generic[T]):
 
 
 def message_id(outbox: str, change: CapturedChange) -> str:
-    """The id of a message, of what survives a restored dump, in which numbers are given anew."""
+    """The id of a message, made of values that survive a restored dump, in which numbers are given anew."""
     when = "" if change.seq < 0 else change.changed_at.isoformat()
     said = ("penstock", "outbox", outbox, "row" if change.seq < 0 else str(change.seq), when, change.key or "")
     return str(uuid5(NAMESPACE_URL, "/".join(said)))

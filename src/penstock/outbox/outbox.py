@@ -1,4 +1,4 @@
-"""An outbox as it is declared: which rows or which topic it sends, in what portions, and what becomes of what fails.
+"""An outbox as declared: its rows or its topic, its batches, and its policy for failures.
 
 Owns the declaration and its checks at the door. Leaves tracing filters to `reactive/tracing`, and calling the handler
 to `calls/handlers/deliveries`.
@@ -49,9 +49,9 @@ class Outbox:
     # the column of whose values each has an order of its own; None for the key of the row, or of the message
     partition_by: str | None = None
     order_by: tuple[str, ...] = ()  # the columns by which the rows come with which it begins, before their key
-    # where a new one begins: with the rows, or the messages, that there are, or with what comes
+    # where a new one begins: with the present rows or messages, or with new ones
     start: Start = "beginning"
-    on_failure: OnFailure = "halt"  # what becomes of a message that fails, and of those behind it
+    on_failure: OnFailure = "halt"  # the policy for a message that fails, and for those behind it
     # when a message that failed is tried again, and after how many attempts it counts as failed for good
     retry: Retry = RETRY
     batch: int | None = None  # how many messages one call takes at most; None for one, by itself
@@ -177,7 +177,7 @@ def outbox_read(reader: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageCriteria:
-    """Which captured changes are messages of one declaration."""
+    """The captured changes that are messages of one declaration."""
 
     condition: Condition | None = None  # which rows; None if the triggers say that exactly
     kinds: tuple[str, ...] = ()  # which kinds of changes are messages

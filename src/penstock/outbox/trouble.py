@@ -1,6 +1,6 @@
-"""What is known of a message that has failed: how often, why, and when it is tried again.
+"""A message that has failed: its attempts, its error, and the time of its retry.
 
-Owns the decision of what follows an attempt that failed. Leaves writing it to the store.
+Owns the decision after a failed attempt. Leaves writing it to the store.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SECOND, _MINUTE, _LONGEST_HALT = timedelta(seconds=1), timedelta(minutes=1), ti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A message that has failed, or what keeps an outbox from going on at all."""
+    """A message that has failed, or a fault that halts the whole outbox."""
 
     seq: int  # its number; 0 if it is the outbox itself that waits for somebody to look after it
     attempts: int  # how many attempts have failed
     since: datetime  # when the first one failed
     retry_at: datetime | None  # when it is tried again; None if not by itself
-    error: str  # why the last one failed
-    traceback: str | None = None  # where
+    error: str  # the error of the last one
+    traceback: str | None = None  # its traceback
     halted: bool = False  # whether its attempts are used up. It may be tried again all the same
     key: str | None = None  # the key of its row, or of the message
-    left: str | None = None  # what is left of older rows once it is passed by, if it is one of them
+    left: str | None = None  # the rest of the backfill once it is passed by, if it is an older row
     deaths: int = 0  # how many processes in a row have died while they handed it over
 
     def text(self) -> str:
@@ -122,7 +122,7 @@ def _while_halted(failing: timedelta, chance: float) -> timedelta:
 
 
 def _longest(policy: Retry, attempts: int, now: datetime, chance: float) -> timedelta:
-    """The wait after the last attempt of a policy: what is halted is retried no sooner."""
+    """The wait after the last attempt of a policy: a halted message is retried no sooner."""
     last = attempts if policy.max_attempts is None else min(attempts, policy.max_attempts)
     try:
         wait = policy.waits.after(last, now, chance)

@@ -1,4 +1,4 @@
-"""Decides which jobs pass the gate of a pool: how many of each concurrency key, in fair turns, as rates allow.
+"""Decides which jobs pass the gate of a pool: fair turns for concurrency keys, as limits and rates allow.
 
 Owns the decision. Leaves holding the gate, so that one worker at a time decides, and starting the jobs to the store.
 """
@@ -18,7 +18,7 @@ class Gate:
     key_parallelism: int | None = None  # how many jobs of one concurrency key run at once; None for any number
     rate_limit: RateLimit | None = None  # how many jobs of the pool start in a time; None for any number
     key_rate_limit: RateLimit | None = None  # how many of one concurrency key do
-    rate: RateState | None = None  # what is left of the pool's rate limit
+    rate: RateState | None = None  # the token count of the pool's rate limit
     # when the next key may start a job of those that wait for tokens only, and have no turn therefore
     opens_at: datetime | None = None
 
@@ -30,22 +30,22 @@ class WaitingKey:
     key: str
     waiting: int  # how many of its jobs wait; counted no further than there is room
     running: int = 0  # how many run
-    rate: RateState | None = None  # what is left of its own rate limit
+    rate: RateState | None = None  # the token count of its own rate limit
 
 
 @dataclass(slots=True)
 class Passage:
-    """What passes a gate."""
+    """The jobs that pass a gate, by key."""
 
     counts: dict[str, int] = field(default_factory=dict)  # how many jobs of each key, in the order of their first turns
     last: str | None = None  # the key that had the last turn; None if none had one
-    # what is left of rate limits of which something was taken; that of the pool has an empty key
+    # the token counts of rate limits that gave tokens; that of the pool has an empty key
     rates: dict[str, RateState] = field(default_factory=dict)
     again: timedelta | None = None  # after which time more may pass, if a rate limit is in the way
 
 
 def passage(gate: Gate, turns: Sequence[WaitingKey], room: int, now: datetime) -> Passage:
-    """Which jobs pass a gate, fairly over all keys. `turns` begin after the key that passed last.
+    """The jobs that pass a gate, fairly over all keys. `turns` begin after the key that passed last.
 
     The key that runs the fewest jobs comes first; ties go to the key that got the fewest places now, then to the next.
     """
@@ -88,7 +88,7 @@ def _allowed(gate: Gate, turn: WaitingKey, now: datetime) -> int:
 
 
 def _take(gate: Gate, turns: Sequence[WaitingKey], found: Passage, now: datetime) -> None:
-    """Take the tokens of what passes, and see when there will be more."""
+    """Take the tokens of the jobs that pass, and compute when there will be more."""
     if gate.opens_at is not None:
         found.again = max(gate.opens_at - now, timedelta(0))
     if gate.rate_limit is not None:

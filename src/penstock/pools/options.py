@@ -1,4 +1,4 @@
-"""What work in a pool is asked for beside its function: which options there are, and which values they may have."""
+"""The options of work in a pool, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OnDuplicate = Literal["return", "reject", "replace", "debounce"]
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """What is done when there is work with the same key."""
+    """The policy when there is work with the same key."""
 
     # return its id; refuse the new one; or, while it is pending, put the new one in its place: ``replace``, and
     # ``debounce``, which counts the delay anew

@@ -1,4 +1,4 @@
-"""What a program declares of a pool: its name, its limit, and what its jobs get unless they ask for something else."""
+"""A pool as declared: its name, its limits, and the default options of its jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class PoolDefinition:
-    name: str  # what it is called, in the database, in logs and on the command line
+    name: str  # its name, in the database, in logs and on the command line
     max_parallelism: int = 10  # how many of its jobs run at once, on all machines together; 0 starts none
     # the policy of actions that are enqueued with ``retry=True``
     default_retry: Retry = Retry()  # noqa: RUF009 - frozen
@@ -35,7 +35,7 @@ class PoolDefinition:
     rate_limit: RateLimit | None = None  # how many of its jobs start in a time; None for any number
     # how many of its jobs with one concurrency key start in a time; None for any number
     key_rate_limit: RateLimit | None = None
-    group: str | None = None  # name of the pools that lend it what they do not use; None for no such pools
+    group: str | None = None  # name of the pools that lend it their unused slots; None for no such pools
     # how long a job waits until it is as urgent as one of the next higher priority; None for ever
     ageing: timedelta | None = None
     # which events of it are told: all with debug and info, only reports with report, none beyond that

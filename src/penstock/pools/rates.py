@@ -1,6 +1,6 @@
 """Rate limits: how many tokens may be taken, and when there will be enough of them.
 
-Owns the two policies and the arithmetic of what is left. Leaves keeping that in a table, under a name and a key, to
+Owns the two policies and the arithmetic of token counts. Leaves storing them in a table, under a name and a key, to
 others. The policies and their words are those of Convex's rate limiter, on whole numbers instead of floats.
 """
 
@@ -16,7 +16,7 @@ from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
 
 _TICK = timedelta.resolution
 _LONGEST = timedelta(days=36525)
-_LARGEST = 2**63 - 1  # what a column of either database holds
+_LARGEST = 2**63 - 1  # the largest integer in a column of either database
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class FixedWindow:
-    """Tokens that come all at once, with each window of time; what is left is carried over, up to a capacity.
+    """Tokens that come all at once, with each window of time; unused ones are carried over, up to a capacity.
 
     In n windows on end no more than ``capacity + (n - 1) · rate`` tokens are given: ``rate`` in each, if nothing is
     carried over.
 
     Args:
         rate: Tokens that come with each window, at least 1.
-        period: How long a window lasts.
+        period: The length of a window.
         capacity: Tokens that can gather, at least as many as come with a window; it starts with as many. By default no
             more than that, so that nothing is carried over.
         max_reserved: Tokens that can be reserved ahead; by default as many as can gather. Convex has no limit here if
@@ -88,7 +88,7 @@ RateLimit = TokenBucket | FixedWindow
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """What is left of a rate limit, as it is stored; None stands for one that nobody has taken from yet."""
+    """The token count of a rate limit, as stored; None stands for one that nobody has taken from yet."""
 
     value: int  # parts of tokens that are left; below zero if more are reserved
     parts: int  # how many parts a token has: as many as are needed for a whole number of them to come in a microsecond
@@ -97,12 +97,12 @@ class RateState:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of an attempt to take tokens."""
+    """The outcome of an attempt to take tokens."""
 
     ok: bool  # whether they were taken or reserved
-    state: RateState | None  # what is to be stored; if they were not taken, what was stored before
-    # zero for tokens that were taken. For tokens that were reserved, after which time what they are for may begin. For
-    # tokens that were refused, after which time the same attempt succeeds, and no sooner, if nobody takes others
+    state: RateState | None  # the state to store; if they were not taken, the state before
+    # zero for tokens that were taken. For tokens that were reserved, the time after which the work may begin. For
+    # tokens that were refused, the time after which the same attempt succeeds, and no sooner, if nobody takes others
     # meanwhile
     retry_after: timedelta
 
@@ -116,7 +116,7 @@ def take(policy: RateLimit, state: RateState | None, now: datetime, count: int =
     before, step = _settled(policy, state, in_utc(now)), _step(policy)
     full, needed = capacity(policy) * before.parts, count * before.parts
     lowest = -max_reserved(policy) * before.parts if reserve else 0
-    # What is reserved counts when it may begin: what would be too much to gather until then is lost, as it always is.
+    # A reservation counts when it may begin: tokens above the capacity until then are lost, as always.
     coming = _divide_up(max(needed - before.value, 0), step) * step
     left = min(before.value + coming, full) - needed - coming
     if left >= lowest:
@@ -152,13 +152,13 @@ def max_reserved(policy: RateLimit) -> int:
 
 
 def _settled(policy: RateLimit, state: RateState | None, now: datetime) -> RateState:
-    """What is left now, or at the latest time seen if that is later."""
+    """The token count now, or at the latest time seen if that is later."""
     parts, full = _parts(policy), capacity(policy) * _parts(policy)
     if state is None:
         return RateState(full, parts, now)
     moment = max(state.moment, now)
-    # A policy that was declared anew may divide tokens otherwise, and allow fewer to be reserved: what is less than a
-    # part is lost, and what is owed beyond that is let off, or a slow policy would be closed for centuries.
+    # A policy that was declared anew may divide tokens otherwise, and allow fewer to be reserved: less than a
+    # part is lost, and a debt beyond that is forgiven, or a slow policy would be closed for centuries.
     value = max(state.value * parts // state.parts, -max_reserved(policy) * parts)
     return RateState(min(value + _come(policy, state.moment, moment), full), parts, moment)
 

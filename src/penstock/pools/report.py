@@ -1,4 +1,4 @@
-"""What is reported of a pool about once a minute: what has ended since the last report, and at which rates.
+"""The report of a pool, about once a minute: the attempts that ended since the last report, and their rates.
 
 The names and the rates are those of Convex's Workpool.
 """

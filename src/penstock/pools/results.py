@@ -1,4 +1,4 @@
-"""What is said of a job in a pool: where it stands, and how it has ended.
+"""The status and the result of a job in a pool.
 
 The words are those of Convex's Workpool: a result is a success, a failure or canceled; a status counts the attempts
 before the one that is meant.
@@ -22,7 +22,7 @@ class Success(Generic[T]):
     """A job's function returned.
 
     Attributes:
-        value: What it returned.
+        value: Its result.
     """
 
     value: T
@@ -34,7 +34,7 @@ class Failed:
     """A job's function raised, in its last attempt, or its worker was lost.
 
     Attributes:
-        error: Type and message of what it raised.
+        error: Type and message of its error.
     """
 
     error: str
@@ -56,7 +56,7 @@ class Pending:
     """A job waits, for its first attempt or for another one.
 
     Attributes:
-        previous_attempts: How many attempts have ended.
+        previous_attempts: The number of attempts that have ended.
     """
 
     previous_attempts: int
@@ -67,8 +67,8 @@ class Running:
     """A job runs, or its on_complete does.
 
     Attributes:
-        previous_attempts: How many attempts have ended before this one.
-        progress: How far it has come, if it has said so.
+        previous_attempts: The number of attempts that have ended before this one.
+        progress: Its progress, if it has reported any.
     """
 
     previous_attempts: int
@@ -80,7 +80,7 @@ class Finished:
     """A job has ended, and its on_complete has been called if it has one.
 
     Attributes:
-        result: How it ended; the value of a success as JSON says it.
+        result: Its result; the value of a success is in JSON's types.
     """
 
     result: WorkResult[Any]
@@ -91,11 +91,11 @@ WorkStatus = Pending | Running | Finished
 
 @dataclass(frozen=True)
 class Completion:
-    """What came of an outside system saying how work has ended.
+    """The answer to an outside system that completes work.
 
     Attributes:
-        accepted: Whether it counts; if not, something was said or done before.
-        kind: What counts: a success, a failure (after which the work may be tried again), or that it was canceled.
+        accepted: Whether it counts; if not, the work had ended before.
+        kind: The outcome that counts: a success, a failure (perhaps with a retry), or canceled.
     """
 
     accepted: bool

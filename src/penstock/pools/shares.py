@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a worker knows of one pool."""
+    """The facts about one pool that a worker knows."""
 
     limit: int  # how many slots there are
     granted: int  # how many of them all workers hold together
@@ -35,14 +35,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    name: str  # what it is called
+    name: str  # its name
     limit: int  # how many slots it has of its own
     granted: int  # how many slots of it workers hold; more than its own while it borrows
     wanted: int  # how many more they want
 
 
 def lent(members: Sequence[Member], name: str) -> int:
-    """The limit of a pool of a group, with what the others lend it.
+    """The limit of a pool of a group, with slots lent by the others.
 
     Its own slots are its own whenever they are free. It borrows slots that nobody else wants; a paused pool gets none.
     """

@@ -1,6 +1,6 @@
 """Constants of expressions: a Python value beside a field, checked and brought into the form that stores take.
 
-Owns which Python values may stand beside which kind of field. Leaves what fits which column to `schema.fields`.
+Owns the Python values that may stand beside each kind of field. Leaves the values of columns to `schema.fields`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COMPUTED = {_TYPES[kind]: kind for kind in (Kind.INTEGER, Kind.REAL, Kind.DECIM
 
 
 class ConstantInvalid(ValueError):
-    """A value that cannot stand where it does; says what it holds and what to write."""
+    """A value that cannot stand in this place; its message says what to write instead."""
 
 
 def constant_for(kind: Kind, column: Column | None, value: Any) -> Constant:

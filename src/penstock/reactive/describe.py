@@ -1,6 +1,6 @@
 """Expressions as text that people read: in errors, on the command line, and where a row is explained.
 
-Owns that text, which is close to the Python that the expression was written in. It is nothing to compare by; that is
+Owns that text, which is close to the expression's Python. Do not compare by it; the text for that is
 `signature`.
 """
 

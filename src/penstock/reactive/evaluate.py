@@ -1,6 +1,6 @@
-"""What expressions say of a row, in Python: the meaning that SQL has to share.
+"""The values of expressions for a row, in Python: the meaning that SQL has to share.
 
-Owns that meaning. No row makes it fail: a value that is not what its column says is not there. Values are in one form,
+Owns that meaning. No row makes it fail: a value that does not fit its column counts as absent. Values have one form,
 which `row_values` makes of a row and `stored_value` of a value as a store's `Dialect` gives it.
 """
 

@@ -1,9 +1,9 @@
 """Expressions over one row: the trees that filters and watches are.
 
-Owns their nodes, which are frozen values, and which kinds of values compare and compute with which. Leaves making
+Owns their nodes, which are frozen values, and the kinds that compare and compute with each other. Leaves making
 them to `tracing`, their meaning in Python to `evaluate`, and their SQL to the store.
 
-A term has a value, or none: None, NULL, and what JSON does not hold are all alike *not there*. A condition is true or
+A term has a value, or none: None, NULL, and a missing key of JSON are all alike *not there*. A condition is true or
 false, and never a third thing.
 """
 
@@ -29,7 +29,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What stands in a JSON column under some keys and places."""
+    """The value in a JSON column under some keys and places."""
 
     column: str
     steps: tuple[Step, ...]
@@ -73,7 +73,7 @@ Term = Field | Path | Constant | Length | Arithmetic
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Two values compared. Two that are not there are equal; all other comparisons with what is not there are false."""
+    """Two values compared. Two absent values are equal; all other comparisons with an absent value are false."""
 
     operator: Comparison
     left: Term

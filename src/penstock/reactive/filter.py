@@ -1,4 +1,4 @@
-"""Which rows of reactive tasks are meant: a filter, as lists, counts, retries and the like take it."""
+"""A filter of the rows of reactive tasks, for lists, counts, retries and the like."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STATES = (*(state.value for state in JobState if state is not JobState.COMPLETIN
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter(Generic[T]):
-    """Rows of reactive tasks that have all that is given here; without anything all rows of all tasks.
+    """Rows of reactive tasks that meet all of these conditions; all rows of all tasks if there is none.
 
     Args:
         task: The name of their task, with or without its module, or several names.
-        state: How their job stands, or several such: pending, running, success, failed, skipped or canceled; or
+        state: The state of their job, or several states: pending, running, success, failed, skipped or canceled; or
             ``"gone"``, which is any of these: the row has left the filter of its task, or is deleted.
         error: Text that their last error contains, upper and lower case told apart.
         has_error: Whether there is one.
@@ -75,7 +75,7 @@ class TaskFilter(Generic[T]):
                    for field in fields(self))  # fmt: skip
 
     def in_states(self, *allowed: str, verb: str) -> TaskFilter[T]:
-        """The same filter for what can be done in some states only; ValueInvalid if it asks for others."""
+        """The same filter for a verb that needs certain states; ValueInvalid if it asks for others."""
         if other := [state for state in self.states or () if state not in allowed]:
             raise ValueInvalid(
                 f"What is {other[0]} cannot be {verb}.",
@@ -84,7 +84,7 @@ class TaskFilter(Generic[T]):
         return replace(self, state=self.states or allowed)
 
     def check_meant(self, verb: str, *, everything: bool) -> None:
-        """Refuse to change all rows of all tasks because nothing was said."""
+        """Refuse a filter without any condition, which would change all rows of all tasks."""
         if self.is_empty and not everything:
             raise UsageError(
                 f"This would {verb} all rows of all reactive tasks.",

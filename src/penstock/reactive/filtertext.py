@@ -1,8 +1,8 @@
 """Filters written as text, as a command line and a request give them: ``status == "paid" and amount > 100``.
 
-Owns reading the text and which of Python's grammar it may have. Each part is applied to the stand-in that functions of
+Owns reading the text, and the allowed part of Python's grammar. Each part is applied to the stand-in that functions of
 a row are called with, so that a text means what the same words mean in a function, and is refused where they are.
-Nothing of a text is ever run: its tree is walked, and what is not known here is refused.
+No text is ever run: its tree is walked, and unknown nodes are refused.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _SHOWN = 60
 
 
 class TextFilter:
-    """A function of a row that says what a text says; ValueInvalid names the part that cannot be read."""
+    """A function of a row with the meaning of a text; ValueInvalid names the part that cannot be read."""
 
     __slots__ = ("_at", "_tree", "text")
 
@@ -113,7 +113,7 @@ class _Reading:
         self._row = row
 
     def value(self, node: ast.expr, depth: int) -> Any:
-        """What a part stands for: a stand-in, or a constant."""
+        """The value of a part: a stand-in, or a constant."""
         if depth > MAX_DEPTH:
             self._at.refuse(f"it is nested deeper than {MAX_DEPTH} levels", "Write it with fewer parentheses")
         read = self._PARTS.get(type(node))

@@ -1,6 +1,6 @@
 """Patterns of `matches`: the regular expressions that Python and the databases understand alike.
 
-Owns which ones there are, and the one spelling that PostgreSQL and Rust's regex library read in the same way. pydantic
+Owns the allowed ones, and the one spelling that PostgreSQL and Rust's regex library read in the same way. pydantic
 brings that library. It takes time in proportion to the text, so no text can stall a match.
 """
 
@@ -17,7 +17,7 @@ MAX_PATTERN = 500
 MAX_SIZE = 1000
 MAX_REPEAT = 255
 
-# What stands inside a set for each class; written out, as libraries differ in the letters and digits beyond ASCII.
+# The content of a set for each class; written out, as libraries differ in the letters and digits beyond ASCII.
 _CLASSES = {
     "d": "0-9",
     "w": "0-9A-Z_a-z",
@@ -33,7 +33,7 @@ _COUNTS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?
 
 
 class PatternInvalid(ValueError):
-    """A pattern that is none of those that all understand alike; says which part and what to write."""
+    """A pattern that the libraries do not read alike; its message names the part and says what to write."""
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,6 @@
-"""What becomes of captured changes: of each row that a task has to do with, whether it is to be run, and why.
+"""Plans captured changes: for each row of a task, whether it runs, and why.
 
-Decides only. Changes of one row come in the order of its locks, so the last of a batch is how it stands.
+Writes nothing. Changes of one row come in the order of its locks, so the last of a batch is its present state.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _GONE: dict[str, Gone] = {"leave": "left", "delete": "deleted"}
 
 @dataclass(slots=True)
 class RowPlan:
-    """What is to be written about one row of a task."""
+    """The plan for one row of a task."""
 
     task: int  # the number of the task
     key: str  # the key of the row
     runs: bool  # whether it is to be run
-    drops: bool  # if not: whether what was to be run for it need not be any more
+    drops: bool  # if not: whether a waiting run of it is no longer needed
     change: Change  # why it is to be run
     changed_at: datetime  # when it was changed last
     due_at: datetime  # when it is to be run, if nothing puts it off
@@ -82,7 +82,7 @@ def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: dateti
             continue
         plan = _plan(task, change, kind, now, read)
         if not (task.current or plan.runs or plan.gone):
-            continue  # nothing is dropped because an earlier declaration did not capture what is asked for now
+            continue  # no change is dropped because an earlier declaration captured fewer values
         known = plans.get(place)
         plans[place] = plan
         if known is not None:
@@ -91,7 +91,7 @@ def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: dateti
 
 
 def due(spec: TaskSpec, captured: Mapping[str, Any], now: datetime, read: Read) -> datetime | None:
-    """When a row is to be run; None if its time is not known, so that it is not run."""
+    """The time at which a row runs; None if it is not known, so that the row does not run."""
     soon = _soon(spec, now)
     if spec.run_at is None:
         return soon
@@ -187,7 +187,7 @@ def _meant(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
 
 
 def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
-    """Which kind of change it is, where triggers tell of more than is meant."""
+    """The kind of a change, where triggers capture more than the task declares."""
     # One that enters may have another key now: under that it was not there before.
     before = None if change.before is None or change.kind == "enter" else values_of(task, change.before, read)
     after = None if change.after is None else values_of(task, change.after, read)

@@ -1,6 +1,6 @@
 """Looking at all rows of a task: those that are older than it, and those whose changes nobody could tell.
 
-Owns how far that has come, as text that outlives processes. Leaves reading rows and records to the store.
+Owns the progress, as text that outlives processes. Leaves reading rows and records to the store.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _GOING: tuple[Change, ...] = ("leave", "delete")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciling:
-    """How far looking at the rows of a task has come: first at all rows of its table, then at all of its records."""
+    """The progress of a scan for a task: first all rows of its table, then all of its records."""
 
-    part: Part = "rows"  # which of both it is at
+    part: Part = "rows"  # which of the two it scans now
     after: str | None = None  # the key of the last one that was looked at; None at the beginning
     looked: int = 0  # how many were looked at
     found: int = 0  # how many of them were to be run, or forgotten
@@ -60,20 +60,20 @@ class Reconciling:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a row."""
+    """The record of a row."""
 
-    after: str | None  # what was captured of it last
+    after: str | None  # its last captured values
     gone: Gone | None  # whether it was not there any more, for the task
     state: str | None = None  # how its job has ended, where that was asked for; None if it has not
     running: bool = False  # whether its run is under way, where that was asked for
     change: Change | None = None  # why it was to be run last, where that was asked for
-    before: str | None = None  # what was captured of it before that, where that was asked for
+    before: str | None = None  # its captured values before that, where that was asked for
     version: int = -1  # the version of the handler that has run it last, where that was asked for; -1 for none
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row as it is now, what its changes would capture of it, and the same of it as it was."""
+    """A row as it is now, with the values that a change would capture, and the same values as they were."""
 
     key: str
     after: str | None
@@ -88,7 +88,7 @@ def compare_rows(
     now: datetime,
     read: Read,
 ) -> list[RowPlan]:
-    """Plans for rows that are unknown or differ from what was captured; `unread` changes plan better."""
+    """Plans for rows that are unknown or differ from their captured values; `unread` changes plan better."""
     plans = list[RowPlan]()
     for row in rows:
         kept = known.get(row.key)
@@ -220,7 +220,7 @@ def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:
 
 
 def _is_as_kept(task: PlannedTask, row: Found, kept: Kept, read: Read) -> bool:
-    """Whether nothing has changed that the task hears of: what it watches, and its time."""
+    """Whether nothing has changed that the task hears of: its watched values, and its time."""
     if row.after == kept.after or row.after is None or task.expressions is None:
         return True
     expressions, run_at = task.expressions if "change" in task.spec.on else (), task.spec.run_at

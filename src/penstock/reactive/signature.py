@@ -1,6 +1,6 @@
 """Expressions as a text that is equal for equal ones, and can be read again.
 
-Owns that text, which outlives processes and versions of Python: what was declared is compared with what was declared
+Owns that text, which outlives processes and versions of Python: a declaration is compared with the one declared
 before. Each node is a JSON array that begins with its name.
 """
 

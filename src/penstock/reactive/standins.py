@@ -1,4 +1,4 @@
-"""Stand-ins: what a filter or a watch is called with instead of a row, so that it says what it would do with one.
+"""Stand-ins: the arguments of a filter or a watch in place of a row. They record its comparisons.
 
 Owns what stands in for values and for something true or false, the words that take these, and how everything is refused
 that would need to know a value now. Leaves calling the functions to `tracing`.
@@ -39,7 +39,7 @@ class Site:
     definition: TableDefinition
 
     def refuse(self, problem: str, fix: str = "") -> NoReturn:
-        """Raise the error that says what cannot be translated, and what to write instead."""
+        """Raise the error for code that cannot be translated, with the code to write instead."""
         name = self.definition.table.__name__
         raise DeclarationError(f"{self.what} on {name}: {problem}.", fix=f"{fix}." if fix else "", table=name)
 
@@ -54,7 +54,7 @@ def _needs_value(doing: str, fix: str) -> Any:
 
 
 class StandIn:
-    """Refuses whatever would need to know a value now."""
+    """Refuses every operation that would need a value now."""
 
     __slots__ = ("_at", "_node")
     _at: Site
@@ -178,7 +178,7 @@ class Operand(StandIn):
         object.__setattr__(self, "_column", column)
         object.__setattr__(self, "_shape", shape)
 
-    # ----- what it may be asked
+    # ----- questions
 
     def in_(self, options: Iterable[Any]) -> Clause:
         if isinstance(options, (str, bytes, StandIn)) or not isinstance(options, Iterable):
@@ -391,7 +391,7 @@ LARGEST_PLACE = 2**31 - 1
 
 
 def _step_into(of: Operand, annotation: Any, step: ex.Step) -> tuple[ex.Step, Any]:
-    """A step as JSON has it, and the annotation of what it leads to."""
+    """A step as JSON has it, and the annotation of its target."""
     if isinstance(step, bool) or not isinstance(step, (str, int)):
         _refuse(of, f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
     inner = _bare(annotation)
@@ -406,7 +406,7 @@ def _step_into(of: Operand, annotation: Any, step: ex.Step) -> tuple[ex.Step, An
 
 
 def _bare(annotation: Any) -> Any:
-    """An annotation without None and what is annotated to it; anything if it is one of several."""
+    """An annotation without None and without metadata; anything if it is one of several."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]

@@ -1,4 +1,4 @@
-"""A reactive task as it is declared, and as it is kept: which changes of which rows call for work, and for what kind.
+"""A reactive task as declared, and as stored: its rows, the changes that call for work, and the options of the work.
 
 Owns the declaration and that of its circuit breaker, their checks at the door, and the text in which planners of all
 processes read it. Leaves tracing filters to `tracing`, and what becomes of a change to `planning`.
@@ -38,12 +38,12 @@ _SPELLED = {"resets": "reset_retries_on_data_change", "reconciles": "reconcile_o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactiveTask:
-    """What a program declares of a reactive task."""
+    """A reactive task as declared."""
 
     name: str  # by which it is kept; a task of another name is another task
     definition: TableDefinition  # the table
     condition: Condition | None = None  # which rows it is about; None for all
-    watch: Watch | None = None  # what of a row has to change; None for anything
+    watch: Watch | None = None  # the values whose change counts; None for any
     on: tuple[Cause, ...] = DEFAULT_ON  # which changes it wants to hear of
     debounce: timedelta = timedelta(0)  # for how long a row has to be left alone before it is run
     max_wait: timedelta | None = None  # for how long at most a run is put off by further changes
@@ -55,7 +55,7 @@ class ReactiveTask:
     cleanup: Cleanup = "source_deleted"  # when the record of a row is forgotten, `keep_for` after
     keep_for: timedelta = timedelta(days=1)  # see `cleanup`
     version: int = 1  # of its handler
-    on_version_change: OnVersionChange = "none"  # what is run again when a higher version is declared
+    on_version_change: OnVersionChange = "none"  # the rows that run again when a higher version is declared
     resets: bool = True  # whether a change lets attempts count anew
     reconciles: bool = True  # whether rows are looked at anew when `condition` or `watch` have changed
 
@@ -123,23 +123,23 @@ class ReactiveTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """What planners have to know of a task, whatever program they run in."""
+    """The part of a task that all planners need, whichever program they run in."""
 
     table: str  # the table
     key: tuple[str, ...]  # the columns that tell its rows apart
     on: tuple[Cause, ...]
-    exact: bool  # whether triggers tell of no more than is meant
+    exact: bool  # whether triggers capture exactly the declared changes
     filter: str | None  # the filter as `reactive.signature` writes it; None for none
-    watch: tuple[str, ...] | None  # what is watched, in the same way; None for anything
+    watch: tuple[str, ...] | None  # the watched values, in the same form; None for any
     debounce: float  # in seconds
     max_wait: float | None  # in seconds, or None
     run_at: str | None
     partition: str | None  # the column of whose values one row is run at a time
     cleanup: Cleanup
     keep_for: float  # in seconds
-    interest: str = ""  # the digest of what is captured for it
+    interest: str = ""  # the digest of its interest
     partition_kind: str | None = None  # the kind of that column
-    reconciles: bool = True  # whether rows that are older than the filter, or what else is declared, are caught up with
+    reconciles: bool = True  # whether rows that are older than the declaration are caught up with
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -197,9 +197,9 @@ class CircuitBreaker:
     runs the task tries one run first: if that fails, the breaker opens again; if not, all go on.
 
     Args:
-        failures: After how many failed attempts it opens, from 1 to 1000.
-        within: In what time they have to fall.
-        open_for: For how long it stays open.
+        failures: The number of failed attempts that opens it, from 1 to 1000.
+        within: The time in which they have to fall.
+        open_for: The time for which it stays open.
 
     Raises:
         DeclarationError: A value is out of its bounds.
@@ -218,7 +218,7 @@ class CircuitBreaker:
                 raise DeclarationError(f"CircuitBreaker: {word} is a timedelta of up to a year, not {given!r}.")
 
     def opens(self, failed: Sequence[datetime]) -> datetime | None:
-        """Until when it is open after attempts of a task failed at these times; None if it is not."""
+        """The time until which it is open after attempts failed at these times; None if it is not."""
         last = sorted(failed)[-self.failures :]
         if len(last) < self.failures or last[-1] - last[0] > self.within:
             return None

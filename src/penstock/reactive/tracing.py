@@ -1,6 +1,6 @@
 """From functions of a row to expressions: each is called with a stand-in for the row, at import.
 
-Owns calling them, and refusing functions whose outcome could change while the program runs. Leaves what may be said of
+Owns calling them, and refusing functions whose outcome could change while the program runs. Leaves the operations on
 a row to `standins`.
 """
 
@@ -34,7 +34,7 @@ RowWatch = str | Callable[[RowT], Any]
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What of a row is watched: expressions, and what each is called."""
+    """The watched values of a row: expressions with their names."""
 
     names: tuple[str, ...]
     expressions: tuple[Expression, ...]
@@ -46,14 +46,14 @@ class Watch:
 
 
 def trace_filter(definition: TableDefinition, function: Callable[[Any], Any], what: str) -> Condition:
-    """The condition that a function of a row says; DeclarationError names the part that cannot be translated."""
+    """The condition that a function of a row records; DeclarationError names the part that cannot be translated."""
     at = Site(what, definition)
     condition: Condition = _called_twice(at, function, lambda value: condition_of(value, at))
     return condition
 
 
 def trace_watch(definition: TableDefinition, watch: Any, what: str) -> Watch:
-    """What a tuple of fields, paths and functions of a row watches; all columns for None."""
+    """The watch of a tuple of fields, paths and functions of a row; all columns for None."""
     at = Site(what, definition)
     if watch is None:
         watch = tuple(column.name for column in definition.columns)

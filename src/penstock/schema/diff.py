@@ -1,6 +1,6 @@
-"""What has to be done so that a stored table fits its declaration, and what must not be done to it.
+"""Compares a stored table with its declaration: the steps that make it fit, and the problems that forbid them.
 
-Owns the rules of a schema push: additions happen by themselves; what would lose or break data is a problem, some of it
+Owns the rules of a schema push: additions happen by themselves; a step that would lose or break data is a problem, some
 only if rows stand against it. Catalogs count those rows; `store/push/alter` has the SQL of each step.
 """
 
@@ -62,7 +62,7 @@ def _take_name(taken: dict[str, str], name: str, what: str) -> None:
 
 
 def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable | None) -> Difference:
-    """Compare a table's declaration, also given in the form of a stored table, with what is stored."""
+    """Compare a table's declaration, also given in the form of a stored table, with the stored table."""
     comparison = _Comparison(definition, declared)
     if not definition.managed:
         comparison.check_owned(stored)
@@ -341,7 +341,7 @@ class CreateTable(Step):
 
 @dataclass(frozen=True, slots=True)
 class AddColumn(Step):
-    """A new column; `fill` is what the rows that exist get, in the form a store takes, or None for NULL."""
+    """A new column; `fill` is the value for existing rows, in the form a store takes, or None for NULL."""
 
     column: Column
     fill: Any
@@ -394,7 +394,7 @@ class ReplaceIndex(Step):
 
 @dataclass(frozen=True, slots=True)
 class DropInvalidIndex(Step):
-    """What an interrupted push has left behind."""
+    """An invalid index that an interrupted push has left behind."""
 
     name: str
 
@@ -402,7 +402,7 @@ class DropInvalidIndex(Step):
 @dataclass(frozen=True, slots=True)
 class Problem:
     table: str
-    what: str  # what does not fit, as a whole sentence
+    what: str  # the mismatch, as a whole sentence
     fix: str  # the way out
     column: str = ""  # the column, or the columns, it is about
     index: str = ""  # the index it is about
@@ -437,7 +437,7 @@ class Difference:
     definition: TableDefinition
     declared: StoredTable  # the declaration in the form of a stored table
     stored: StoredTable | None  # the table as it is; None if it does not exist
-    steps: tuple[Step, ...] = ()  # what to do, in order
+    steps: tuple[Step, ...] = ()  # the steps, in order
     guards: tuple[Guard, ...] = ()  # rows that must not exist for it
-    problems: tuple[Problem, ...] = ()  # why it cannot be done, whatever the rows are
-    notes: tuple[str, ...] = ()  # what is left alone
+    problems: tuple[Problem, ...] = ()  # problems that do not depend on rows
+    notes: tuple[str, ...] = ()  # remarks on things that are left alone

@@ -1,4 +1,4 @@
-"""Columns: what each annotated field of a table is in SQL, and how its value is checked on the way there.
+"""Columns: the SQL kind of each annotated field of a table, and the check of its values.
 
 Owns the mapping from annotations to column kinds, and the form in which a value reaches a store: None, str, int,
 float, bool, bytes, datetime, date, timedelta, Decimal, UUID, or JSON text. Leaves SQL type names and the last step
@@ -38,7 +38,7 @@ from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
 
 
 class Kind(enum.Enum):
-    """What a column is in SQL; each store's dialect says by which type."""
+    """The kind of a column; each store's dialect has the SQL type."""
 
     __hash__ = object.__hash__  # as `jobs.states` has it: it is asked for each value that is read or captured
 
@@ -86,7 +86,7 @@ Decode = Callable[[Any], Any]
 @dataclass(frozen=True)
 class Column:
     name: str  # the field's name, and the column's
-    kind: Kind  # what it is in SQL
+    kind: Kind  # its kind in SQL
     optional: bool  # whether it may hold None (NULL)
     # for an Enum or Literal, the stored values it is limited to; each store adds a CHECK
     choices: tuple[str | int, ...] = ()
@@ -128,7 +128,7 @@ def column_of(table: str, name: str, info: FieldInfo) -> Column:
 
 
 def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
-    """How many digits pydantic's `max_digits` allows, wherever it stands; 0 if it is not given."""
+    """The number of digits that pydantic's `max_digits` allows, in any position; 0 if it is not given."""
     metadata = getattr(annotation, "__metadata__", ())
     inner = get_args(annotation)[:1] if metadata else get_args(annotation)
     found = [_max_digits(part, ()) for part in inner]
@@ -190,7 +190,7 @@ def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
 
 def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
     annotation: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-    # None is added since the settings do not bear on a class by itself, only on what it is part of.
+    # None is added since the settings do not bear on a class by itself, only on a type that contains it.
     either: Any = Optional[annotation]  # noqa: UP045
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(either, config=_JSON_CONFIG)

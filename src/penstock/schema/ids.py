@@ -115,7 +115,7 @@ def parse_id(prefix: str, text: str) -> int:
     given: object = text
     if not isinstance(given, str) or not is_id(prefix, text):
         raise IdInvalid(
-            f"{text!r} is not an id of {prefix}.", fix=f"Pass an id that begins with {prefix}_.", table=prefix
+            f"{text!r} is not an id of a {prefix}.", fix=f"Pass an id that begins with {prefix}_.", table=prefix
         )
     bits = 0
     for letter in text[-_LENGTH:]:

@@ -1,6 +1,6 @@
 """Keys: the columns that tell the rows of a table apart, and the ids by which programs call rows.
 
-Owns how a key is declared, and how ids of tables that other programs own are read: the key as text where it is one
+Owns the declaration of keys, and the reading of ids of tables that other programs own: the key as text where it is one
 column, a tuple of values in the order of the declaration where it is several.
 """
 

@@ -1,6 +1,6 @@
-"""Tables as a database has them: what a schema push compares a declaration with, and the names it gives.
+"""Tables as a database has them, for the comparison in a schema push, and the names of indexes and checks.
 
-Owns the form of this description, which is the same for what is stored and for what is declared, and the names of
+Owns the form of this description, which is the same for stored and for declared tables, and the names of
 indexes and checks. Leaves reading it to the stores' catalogs, and comparing to `diff`.
 """
 
@@ -32,7 +32,7 @@ class StoredIndex:
     columns: tuple[str, ...]  # its columns as SQL, with what it says of their order
     unique: bool
     valid: bool = True  # False for an index whose building was interrupted
-    extra: str = ""  # what penstock's indexes never have: a condition, a method, included columns
+    extra: str = ""  # parts that penstock's indexes never have: a condition, a method, included columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StoredTable:
     kind: str = "table"  # ``table``, or what else bears its name, such as ``view``
     schema: str = ""  # the schema it lies in; empty on SQLite
     constraints: tuple[str, ...] = ()  # constraints of the table as a whole, as SQL; only on SQLite
-    options: str = ""  # what follows its columns in CREATE TABLE; only on SQLite
+    options: str = ""  # the text behind its columns in CREATE TABLE; only on SQLite
     # its indexes and triggers as SQL, by name; only on SQLite
     attached: Mapping[str, str] = field(default_factory=dict)
 

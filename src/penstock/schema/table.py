@@ -1,6 +1,6 @@
 """Tables: pydantic models that are stored as real SQL tables, one typed column per field.
 
-Owns the declaration and what it means: name, key, columns, indexes. Leaves SQL to the stores and access to rows to
+Owns the declaration and its definition: name, key, columns, indexes. Leaves SQL to the stores and access to rows to
 `transaction/database`.
 """
 
@@ -42,7 +42,7 @@ _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
 _RESERVED_NAMES = {JOB_PREFIX}  # its rows' ids would pass as ids of jobs
 
 _new = object.__new__
-# What `object.__setattr__` would look up each time: the slots of a model that its validator fills.
+# The slots of a model that its validator fills; `object.__setattr__` would look them up each time.
 _set_dict, _set_fields_set, _set_extra, _set_private = (
     BaseModel.__dict__[name].__set__
     for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
@@ -190,7 +190,7 @@ class _Declared:
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """What a table class means: everything a store needs to know of it."""
+    """The definition of a table class: everything a store needs to know of it."""
 
     table: type[Table]
     name: str  # the SQL name; with a schema before a dot for some user-owned tables
@@ -357,7 +357,8 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
             unknown = [column for column in index.columns if column not in names]
             if unknown:
                 raise DeclarationError(
-                    f"Table {cls.__name__}: index {name} names {', '.join(unknown)}, which is no field of the table."
+                    f"Table {cls.__name__}: index {name} names {', '.join(unknown)}, which is no field of the table.",
+                    fix=f"Its fields are {', '.join(cls.model_fields)}.",
                 )
             yield index
 
@@ -399,7 +400,7 @@ class Written:
 
 
 def written_at(cls: type) -> Written | None:
-    """Where a class of a module is written, whose body has just run. Two tables of one name are refused."""
+    """The place of a class of a module, whose body has just run. Two tables of one name are refused."""
     frame = sys._getframe()  # noqa: SLF001 - nothing else knows the line
     while frame.f_code.co_name != "<module>" or frame.f_globals.get("__name__") != cls.__module__:
         if frame.f_back is None:

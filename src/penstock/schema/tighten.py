@@ -1,6 +1,6 @@
 """Makes pydantic's schemas as strict as a database is: aware datetimes, 64-bit integers, bytes that JSON can say.
 
-Owns what is changed and what is refused in a core schema; used for tables and for what functions take and give.
+Owns the changes and refusals in a core schema; used for tables, arguments and results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Around every request: its id, its line in the log, and the last resort for what nobody has caught.
+"""Around every request: its id, its line in the log, and the last resort for uncaught errors.
 
 Owns these three, for HTTP only; other kinds of connections pass.
 """

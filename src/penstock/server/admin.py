@@ -1,6 +1,6 @@
-"""``/admin``: looking after what runs by itself, for people and programs that have the admin token.
+"""``/admin``: looks after reactive tasks and outboxes, for people and programs that have the admin token.
 
-Owns who may enter, how many at once, and how answers and errors leave: the same for all nouns. Each noun has a file of
+Owns admission, the number of requests at once, and the form of answers and errors. Each noun has a file of
 its own with its routes, ``/admin/<noun>/<verb>``, in the words of the command line.
 """
 

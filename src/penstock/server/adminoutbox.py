@@ -1,6 +1,6 @@
-"""``/admin/outbox``: outboxes and the messages that they cannot hand over, seen and changed over HTTP.
+"""``/admin/outbox``: outboxes and the messages that they cannot deliver, seen and changed over HTTP.
 
-Owns the routes, and what they answer. What is asked means what `app.outboxes` and ``penstock outbox`` mean by it.
+Owns the routes and their answers. Their words have the meaning they have in `app.outboxes` and ``penstock outbox``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``/admin/tasks``: reactive tasks and their rows, seen and changed over HTTP.
 
-Owns the routes, and what they answer. What is asked means what `app.tasks` and ``penstock tasks`` mean by it; what
-changes many rows does so in parts, each request one.
+Owns the routes and their answers. Their words have the meaning they have in `app.tasks` and ``penstock tasks``. A
+change of many rows is made in parts, one for each request.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def _filter(backend: Backend, words: Words) -> TaskFilter[Any]:
     if text is not None:
         known = await backend.engine.store.tasks.list()
         for name in tasks or ():
-            task_of(known, name)  # a task that nobody knows is not found, whatever is asked of its rows
+            task_of(known, name)  # an unknown task is not found, with any filter of its rows
         table, rows = rows_by_text([declared.task for declared in backend.app.tasks], tasks, table, text)
     return TaskFilter(
         task=tasks,

@@ -1,7 +1,7 @@
-"""What a request to the admin interface says, word by word: in the URL of a GET, or in the JSON body of a POST.
+"""The words of a request to the admin interface: in the URL of a GET, or in the JSON body of a POST.
 
 Owns reading the words and refusing those that are unknown, so that a filter with a spelling mistake picks nothing, and
-not everything. Leaves what they mean to the routes.
+not everything. Leaves their meaning to the routes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Answers to errors: what a caller may see of them, under which status, and what only the log gets.
+"""Answers to errors: the part that a caller may see, its status, and the part that only the log gets.
 
-Owns the line between the two. Callers see what was wrong with the call itself, and what functions raise for them with
+Owns the line between the two. Callers see errors of the call itself, and errors that functions raise for them with
 `ApplicationError`; of everything else they see a request id, which stands in the log with the whole story.
 """
 
@@ -22,7 +22,7 @@ _LONGEST_DATA = 2000
 
 @dataclass(slots=True)
 class Exchange:
-    """What is known of a request while it is answered; `error` is a stable code."""
+    """The facts of a request while it is answered; `error` is a stable code."""
 
     request_id: str
     function: str = ""

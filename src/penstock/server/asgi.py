@@ -1,6 +1,6 @@
 """An app as an ASGI application: its doors under one roof, ready to be served or to be mounted in another program.
 
-Owns the order of what stands around the endpoints. Leaves the endpoints to `http`, and serving to `run`.
+Owns the order of the layers around the endpoints. Leaves the endpoints to `http`, and serving to `run`.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ def asgi_app(
     """An app as an ASGI application, for any ASGI server.
 
     With ``asgi = asgi_app(app)`` in ``program.py``, ``uvicorn program:asgi`` serves it. It opens the app's backend
-    when the server starts, and closes it when the server stops. An application that is mounted in another one is told
-    of neither, so the other one passes its lifespan on::
+    when the server starts, and closes it when the server stops. An application that is mounted in another one hears
+    of neither event, so the other one passes its lifespan on::
 
         backend = asgi_app(app, services=["worker"])
         web = FastAPI(lifespan=backend.lifespan)
         web.mount("/backend", backend)
 
-    If it does not, the backend opens at the first request, and closes when the event loop ends, which cuts off the jobs
+    Otherwise the backend opens at the first request, and closes when the event loop ends, which cuts off the jobs
     that run there. A program that opens the backend itself gives it, and closes it too.
 
     Args:
         app: The app.
-        services: Which services to run in this process; none by default.
+        services: The services to run in this process; none by default.
         config: The settings; those of `App.config` by default.
         backend: A backend that is open.
     """

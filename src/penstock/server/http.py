@@ -1,7 +1,7 @@
 """The HTTP API: calls of public functions as JSON.
 
-Owns the endpoints and the order of their steps: read, call, answer. What a function raises is an answer of status 200;
-other statuses tell of calls that never reached one, or may be repeated.
+Owns the endpoints and the order of their steps: read, call, answer. An error of a function is an answer of status 200;
+other statuses mean that the call did not reach one, or may be repeated.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Api:
         return send_json(b'{"results":[' + b",".join(results) + b"]}")
 
     async def _end_work(self, request: Request) -> Response:
-        """End work that waits for an outside system, for who has its token."""
+        """End work that waits for an outside system; the caller has its token."""
         ending, token = await read_body(request, self._config, ending_in), request.path_params["token"]
         jobs = (await opened(self._opening)).job_calls
         try:
@@ -142,7 +142,9 @@ async def not_routed(request: Request, error: Exception) -> Response:
             return Response(status_code=204, headers=headers)
         return send_answer(refusal(405, "MethodNotAllowed", f"This path takes {headers.get('Allow', '')}.", headers))
     if status == 401:  # noqa: PLR2004 - HTTP's number
-        return send_answer(refusal(401, "Unauthorized", "This path takes a bearer token.", headers))
+        what = "The bearer token is wrong." if "authorization" in request.headers else "The bearer token is missing."
+        fix = "Send the header authorization: Bearer TOKEN, with the token of this server's settings."
+        return send_answer(refusal(401, "Unauthorized", f"{what} {fix}", headers))
     if status == 404:  # noqa: PLR2004 - HTTP's number
         return send_answer(refusal(404, "NotFound", "There is nothing at this path."))
     return send_answer(refusal(status, "BadRequest", "This request cannot be served.", headers))

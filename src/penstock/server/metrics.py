@@ -1,7 +1,7 @@
-"""``/metrics``: what this process has counted, and how the pools stand in the database, as Prometheus reads it.
+"""``/metrics``: the counts of this process, and the state of the pools in the database, for Prometheus.
 
-Owns who may see it: on the server's own port who sends the token, or anybody in development; on a port of its own
-whoever reaches that. Leaves the metrics to `observe/meters`.
+Owns access: on the server's own port callers with the token, or everybody in development; on a port of its own
+everybody who reaches it. Leaves the metrics to `observe/meters`.
 """
 
 from __future__ import annotations

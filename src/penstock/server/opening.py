@@ -1,6 +1,6 @@
 """The backend behind the doors: given by the program, or opened with the server and closed with it.
 
-Owns when it opens and closes, and waiting for the calls that are under way. A server that is mounted in another
+Owns opening, closing, and waiting for the calls that are under way. A server that is mounted in another
 program, which does not pass its lifespan on, opens it at the first request, and closes it when the event loop ends.
 """
 
@@ -74,7 +74,7 @@ class Opening:
         await self._clock.wait(self._idle, seconds)
 
     async def end(self) -> None:
-        """Take on no more calls, wait for those under way, and close what was opened here."""
+        """Take on no more calls, wait for those under way, and close the backend that was opened here."""
         self.draining = True
         if self._held is not None and self._backend is not None:
             self._backend.engine.begin_stop()

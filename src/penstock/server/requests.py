@@ -1,6 +1,6 @@
-"""What a request says: its body within its limits, and the calls in it.
+"""Reads requests: a body within its limits, and the calls in it.
 
-Owns refusing what cannot be read, before anything is called. Leaves errors of the functions to `answers`.
+Refuses unreadable requests before any call. Leaves errors of the functions to `answers`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _PATH = re.compile(r"[^\W\d]\w*(?:[./][^\W\d]\w*)*(?::[^\W\d]\w*)?")
 _LONGEST_PATH = 512
 _MOST_QUERIES = 1000
-_BYTES_PER_BRACKET = 32  # at least; what is nested more densely takes ten times as long to read
+_BYTES_PER_BRACKET = 32  # at least; deeply nested JSON takes ten times as long to read
 _LINGER = 32 * 1024 * 1024  # bytes over the limit that are read and thrown away, so that the sender sees the answer
 
 
@@ -54,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How work has ended, as an outside system says."""
+    """The end of work, as an outside system reports it."""
 
     result: Any = None
     error: str | None = None
@@ -116,7 +116,7 @@ def queries_in(body: bytes) -> list[Call]:
 
 
 def ending_in(body: bytes) -> Ending:
-    """How work has ended: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
+    """The end of work: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
     message = _object_in(body)
     if message.value.keys() == {"result"}:
         return Ending(result=from_json(_arguments(message, message.value))["result"])
@@ -151,14 +151,15 @@ async def _read_body(request: Request, config: Config, limit: int | None = None)
 def _check_headers(headers: Headers) -> None:
     """Refuse bodies that are not JSON.
 
-    Without a content type JSON is assumed, except from web pages: those may send what names no type, or text, to any
+    Without a content type JSON is assumed, except from web pages: those may send text, or a body without a type, to any
     server without asking, also to one that listens on the user's machine only.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if not kind and "origin" not in headers:
         return
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise Refused(415, "UnsupportedMediaType", "Send JSON, with the content type application/json.")
+        found = f"the content type {kind[:100]}" if kind else "no content type"
+        raise Refused(415, "UnsupportedMediaType", f"The body has {found}. Send JSON as application/json.")
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "UnsupportedEncoding", "Send the body as it is, not compressed.")
 

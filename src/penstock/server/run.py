@@ -119,7 +119,7 @@ class _Server(uvicorn.Server):
 
 
 class _MetricsServer(uvicorn.Server):
-    """Leaves signals to those beside whom it runs."""
+    """Leaves signals to the server beside it."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -162,12 +162,12 @@ try:
 except ImportError:  # where files are not limited in this way
     resource = None  # type: ignore[assignment]
 
-REQUEST_SECONDS = 20.0  # longer than it takes to say what is wanted; bodies have `call_timeout`
+REQUEST_SECONDS = 20.0  # long enough for a request's head; bodies have `call_timeout`
 _OTHER_FILES = 100  # the database's, the log's, the program's own
 
 
 def most_connections(config: Config) -> int | None:
-    """How many connections leave enough open files for the database and the program."""
+    """The number of connections that leaves enough open files for the database and the program."""
     if resource is None:
         return None
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

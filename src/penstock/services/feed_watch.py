@@ -35,7 +35,7 @@ class FeedWatch:
     """Watches readers and interests.
 
     Attributes:
-        broken: How many interests did not capture at the last look, by state.
+        broken: The number of interests that did not capture at the last look, by state.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """The pruner: deletes expired rows in bounded steps, truncates the change feed and watches it.
 
-Owns when each part is due. A part that fails delays no other.
+Owns the schedule of the parts. A part that fails delays no other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LATER = 600.0
 
 
 class Pruner(Service):
-    """Deletes what has expired."""
+    """Deletes expired rows."""
 
     name = "pruner"
 

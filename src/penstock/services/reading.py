@@ -1,4 +1,4 @@
-"""How many changes a service reads at once: fewer if they are large, so that its memory stays bounded.
+"""The number of changes that a service reads at once: fewer if they are large, so that its memory stays bounded.
 
 The number begins small. A process that was killed for its memory would otherwise read as much again.
 """

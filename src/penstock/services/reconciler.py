@@ -1,7 +1,7 @@
 """Compares all rows of a task with its records: rows older than the task, and rows whose changes were not captured.
 
 A part of the planner, which alone writes records, so the planner's snapshot is current. Does one bounded step at a
-time. `reactive/reconciling` decides what a row needs.
+time. `reactive/reconciling` decides whether a row needs a run.
 """
 
 from __future__ import annotations

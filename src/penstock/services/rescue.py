@@ -33,7 +33,7 @@ class Rescue:
         return self._clock.monotonic() - self._looked_at >= self._engine.config.lease * _LOOK_PART
 
     async def look(self, own: int | None) -> int:
-        """Take away expired leases other than one's own; how many."""
+        """Take away expired leases other than one's own; their number."""
         self._looked_at = self._clock.monotonic()
         await self._store.synchronize()  # a clock that runs ahead would end the leases of others
         now = self._clock.now()

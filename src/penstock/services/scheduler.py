@@ -24,7 +24,7 @@ from penstock.store.rows.crons import run_of
 
 _AT_ONCE = 100
 _SOON = 0.05
-_LEAST = 0.25  # between looks that nothing but a signal asks for: signals come with every job
+_LEAST = 0.25  # between looks that only a signal asks for: signals come with every job
 _SYNCHRONIZE_EVERY = 30.0
 _LATER = timedelta(minutes=1)  # until the next look at an unreadable cron
 

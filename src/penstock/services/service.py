@@ -1,6 +1,6 @@
 """A service runs by itself, one bounded tick at a time. The loop around ticks is written once, here.
 
-Owns the pause between ticks, what follows an error, and how a service is woken and stopped.
+Owns the pause between ticks, the pause after an error, and waking and stopping a service.
 """
 
 from __future__ import annotations

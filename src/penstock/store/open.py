@@ -39,7 +39,7 @@ def make_store(config: Config, clock: Clock) -> Store:
 
 
 def scheme_of(url: str) -> str:
-    """Which store a database URL names, ``sqlite`` or ``postgresql``. Errors never repeat the URL: passwords.
+    """The store that a database URL names, ``sqlite`` or ``postgresql``. Errors never repeat the URL: passwords.
 
     Raises:
         ConfigError: It cannot be read, or names no database that penstock knows.
@@ -72,7 +72,8 @@ def sqlite_path(url: str) -> Path:
     """The file of a SQLite URL: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, or a plain path.
 
     Raises:
-        ConfigError: It is of another scheme, or in memory, where no other process and no second connection sees it.
+        ConfigError: It is of another scheme, a folder, or in memory, where no other process and no second connection
+            sees it.
     """
     scheme_of(url)
     parts = urlsplit(url)
@@ -85,6 +86,10 @@ def sqlite_path(url: str) -> Path:
     if path in {"", ":memory:"}:
         raise ConfigError(
             "penstock needs a SQLite file, because processes cannot share memory.", fix="Use sqlite:///file.db."
+        )
+    if Path(path).is_dir():
+        raise ConfigError(
+            f"{path} is a folder, but a SQLite database is a file.", fix=f"Name a file: sqlite:///{path}/app.db."
         )
     return Path(path)
 

@@ -1,4 +1,4 @@
-"""How the places of a worker are shared by the pools from which it claims, and by their gates."""
+"""Shares the places of a worker among the pools from which it claims, and their gates."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def left_rooms(rooms: Sequence[Room], taken: Sequence[Job]) -> list[Room]:
 
 
 class Line:
-    """Pools that share places: each place goes to the one that then runs the least, of equals to the first named.
+    """Pools that share places: a free place goes to the pool that runs the fewest jobs, ties to the first named.
 
-    Iterating gives the rooms in turn, each with how many places it may take now. Whoever iterates tells how many it
-    took: what one has no use for goes to the others.
+    Iterating gives the rooms in turn, each with the places it may take now. The caller reports the number that it
+    took; unused places go to the others.
 
     Args:
-        rooms: What each may take in all.
-        places: How many places there are.
+        rooms: The most that each may take.
+        places: The number of places.
     """
 
     def __init__(self, rooms: Sequence[Room], places: int) -> None:
@@ -54,7 +54,7 @@ class Line:
 
 
 def _parts(rooms: Sequence[Room], places: int) -> list[int]:
-    """How many places each gets if all have use for them."""
+    """The places that each gets if all have use for them."""
     if len(rooms) == 1 or sum(room.room for room in rooms) <= places:
         return [min(room.room, places) for room in rooms]
     parts, line = [0] * len(rooms), [(room.running, number) for number, room in enumerate(rooms)]
@@ -90,7 +90,7 @@ class GatesLeftOut:
     def first(self, rooms: Sequence[Room], places: int) -> Line:
         """The rooms that come first at this claim: at most half of the places are for them.
 
-        Of the gates that let nothing pass the last time no more are tried than there are places.
+        Gates that let nothing pass the last time are tried only up to the number of places.
         """
         self._turn = bool(self._pools) and not self._turn
         half = -(-places // 2) if self._turn else 0
@@ -100,7 +100,7 @@ class GatesLeftOut:
         return Line([known[pool] for pool in line if pool not in passed_by], half)
 
     def remember(self, waiting: Collection[str], opened: Collection[str], started: Sequence[Job]) -> None:
-        """Jobs wait at the gates of some pools, of which some were opened; these jobs have started."""
+        """Note the pools with jobs at their gates, the gates that were opened, and the jobs that have started."""
         left_out, pools = [pool for pool in waiting if pool not in opened], {job.pool for job in started}
         self._pools = [pool for pool in self._pools if pool in left_out] + [
             pool for pool in left_out if pool not in self._pools

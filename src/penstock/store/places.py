@@ -1,6 +1,6 @@
-"""Places for things that are dear, such as connections: a number of them, and a line of those who wait for one.
+"""Places for expensive things, such as connections: a fixed number of them, and a queue of waiting callers.
 
-Owns who gets what next. Leaves making the things, and ending them, to its users.
+Owns the order of the queue. Leaves making and ending the things to its users.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """At most `size` things; those who find none free wait in line, first come, first served.
+    """At most `size` things; callers that find none free wait in line, first come, first served.
 
     Args:
-        size: How many things at most.
+        size: The largest number of things.
         wait: Seconds to wait in line before giving up.
     """
 
@@ -44,7 +44,7 @@ class Line(Generic[T]):
         return await self._wait_in_line()
 
     def give(self, thing: T | None) -> None:
-        """Give a thing, or the place of one that is gone, to the first in line, or to whoever comes next."""
+        """Give a thing, or the place of one that is gone, to the first in line, or to the next caller."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

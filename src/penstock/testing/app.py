@@ -34,7 +34,7 @@ class MessagesFailed(AssertionError):
     """The handlers of outboxes failed while a test had messages handed over.
 
     Attributes:
-        failures: The outboxes, and what is known of their messages.
+        failures: The outboxes, with the trouble of their messages.
     """
 
     def __init__(self, failures: Sequence[tuple[str, Trouble]]) -> None:
@@ -48,7 +48,7 @@ class JobsFailed(AssertionError):
     """Jobs failed while a test ran them.
 
     Attributes:
-        jobs: How they stand, with error and traceback.
+        jobs: Their status, with error and traceback.
     """
 
     def __init__(self, jobs: Sequence[JobStatus]) -> None:
@@ -65,8 +65,8 @@ class SeenRun:
     Attributes:
         task: The name of the task.
         doc_id: The id of the row, or its key if another program owns the table: a tuple if that has several columns.
-        change: Why it ran.
-        attempt: Which attempt it was, from 1.
+        change: The reason for the run.
+        attempt: The number of the attempt, from 1.
     """
 
     task: str
@@ -138,16 +138,16 @@ class TestApp(Backend):
             self._folder.cleanup()
 
     async def run_until_idle(self, *, advance: bool = True, raise_errors: bool = True, plan: bool = True) -> int:
-        """Plan reactive tasks, hand over messages, and run jobs until nothing is left; how many attempts were made.
+        """Plan reactive tasks, deliver messages, and run jobs until nothing is left; the number of attempts.
 
-        What runs may write rows that call for more runs, fail and be tried again, or be put off: it is idle when
-        nothing of that is left. What waits for a paused task to be resumed is left, and is no reason to move the clock.
+        Runs may write rows that need more runs, fail and be tried again, or be put off: the app is idle when
+        nothing is left. Runs of a paused task stay, and are no reason to move the clock.
 
         Args:
             advance: Move the clock to the time of jobs scheduled for later, up to a year ahead, and run these too.
             raise_errors: Raise if a job failed meanwhile.
-            plan: Plan what changes of rows call for, and hand over messages of outboxes; without it, only what is
-                planned already runs.
+            plan: Plan the runs for changed rows, and deliver messages of outboxes; without it, only runs that are
+                planned already begin.
 
         Raises:
             JobsFailed: A job failed.
@@ -161,7 +161,7 @@ class TestApp(Backend):
             if plan:
                 await self.plan()
                 await self.relay.drain()
-            # What ends beside a claim leaves places, and makes jobs ready, that the claim has not seen.
+            # Jobs that end beside a claim leave places, and make jobs ready, that the claim has not seen.
             busy, attempts = bool(self.worker.unsettled or self.worker.running), self._attempts
             pause = await self.worker.tick()
             if self._attempts - before > _MOST_JOBS:
@@ -189,15 +189,15 @@ class TestApp(Backend):
             raise MessagesFailed(self._failures)
 
     async def _next_at(self, *, plan: bool) -> datetime | None:
-        """When a job or an outbox goes on that waits."""
+        """The time at which a waiting job or outbox goes on."""
         times = (await self._next_run_at(), await self.relay.next_at() if plan else None)
         return min((at for at in times if at is not None), default=None)
 
     async def run_until(self, time: datetime, *, raise_errors: bool = True) -> int:
-        """Let the time pass: crons and jobs run when they are due, and then it is `time`; how many attempts were made.
+        """Let the time pass until `time`: crons and jobs run when they are due; the number of attempts.
 
         Args:
-            time: Until when; aware. What is due at this very time runs.
+            time: The new time; aware. Jobs that are due at this very time run.
             raise_errors: Raise if a job failed meanwhile.
 
         Raises:
@@ -235,7 +235,7 @@ class TestApp(Backend):
         Args:
             task: Its handler, or its name.
             doc_id: Only those for the row with this id or key.
-            times: How many there have to be.
+            times: The number of attempts there have to be.
             change: Only those for this reason.
 
         Raises:
@@ -272,7 +272,7 @@ class TestApp(Backend):
         raise ValueError(f"the app declares no reactive task {wanted!r}")
 
     async def _next_run_at(self) -> datetime | None:
-        """When more is to run; what only waits for a paused task to be resumed is not asked."""
+        """The time at which more is to run, without runs of paused tasks."""
         found, now = self.worker.next_run_at, self.clock.now()
         held = {} if found is None or found <= now else await self.engine.store.tasks.held(now)
         paused = {task for task, until in held.items() if until is None}
@@ -289,9 +289,9 @@ class TestApp(Backend):
         return min(left, default=None)
 
     def _claimed(self, jobs: Sequence[Job]) -> None:
-        """Count the attempts that the worker makes, and keep what is seen of those of reactive tasks.
+        """Count the attempts that the worker makes, and record those of reactive tasks.
 
-        What a hold puts off before its handler is called is no attempt.
+        A run that a hold puts off before its handler is called is no attempt.
         """
         self.engine.journal.started(jobs)
         now, holds = self.clock.now(), self.engine.pauses

@@ -1,4 +1,4 @@
-"""A clock that a test moves. Nothing waits for real: who sleeps is woken when the clock is moved past its time."""
+"""A clock that a test moves. Nothing waits for real: a sleep ends when the clock is moved past its time."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from penstock.observe import points
 
 
 class Gate:
-    """A closed gate at a named moment. Whoever comes there waits until `open`."""
+    """A closed gate at a named moment. Executions that reach it wait until `open`."""
 
     def __init__(self, most: int | None) -> None:
         self.arrivals: list[dict[str, Any]] = []
@@ -49,7 +49,7 @@ def gate(name: str, *, most: int | None = None, when: Callable[..., bool] | None
 
     Args:
         name: One of `observe.points.POINTS`.
-        most: How many it holds; who comes later passes. None for all.
+        most: The number that it holds; later ones pass. None for all.
         when: Holds only those for whose facts this is true.
     """
     held = Gate(most)
@@ -75,7 +75,7 @@ def raising(
     Args:
         name: One of `observe.points.POINTS`.
         error: The error.
-        times: How often.
+        times: The number of times.
         when: Only for those for whose facts this is true.
     """
     left = times

@@ -88,7 +88,7 @@ class Groups:
         self._rows = rows
 
     def count(self) -> Coroutine[Any, Any, dict[Any, int]]:
-        """How many rows each group has."""
+        """The number of rows in each group."""
         return self._rows.scope.track(self._grouped("count", None))
 
     def sum(self, column: str) -> Coroutine[Any, Any, dict[Any, Any]]:

@@ -1,4 +1,4 @@
-"""The write door: the one way in which a change leaves. Jobs and cancels go with the rows, or nothing goes.
+"""The write door: all changes are committed here. Rows, jobs and cancels commit together, or nothing does.
 
 Owns the order of the last steps: enqueue, settle, commit, then wake the services.
 """

@@ -1,6 +1,6 @@
 """`ctx.db`: rows by id, and the beginning of queries. Every verb names its table.
 
-Owns get, insert, patch, replace and delete, each noting what it read and wrote. Leaves reading many rows to `scan`.
+Owns get, insert, patch, replace and delete; each notes its reads and writes. Leaves reading many rows to `scan`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DatabaseReader:
 
 @refuses_other_words
 class DatabaseWriter(DatabaseReader):
-    """Reads and writes typed tables in one serializable transaction. Reads see what was written before them."""
+    """Reads and writes typed tables in one serializable transaction. Reads see earlier writes."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class DatabaseWriter(DatabaseReader):
         return self._scope.track(self._insert(row, more))
 
     def insert_many(self, rows: Iterable[T]) -> Coroutine[Any, Any, list[Id[T]]]:
-        """Store many new rows, in order; their ids. Raises what `insert` raises."""
+        """Store many new rows, in order; their ids. Raises the errors of `insert`."""
         return self._scope.track(self._insert_many(rows))
 
     def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> Coroutine[Any, Any, T]:
@@ -92,13 +92,13 @@ class DatabaseWriter(DatabaseReader):
 
         Raises:
             RowNotFound: There is no such row.
-            ValueInvalid: A field is unknown, or its value is not what the table declares.
+            ValueInvalid: A field is unknown, or its value does not fit the table.
             UniqueViolation: A unique index already holds its new key.
         """
         return self._scope.track(self._patch(table, row_id, more, changes))
 
     def replace(self, table: type[T], row_id: RowId[T], row: T) -> Coroutine[Any, Any, T]:
-        """Change all fields of a row to those of another; the row as it is then. Raises what `patch` raises."""
+        """Change all fields of a row to those of another; the row as it is then. Raises the errors of `patch`."""
         return self._scope.track(self._replace(table, row_id, row))
 
     def delete(self, table: type[T], row_id: RowId[T]) -> Coroutine[Any, Any, None]:
@@ -246,7 +246,7 @@ class DatabaseWriter(DatabaseReader):
             raise unique_violation(definition, names) from error
         return new
 
-    # ----- what both have
+    # ----- shared steps
 
     async def _send_user_owned(self, definition: TableDefinition, statement: Statement, args: Sequence[Any]) -> Row:
         """Write a row of a user-owned table, which may refuse it; the row as it is then."""

@@ -1,6 +1,6 @@
 """Jobs that have a key: of a pool's jobs with the same one there is only one, until it starts or until it ends.
 
-Owns what happens when there is one already. The key is freed where jobs are claimed and settled, in the store.
+Owns the policies for a second one. The key is freed where jobs are claimed and settled, in the store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MINUTE = 60_000 << 80  # between two ids of jobs, which begin with the time in 
 
 
 async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Duplicate) -> UUID:
-    """Enqueue a job unless one has its key; then do what `duplicate` says. The id of the job."""
+    """Enqueue a job unless one has its key; then follow the policy `duplicate`. The id of the job."""
     keys, key = transaction.store.keys, job.options.key or ""
     for _ in range(_ATTEMPTS):  # in a transaction of a weaker isolation a holder may be gone when it is looked at
         if await keys.hold(transaction, job):

@@ -1,6 +1,6 @@
 """Pages and their cursors. A cursor is a place in one query's order, and refused by any other query.
 
-It is no secret: whoever holds it can read from it the values of the last row in the columns of that order.
+It is no secret: its holder can read the values of the last row in the columns of that order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`ctx.db.query(Table)`: reading many rows, through an index, in its order.
 
-Owns the words of a query and how it reads: in pieces, each noted in the read set and counted against the limits.
+Owns the steps of a query and its reads: in pieces, each noted in the read set and counted against the limits.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Scan(Generic[T]):
     def filter(self, predicate: Callable[[T], bool]) -> Scan[T]:
         """Keep only rows for which a Python predicate is true.
 
-        Rows are read first and then looked at: those it drops count against the limits too. What an index can say,
-        say with `with_index`.
+        Rows are read first and then looked at: those it drops count against the limits too. Use `with_index` where
+        an index can choose the rows.
         """
         return Scan(self._scope, self._table, self._index, self._segment, self._direction, (*self._filters, predicate))
 
@@ -144,7 +144,7 @@ class Scan(Generic[T]):
     # ----- aggregates
 
     def count(self) -> Coroutine[Any, Any, int]:
-        """How many rows there are. Counted by the database; counted rows are not read against the limits."""
+        """The number of rows. The database counts them; they do not count against the limits."""
         return self._scope.track(self._count())
 
     def sum(self, column: str) -> Coroutine[Any, Any, Any]:
@@ -174,7 +174,7 @@ class Scan(Generic[T]):
             )
         return Groups(self._aggregated(columns))
 
-    # ----- how it reads
+    # ----- reading
 
     @property
     def _order(self) -> tuple[str, ...]:
@@ -377,9 +377,13 @@ def segment_of(statements: TableStatements, index: Index, columns: dict[str, Any
 def _misfit(index: Index, name: str, columns: dict[str, Any]) -> ValueInvalid:
     unknown = columns.keys() - set(index.columns)
     if unknown:
-        return ValueInvalid(f"Index {index.name} has no column {', '.join(sorted(unknown))}.", fix=f"It is {index!r}.")
+        return ValueInvalid(
+            f"Index {index.name} has no column {', '.join(sorted(unknown))}.",
+            fix=f"Its columns are {', '.join(index.columns)}, in this order.",
+        )
     return ValueInvalid(
-        f"Index {index.name}: {name} is left out, but a later column is given.", fix=f"It is {index!r}."
+        f"Index {index.name}: {name} is left out, but a later column is given.",
+        fix=f"Its columns are {', '.join(index.columns)}; name them from the first one on.",
     )
 
 

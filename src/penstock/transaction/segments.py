@@ -1,6 +1,6 @@
 """Pieces of an index's order: equal first columns, and bounds on the next one. Every read is a sequence of them.
 
-Owns how reading goes on after a row: the rest of a range is a few segments, each of which an index serves directly.
+Owns the continuation of a read after a row: the rest of a range is a few segments, each of which an index serves.
 Pure: values in, conditions out.
 """
 

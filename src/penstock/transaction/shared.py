@@ -1,6 +1,6 @@
 """One database transaction that several mutations use, one after another: each can be undone alone.
 
-Owns what lets them share it: the rows that are known, the changes that are kept back to be sent together, and for each
+Owns the shared state: the rows that are known, the changes that are kept back to be sent together, and for each
 a part, with a savepoint once it needs one. Each sees what those before it have done, as if they had committed.
 """
 
@@ -30,12 +30,12 @@ class Shared:
         self.session = session
         self._ordered = ordered
         self.found: set[str] = set()  # names of such tables that were not known
-        # what no savepoint undoes: nothing of this transaction may be committed
+        # an error that no savepoint undoes: nothing of this transaction may be committed
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}  # rows as those have left them who have ended well
-        # of which changes records of reactive tasks are, by task and key; read before the session began
+        # generations of records of reactive tasks, by task and key; read before the session began
         self.generations: Mapping[tuple[int, str], int | None] = {}
-        self.savepoints = 0  # how many have been made
+        self.savepoints = 0  # the number of savepoints made
         self._kept_back: list[Change] = []
         self._keys: set[Key] = set()
 
@@ -104,7 +104,7 @@ class Shared:
                 await self.surely(self.session.execute_many(statement, rows))
 
     async def surely(self, work: Awaitable[T]) -> T:
-        """Await what concerns all: if it fails, all fails."""
+        """Await a step for all: if it fails, all fail."""
         try:
             return await work
         except BaseException as error:
@@ -217,12 +217,12 @@ class Part:
         return await self._call(work if self._behind_savepoint else lambda: self._shared.surely(work()))
 
     async def _write(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do what may fail, or is to be undone: behind a savepoint, and after what was kept back."""
+        """Run a step that may fail, or be undone: behind a savepoint, and after the changes that were kept back."""
         await self._send(anyway=True)
         return await self._call(work)
 
     async def _send(self, *, anyway: bool = False) -> None:
-        """Send what is kept back: that of others first, so that a savepoint stands before its own."""
+        """Send the changes that are kept back: those of others first, so that a savepoint stands before its own."""
         shared = self._shared
         await self._call(shared.send_all)
         if (self._own or anyway) and not self._behind_savepoint:

@@ -1,4 +1,4 @@
-"""The unit of work: one database transaction, what it read and wrote, the jobs it wants, and its limits.
+"""The unit of work: one database transaction, its read set, its writes, its jobs, and its limits.
 
 Owns the gathering and the turn-taking on the connection. Leaves the words in which users read and write to `database`
 and `scan`, and ending to `commit`.
@@ -70,7 +70,7 @@ class Transaction:
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
         self.wakes = False  # whether workers are to be woken after the commit
-        self.committed: list[Callable[[], None]] = []  # what is done once it has committed; never raises
+        self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
         self.work = work  # the attempt at a job that it runs in
         self._config = config
         self._seed = seed
@@ -131,7 +131,7 @@ class Transaction:
             self.failure = error
             raise
 
-    # ----- what was read and written
+    # ----- reads and writes
 
     def note_rows(self, statements: TableStatements, read: RangeRead, rows: Sequence[Row]) -> None:
         size = statements.bytes_of(rows)
@@ -161,7 +161,7 @@ class Transaction:
         return max(0, self._config.max_bytes_read - self.bytes_read)
 
     def check_size(self, table: str, row: Row) -> int:
-        """About how large a row is that is to be written."""
+        """The approximate size of a row that is to be written."""
         size = total_bytes(row)
         if size > self._config.max_row_bytes:
             raise errors.LimitExceeded(
@@ -255,18 +255,18 @@ class Transaction:
         await self.session.release(name)
 
     async def _undo(self, savepoint: str) -> None:
-        """Undo all since a savepoint. What it read stays noted: its failure may depend on it."""
+        """Undo all since a savepoint. Its reads stay noted: its failure may depend on them."""
         self.forget_rows()
         if self.failure is not None:
             return  # the whole transaction starts again
         try:
             await self.session.rollback_to(savepoint)
         except errors.PenstockError as error:
-            self.failure = error  # what cannot be undone alone is undone with all
+            self.failure = error  # a part that cannot be undone alone is undone with all
 
 
 class Scope(Calls):
-    """What one run of a function does in a transaction: one call at a time, and none left un-awaited.
+    """The calls of one run of a function in a transaction: one at a time, and none left un-awaited.
 
     While a sub-transaction runs, its parent's scope is held, so that calls of the parent that run beside it wait and
     are not undone with it. Calls of the parent from inside of it would wait for ever, and are refused.

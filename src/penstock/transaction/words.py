@@ -1,4 +1,4 @@
-"""Words that a ctx does not have: what to write instead of those of another ctx, or of Convex."""
+"""Hints for names that a ctx does not have: those of another ctx, or of Convex."""
 
 from __future__ import annotations
 

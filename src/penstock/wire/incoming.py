@@ -1,6 +1,6 @@
-"""What comes in from the wire: a JSON text, and in it the arguments of calls.
+"""Input from the wire: a JSON text, and in it the arguments of calls.
 
-Owns the tags and the limits of what is sent. Leaves checking arguments to each function's signature, which takes them
+Owns the tags and the limits of input. Leaves checking arguments to each function's signature, which takes them
 as JSON text; they pass unchanged unless there is something in them to look at.
 """
 
@@ -23,7 +23,7 @@ class Message:
     """A JSON text from the wire.
 
     Attributes:
-        value: What it says; tags are not resolved.
+        value: Its value; tags are not resolved.
 
     Raises:
         InputError: It is no JSON: NaN, infinity, lone surrogates, and nesting beyond all reason are none either.

@@ -1,6 +1,6 @@
-"""What leaves on the wire: results and error data as JSON, in one of two formats; and results of jobs, which are kept.
+"""Output to the wire: results and error data as JSON, in one of two formats; and results of jobs, which are stored.
 
-`Format.ENCODED` loses nothing: what JSON cannot say is tagged. `Format.CLEAN` is for people and for programs that know
+`Format.ENCODED` loses nothing: values beyond JSON are tagged. `Format.CLEAN` is for people and for programs that know
 no tags: large integers, NaN and bytes leave as text. In both, dates, decimals, UUIDs and enums leave as the strings and
 values that arguments take back.
 """
@@ -41,7 +41,7 @@ _LONGEST_KEY = 1024
 
 
 class Format(enum.Enum):
-    """How values leave."""
+    """The format of values on the wire."""
 
     ENCODED = "convex_encoded_json"
     CLEAN = "json"
@@ -61,7 +61,7 @@ def format_of(name: Any) -> Format:
         return Format.CLEAN
     found = _FORMATS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise InputError("There is no such format.", fix=f"Formats are {', '.join(_FORMATS)}.")
+        raise InputError(f"{name!r} is no format.", fix=f"Formats are {', '.join(_FORMATS)}.")
     return found
 
 
@@ -84,7 +84,7 @@ def _written(writer: _Writer, value: Any) -> bytes:
 
 
 class _Writer:
-    """Turns values into what `to_json` writes, clean; learns once per class how its objects are turned."""
+    """Turns values into the input of `to_json`, clean; learns the shape of each class once."""
 
     def __init__(self) -> None:
         self._ways: dict[type[Any], _Way] = {
@@ -141,7 +141,7 @@ class _Writer:
         return tag_bytes(value)["$bytes"]
 
     def check_key(self, key: str) -> None:
-        """Refuse what cannot be a key."""
+        """Refuse a value that cannot be a key."""
 
     def _learn(self, kind: type[Any]) -> _Way:
         if issubclass(kind, enum.Enum):
@@ -229,7 +229,7 @@ class Shape:
     computed: Mapping[str, str] = field(default_factory=dict)  # the same for its computed fields
     # fields that pydantic must write, because they have a serializer of their own
     special: frozenset[str] = frozenset()
-    adapter: TypeAdapter[Any] | None = None  # how pydantic writes it
+    adapter: TypeAdapter[Any] | None = None  # its pydantic serializer
     whole: bool = False  # whether pydantic must write all of it
     root: bool = False  # whether it is nothing but its root value
     # for rows: the attributes that are its id on the wire, once it has one; several as an array
@@ -243,7 +243,7 @@ class Shape:
         return not (self.whole or self.root or self.special or self.open)
 
     def read(self, value: Any) -> Any:
-        """The object as names and values not yet written, or what it is instead of them."""
+        """The object as names and values not yet written, or the value that stands for it."""
         if self.root:
             return value.root
         found = self._written(value) if self.whole else self._fields(value)

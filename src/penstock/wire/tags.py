@@ -1,4 +1,4 @@
-"""Tags: how JSON on the wire says what JSON cannot: integers beyond 2^53, NaN, infinity, minus zero, and bytes.
+"""Tags: values that JSON lacks, in JSON on the wire: integers beyond 2^53, NaN, infinity, minus zero, and bytes.
 
 Owns their spelling: an object with one key that begins with a dollar. Knows only the standard library, so that the
 client can use it too.

@@ -37,10 +37,10 @@ from penstock.transaction.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class CronStatus:
-    """How a cron stands.
+    """The status of a cron.
 
     Attributes:
-        name: What it is called.
+        name: Its name.
         schedule: When it is due, in words.
         timezone: The time zone of its schedule.
         function: Name of the function that it runs.
@@ -50,7 +50,7 @@ class CronStatus:
         next_at: The next planned time.
         planned_at: The planned time of its last run, if there was one.
         job: The job of that run.
-        state: Where this job stands; None once that is forgotten.
+        state: The state of this job; None once its status has expired.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Crons:
     ) -> CronDecorator:
         """Declare the mutation or action below, and run it at the times of a schedule.
 
-        What it is follows from the type of its ctx; it is an internal one, unless a decorator of the app stands
+        The type of its ctx says which of the two it is. The function is internal, unless a decorator of the app stands
         between. A parameter ``planned_at: datetime`` is given the planned time of each run.
 
         Args:
@@ -120,7 +120,7 @@ class Crons:
         """Run a function of this app with these arguments at the times of a schedule.
 
         Args:
-            name: What it is called: unique in the database, printable ASCII, at most 100 characters.
+            name: Its name: unique in the database, printable ASCII, at most 100 characters.
             schedule: A cron expression as text, a timedelta, or what `CronExpression`, `Interval`, ``daily(…)`` and
                 their like give.
             function: A mutation or an action.
@@ -128,11 +128,11 @@ class Crons:
                 planned time of each run.
             **options: Any of these.
                 ``timezone``: IANA name, for a cron expression as text; UTC by default.
-                ``catch_up``: what becomes of planned times that have passed: ``"skip"`` runs none that was missed,
+                ``catch_up``: the policy for planned times that were missed: ``"skip"`` runs none of them,
                 ``"one"`` only the latest, ``"all"`` each of them, one after another.
-                ``overlap``: what becomes of a planned time that comes while a run is under way: ``"skip"`` leaves it
+                ``overlap``: the policy for a planned time that comes while a run is under way: ``"skip"`` leaves it
                 out, ``"wait"`` decides anew when that run has ended, which is the default with ``catch_up="all"``.
-                ``jitter``: by how much runs may begin later than planned; each cron always by the same part of it.
+                ``jitter``: the longest delay of a run; each cron always waits the same part of it.
                 ``pool``: a workpool, with options if need be, in which its jobs run.
                 ``retry``: for an action outside of pools, when to try again after it raised.
 
@@ -234,7 +234,7 @@ class Crons:
 
         Raises:
             DataError: There is no such cron, or a run of it is under way.
-            ContextError: The ctx is one of a transaction, in which nobody could say what is under way.
+            ContextError: The ctx is one of a transaction, which cannot see whether a run is under way.
         """
         if calls.in_transaction:
             raise ContextError("A cron cannot be run inside a transaction.", fix="Do it in an action.")
@@ -300,4 +300,6 @@ def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
 
 
 def _unknown(name: str) -> DataError:
-    return DataError(f"The database knows no cron {name!r}.", fix="Start the program that declares it once.")
+    return DataError(
+        f"The database knows no cron {name!r}.", fix="See penstock crons, or start the program that declares it once."
+    )

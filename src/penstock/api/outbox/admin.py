@@ -53,7 +53,7 @@ class OutboxAdmin:
 
     @for_programs(_ADMIN)
     async def list(self, calls: JobCalls) -> builtins.list[OutboxStatus]:
-        """How all outboxes stand that the database knows, by name."""
+        """The status of every outbox that the database knows, by name."""
         rows = await calls.store.outboxes.list()
         return await look_at(calls.store, rows, calls.now(), self.declares)
 
@@ -88,7 +88,7 @@ class OutboxAdmin:
 
     @for_programs(_ADMIN)
     async def retry(self, calls: JobCalls, name: str, numbers: Sequence[int] | None = None) -> int:
-        """Try messages again now that have failed, with their attempts counted anew; how many.
+        """Try failed messages again now, with their attempts counted anew; the number of messages.
 
         Parked messages come next, in their order: behind older rows, and before unread messages. While the next message
         waits for its own attempt, they wait with it. An outbox that was halted because its reader was lost goes on
@@ -96,7 +96,7 @@ class OutboxAdmin:
 
         Args:
             name: The outbox.
-            numbers: Which messages; by default all that have failed.
+            numbers: The numbers of the messages; by default all that have failed.
 
         Raises:
             ValueInvalid: There is no such number.
@@ -115,7 +115,7 @@ class OutboxAdmin:
         Args:
             name: The outbox.
             number: The message.
-            reason: Why; the log event ``outbox.skipped`` tells it.
+            reason: The reason; the log event ``outbox.skipped`` shows it.
 
         Raises:
             DataError: It has no such message that has failed.
@@ -148,7 +148,7 @@ class OutboxAdmin:
 
     @for_programs(_ADMIN)
     async def move(self, calls: JobCalls, name: str, to: str | datetime) -> OutboxStatus:
-        """Move the cursor of an outbox; how it stands then.
+        """Move the cursor of an outbox; its new status.
 
         Messages behind the new place are delivered, again if need be, with the same `Message.id`; messages before it
         are not. Messages that were set aside stay so unless they are read again.
@@ -182,7 +182,7 @@ class OutboxAdmin:
 
     @for_programs(_ADMIN)
     async def rebuild(self, calls: JobCalls, name: str) -> None:
-        """Clear what a mutation handler has written, and write it anew from the rows that there are.
+        """Rebuild the projection of a mutation handler: clear it, and write it anew from the present rows.
 
         Its `reset` runs, and the outbox begins with all rows again, in one transaction. Messages that were set aside
         are deleted. If this is interrupted, nothing has happened.
@@ -195,13 +195,13 @@ class OutboxAdmin:
 
     @for_programs(_ADMIN)
     async def resend(self, calls: JobCalls, name: str, where: str | RowFilter[Any]) -> int:
-        """Send rows of its table again, as they are now; how many.
+        """Send rows of its table again, as they are now; the number of rows.
 
         Each comes as an insert with `Message.resent` and a new id, behind the messages that are still to be delivered.
 
         Args:
             name: The outbox.
-            where: Which rows: a function of a row, as the outbox's filter, or the same as text.
+            where: A filter of rows: a function of a row, as the outbox's filter, or the same as text.
 
         Raises:
             ContextError: This program does not declare it, or it does not send rows that are inserted.
@@ -235,7 +235,7 @@ class OutboxAdmin:
 
 
 async def _again(calls: JobCalls, write: Callable[[], Awaitable[T]]) -> T:
-    """Write something; again, if a relay was in the way."""
+    """Run a writing step; again, if a relay was in the way."""
     return await Attempts(calls.engine).run(write, "Looking after outboxes")
 
 

@@ -1,4 +1,4 @@
-"""Make outboxes known to the database when a program starts: first how they are read, then what is captured.
+"""Stores the outboxes of a program when it starts: first their readers, then their interests.
 
 Owns the order of these steps, and the checks of a table whose rows are to be read.
 """
@@ -56,7 +56,7 @@ async def check_outboxes(
 
 
 async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
-    """Make the outboxes of a program known: first how they are read, then what is captured.
+    """Store the outboxes of a program: first their readers, then their interests.
 
     Relays know the number of an interest before anything is captured under it. The same transaction ends the capture of
     the former declaration. So no change is missed, and none comes twice. If two releases start at once, the last
@@ -65,7 +65,7 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
     store = engine.store
     if len(outboxes):
         rows = [(one, await _declare(engine, one)) for one in outboxes]
-        readers = {reader.name for reader in await store.changes.readers()}  # afterwards: what is ready has had one
+        readers = {reader.name for reader in await store.changes.readers()}  # afterwards: a ready outbox has had one
         for one, row in rows:
             await _register(engine, one.outbox, row, readers)
         captured = await _capture(engine, [(one, row) for one, row in rows if _is_said_by(one.outbox, row)])

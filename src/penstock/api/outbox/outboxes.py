@@ -88,10 +88,10 @@ class Outboxes(OutboxAdmin):
     ) -> Callable[[H], H]:
         """Declare the handler below as an outbox: it gets each row of a table, or each message of a topic, in order.
 
-        A message is handed over after all those whose writers had seen, in the order of the statements of its
-        transaction, and of its key in the order of the row's locks. One process at a time hands over; another goes on
-        where it stopped. A handler that takes a `MutationCtx` handles each message exactly once: what it writes and how
-        far the outbox has come are one transaction. One that takes an `ActionCtx` gets each at least once, with the
+        Messages are delivered in commit order: those of one transaction in the order of its statements, those of one
+        row in the order of its locks. One process at a time delivers. If it dies, another goes on
+        where it stopped. A handler that takes a `MutationCtx` handles each message exactly once: its writes and the
+        outbox's cursor commit together. A handler that takes an `ActionCtx` gets each at least once, with the
         same `Message.id` each time.
 
         The handler takes a ctx and the row, such as ``(ctx: ActionCtx, booking: Booking)``; or a `Message`, such as
@@ -100,7 +100,7 @@ class Outboxes(OutboxAdmin):
 
         Args:
             source: The table, or the name of a topic, to which `ctx.outbox.send` and others send.
-            filter: Which rows: a function of a row that compares and computes with its fields, as for a reactive task;
+            filter: Its rows: a function of a row that compares and computes with its fields, as for a reactive task;
                 all by default. A row that begins to match is inserted, as far as the outbox is concerned, and one that
                 matches no more is deleted.
             **options: Any of these.
@@ -110,10 +110,10 @@ class Outboxes(OutboxAdmin):
                 by default.
                 ``partition_by``: a column: rows with the same value in it are in order, and each that has None is for
                 itself; the key of each row by default.
-                ``start``: with what a new outbox begins: ``"beginning"``, the rows that there are, in the order of
-                their keys, or the messages that are kept; or ``"end"``, what comes from now on.
+                ``start``: the start of a new outbox: ``"beginning"``, the rows that there are, in the order of
+                their keys, or the messages that are kept; or ``"end"``, messages from now on.
                 ``order_by``: a column, or several, in whose order those rows come instead, and then of their keys.
-                ``on_failure``: what becomes of a message that fails: ``"halt"``, the outbox waits for it;
+                ``on_failure``: the policy for a message that fails: ``"halt"``, the outbox waits for it;
                 ``"halt_key"``, those of its key do; ``"park"``, it is put aside once its attempts are used up.
                 ``retry``: when it is tried again, and after how many attempts it counts as failed; ten by default.
                 ``batch``: how many messages one call takes at most.
@@ -121,13 +121,13 @@ class Outboxes(OutboxAdmin):
                 ``parallelism``: how many messages of different keys an action has under way at once; one by default.
                 ``timeout``: how long a call may take.
                 ``keep_for``: how long messages are kept at least, so that they can be sent again.
-                ``reset``: a mutation without arguments that clears what the handler, a mutation too, has written:
+                ``reset``: a mutation without arguments that clears the writes of the handler, a mutation too:
                 `rebuild` runs it, and hands over all rows of the table again.
                 ``version``: of the declaration; what an older program says does not change it.
 
         Raises:
             DeclarationError: At import: the filter cannot be translated, an option cannot be, there is an outbox of
-                this name, or the handler does not say by its ctx what it is.
+                this name, or the type of the handler's ctx does not say whether it is an action or a mutation.
         """
         refuse_bare("outbox", source, "Booking")
 
@@ -136,7 +136,10 @@ class Outboxes(OutboxAdmin):
             name = name_of(handler) if given is None else given
             kind = _kind_of(handler, name)
             if unknown := sorted(options.keys() - OutboxOptions.__annotations__.keys()):
-                raise DeclarationError(f"@app.outbox: there is no option {unknown[0]}.")
+                raise DeclarationError(
+                    f"@app.outbox: there is no option {unknown[0]}.",
+                    fix=f"Options are {', '.join(sorted(OutboxOptions.__annotations__))}.",
+                )
             outbox = _outbox(source, name, filter, options)
             if name in self._declared:
                 raise DeclarationError(f"There are two outboxes called {name!r}.", fix="Rename one of them.")
@@ -160,9 +163,9 @@ class Outboxes(OutboxAdmin):
         transaction. On a sync connection there is nothing to await.
 
         Args:
-            topic: For which an outbox is declared.
-            payload: What its handler takes.
-            key: By which messages are in order.
+            topic: A topic for which an outbox is declared.
+            payload: An object of the type that its handler takes.
+            key: The ordering key: messages with the same key are delivered in order.
 
         Raises:
             ContextError: The connection is closed, its transaction has failed, or it leads to another kind of database

@@ -1,4 +1,4 @@
-"""Reads how outboxes stand, and the messages that they cannot deliver; `api/outbox/views` makes values of it."""
+"""Reads the status of outboxes, and the messages that they cannot deliver; `api/outbox/views` makes values of it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def look_at(
     is_declared: Callable[[str], bool],
     most: int = MOST_COUNTED,
 ) -> list[OutboxStatus]:
-    """How some outboxes stand, with up to `most` messages of each counted."""
+    """The status of some outboxes, with up to `most` messages of each counted."""
     readers = {one.name: one for one in await store.changes.readers()}
     leases = await _leases(store)
     aside: dict[int, dict[AsideState, AsideCount]] = {}
@@ -79,7 +79,7 @@ async def look_at(
 async def look_at_one(
     store: Store, name: str, now: datetime, is_declared: Callable[[str], bool]
 ) -> tuple[OutboxStatus, list[OutboxMessage]]:
-    """How one outbox stands, and the message that blocks it, or its key, if there is one."""
+    """The status of one outbox, and the message that blocks it, or its key, if there is one."""
     row = await outbox_of(store, name)
     (status,) = await look_at(store, [row], now, is_declared)
     return status, (await messages_of(store, row, ("failing", "halted"), 1, None)).messages
@@ -110,7 +110,7 @@ async def messages_of(
 
 
 def _size(one: Aside) -> int:
-    """About how many bytes of a message are to be shown."""
+    """The approximate size in bytes of the part of a message that is shown."""
     texts = (one.change.before, one.change.after, None if one.trouble is None else one.trouble.traceback)
     return sum(len(text) for text in texts if text is not None)
 

@@ -25,35 +25,35 @@ _FADES = 60.0  # seconds after which a rate is one of the past
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """How an outbox stands.
+    """The status of an outbox.
 
     Attributes:
         name: Its name.
         source: The table whose rows it sends, or its topic.
         handler: The name of its handler.
         kind: ``action`` or ``mutation``.
-        spec: What else was declared of it last.
+        spec: The other options of its last declaration.
         version: The version of its declaration.
         keep_for: How long its messages are kept at least.
         declared: Whether this program declares it; if not, its messages wait for one that does.
         paused: Whether nothing of it is sent, until it is resumed.
         halted: Whether it, or a key of it, waits for a message whose attempts are used up, or for somebody to look
             after it.
-        position: How far it has come in the change feed, as `move` takes it; None if it has no place there any more.
+        position: Its position in the change feed, as `move` takes it; None if it has none any more.
         messages: How many messages are still to be delivered, those that wait or are halted included and those parked
             not; of each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
-        seconds: For how long the oldest of these was written.
+        seconds: The age of the oldest of these.
         waiting: How many wait for others of their key, or for older rows. While these come in an order, changes of rows
             that were handed over are counted too, here and in `messages`, and are passed by in the end.
-        waits_for: How many keys' messages have failed and keep others waiting.
+        waits_for: The number of keys that wait for a failed message.
         parked: How many were put aside, as their attempts were used up.
         older_rows: How many of the rows that were there before it were sent, if it is sending those; None if not.
-        delivered: How many messages were delivered.
-        delivered_at: When the last one was.
-        rate: How many a second are, over about the last minute.
-        read_by: Which process hands over; None if none does.
-        error: Why the next message has failed, or why the outbox is halted; None if it is not so.
-        retry_at: When the next of those that have failed is tried again; None if none is by itself.
+        delivered: The number of delivered messages.
+        delivered_at: The time of the last delivery.
+        rate: Delivered messages per second, over about the last minute.
+        read_by: The process that delivers; None if none does.
+        error: The error of the next message, or the reason why the outbox is halted; None if there is neither.
+        retry_at: The time of the next retry of a failed message; None if none is planned.
     """
 
     name: str
@@ -89,17 +89,17 @@ class OutboxMessage:
         number: Its number, by which it is retried and skipped.
         state: ``failing``, if it is the next one and has failed; ``halted``, if it has failed and those of its key wait
             for it; ``parked``; or ``waiting``.
-        id: What its handler gets as `Message.id`; None if the message cannot be found any more.
+        id: Its `Message.id`; None if the message cannot be found any more.
         kind: ``insert``, ``update``, ``delete``, ``truncate`` or ``message``; ``lost`` if something could not be
             captured; None as for `id`.
         key: The key of its row, or the key that was sent along.
-        content: The row as it was captured, what was sent to the topic, or what the row was before it was deleted.
+        content: The captured row, the payload that was sent to the topic, or the row before it was deleted.
         written_at: When it was written; None as for `id`, and of a row that is older than its outbox.
         attempts: How many attempts have failed.
         failed_at: When the first one did.
-        retry_at: When it is tried again; None if not by itself.
-        error: Why the last one failed.
-        traceback: Where.
+        retry_at: The time of its next retry; None if none is planned.
+        error: The error of the last attempt.
+        traceback: Its traceback.
     """
 
     number: int
@@ -122,7 +122,7 @@ class OutboxPage:
 
     Attributes:
         messages: The messages.
-        next: What to pass as `after` for more; None if these were the last.
+        next: The cursor of the next page, for `after`; None if this was the last page.
     """
 
     messages: list[OutboxMessage]
@@ -158,7 +158,7 @@ def read_place(text: str) -> str | datetime:
 
 
 def status_of(found: Found, now: datetime) -> OutboxStatus:
-    """How an outbox stands."""
+    """The status of an outbox."""
     row, plan, trouble = found.row, found.row.plan, found.row.trouble
     numbers = {state: one.number for state, one in found.aside.items()}
     waiting = numbers.get("waiting", 0) - (found.next_is is not None and found.next_is.state == "waiting")

@@ -67,7 +67,7 @@ class PoolAdmin:
 
     @for_writers
     async def cancel_all(self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]) -> int:
-        """Ask for all work of this pool to be canceled that is enqueued by now; how much had not ended.
+        """Ask for all work of this pool to be canceled that is enqueued by now; the number of jobs that had not ended.
 
         Args:
             function: Only calls of this function.
@@ -96,7 +96,7 @@ class PoolAdmin:
 
     @for_programs(_RETRIES)
     async def retry_all(self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]) -> int:
-        """Run all work of this pool again that has failed, the oldest first; how much.
+        """Run all failed work of this pool again, the oldest first; the number of jobs.
 
         Args:
             function: Only calls of this function.
@@ -126,7 +126,7 @@ class PoolAdmin:
     async def retry_all_on_complete(
         self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]
     ) -> int:
-        """The same for all work of this pool; how much, the oldest first. Takes and raises what `retry_all` does."""
+        """The same for all work of this pool, the oldest first; the number of jobs. Arguments as for `retry_all`."""
         return await calls.retry_all(filter_of(self.name, function, where), on_complete=True)
 
     # ----- end it from outside
@@ -136,7 +136,7 @@ class PoolAdmin:
         """End work with success, whichever pool it is in; if it has ended before, the first outcome counts.
 
         Args:
-            token: What ``ctx.work.complete_later()`` gave.
+            token: The token that ``ctx.work.complete_later()`` returned.
             result: Its result; any JSON value.
 
         Raises:
@@ -153,7 +153,7 @@ class PoolAdmin:
 
         Args:
             token: As for `complete`.
-            error: What went wrong.
+            error: The text of the error.
             retryable: Whether a further attempt makes sense.
 
         Raises:
@@ -203,7 +203,10 @@ async def change_pool(
     if max_parallelism is not None:
         check_max_parallelism(name, max_parallelism)
     if not await engine.store.pools.change(name, max_parallelism=max_parallelism, paused=paused):
-        raise DataError(f"The database knows no pool {name!r}.", fix="Start the program that declares it once.")
+        raise DataError(
+            f"The database knows no pool {name!r}.",
+            fix="See penstock pools, or start the program that declares it once.",
+        )
     engine.store.signals.notify()
     if max_parallelism is not None or paused:
         await engine.machine.sleep(NONE_HOLDS_AFTER)

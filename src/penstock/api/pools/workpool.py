@@ -49,7 +49,7 @@ class Workpool(PoolAdmin):
         return f"<pool {self.name}>"
 
     def with_options(self, **options: Any) -> Workpool:
-        """The same pool, for work that is asked for something else.
+        """The same pool, with other options for the work that is enqueued through it.
 
         Args:
             **options: Any of these.
@@ -57,17 +57,17 @@ class Workpool(PoolAdmin):
                 ``on_complete``: a mutation ``(ctx, work_id, result, context)``, run exactly once when the work has
                 ended, in the transaction that ends it; ``result`` is a `Success`, `Failed` or `Canceled`.
                 ``on_complete_retry``: a `Retry` for an ``on_complete`` that raises; five attempts by default.
-                ``context``: what ``on_complete`` is given beside the result; anything that JSON can say.
+                ``context``: a value for ``on_complete`` beside the result; anything that JSON can say.
                 ``run_at``, ``run_after``: a time or a delay before which it does not start.
-                ``name``: what it is called in log events; its function's name by default.
+                ``name``: its name in log events; its function's name by default.
                 ``priority``: work with a higher one starts first; 0 by default.
                 ``timeout``: how long one attempt may take.
                 ``concurrency_key``: such as a tenant's id: work with the same one runs no more at once than the pool's
                 ``key_parallelism``, and keys take turns.
                 ``key``: there is no other work of this pool with the same one, until it ends.
-                ``on_duplicate``: what happens if there is: ``"return"`` gives its id, ``"reject"`` raises
-                `DuplicateJob`. With ``"replace"`` work has its key only until it starts; while it is pending, what is
-                new comes in its place. ``"debounce"`` does so with ``run_after``: it starts when nothing new has come
+                ``on_duplicate``: the policy if there is: ``"return"`` gives its id, ``"reject"`` raises
+                `DuplicateJob`. With ``"replace"`` work has its key only until it starts; while it is pending, new work
+                takes its place. ``"debounce"`` does so with ``run_after``: it starts when nothing new has come
                 for so long.
                 ``max_wait``: for ``"debounce"``: how long work is put off at most.
 
@@ -143,7 +143,7 @@ class Workpool(PoolAdmin):
         Args:
             ctx: As for `enqueue`.
             function: As for `enqueue`.
-            arguments: Of each call its arguments by name. They are asked for once, one by one, so they may come from a
+            arguments: The arguments of each call, by name. They are asked for once, one by one, so they may come from a
                 generator: while those before are stored; but where nobody awaits, and on connections, before that.
 
         Raises:
@@ -157,7 +157,7 @@ class Workpool(PoolAdmin):
 
     @for_readers
     async def status(self, calls: JobCalls, work_id: JobId) -> WorkStatus | None:
-        """Where work stands: `Pending`, `Running` or `Finished`; None if it is unknown, or its status has expired.
+        """The status of work: `Pending`, `Running` or `Finished`; None if it is unknown, or its status has expired.
 
         Raises:
             IdInvalid: It is not an id of a job.
@@ -171,7 +171,7 @@ class Workpool(PoolAdmin):
     @overload
     def status_batch(self, ctx: SyncReader, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
     def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
-        """Where each of them stands, in order; see `status`."""
+        """The status of each, in order; see `status`."""
         calls = self._calls(ctx)
         return calls.answer(self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids))
 
@@ -232,7 +232,7 @@ class Workpool(PoolAdmin):
         return await calls.enqueue_all(map(make, arguments))
 
     def job(self, calls: JobCalls, function: Any, arguments: Mapping[str, Any]) -> NewJob:
-        """A call of a function as a job of this pool, not enqueued; see `enqueue` for what it refuses."""
+        """A call of a function as a job of this pool, not enqueued; see `enqueue` for the errors."""
         return self._maker(calls, function)(arguments)
 
     def _maker(self, calls: JobCalls, function: Any) -> Callable[[Mapping[str, Any]], NewJob]:

@@ -131,7 +131,7 @@ class TaskAdmin:
 
     @for_programs(_ADMIN)
     async def explain(self, calls: JobCalls, task: str, key: Any) -> TaskExplanation:
-        """Why a task has run for a row, or has not. Print it to read it. Takes and raises what `find` does."""
+        """Why a task has run for a row, or has not; print it. Arguments and errors: `find`."""
         return await explain(calls, self._own_tasks(), task, key)
 
     @for_programs(_ADMIN)
@@ -190,7 +190,7 @@ class TaskAdmin:
 
     @for_programs(_ADMIN)
     async def reconcile(self, calls: JobCalls, task: str) -> None:
-        """Have planners look at all rows of a task from the beginning, as for a new task; `list` tells how far it is.
+        """Have planners look at all rows of a task from the beginning, as for a new task; `list` shows the progress.
 
         They begin within some seconds, and work piece by piece. They run rows that match and were not run as they are
         now, and note rows that are gone. Do it after rows were written while triggers were off.
@@ -234,7 +234,7 @@ class TaskAdmin:
         return change()
 
 
-# ----- what the admin interface calls as well
+# ----- shared with the admin interface
 
 
 @dataclass(frozen=True, slots=True)

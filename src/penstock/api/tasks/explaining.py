@@ -1,7 +1,7 @@
 """Why a reactive task has run for a row, or has not: look up what decides it, and tell it in sentences.
 
 The state of the run comes first, then what keeps it from starting, then whether changes are heard of.
-`reactive/describe` tells what a filter finds in a row.
+`reactive/describe` shows the parts of a filter with their results.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: 
     )
 
 
-# ----- what is looked at
+# ----- reading
 
 
 async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
@@ -178,7 +178,7 @@ async def _amiss(calls: JobCalls, name: str) -> tuple[str, ...]:
     return () if "ok" in states else tuple(dict.fromkeys(states))
 
 
-# ----- what is told
+# ----- sentences
 
 
 def _reasons(seen: _Seen) -> Iterator[str]:

@@ -50,7 +50,10 @@ def given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     """The options as `ReactiveTask` takes them; the name of the handler is that of the task by default."""
     unknown = sorted(options.keys() - TaskOptions.__annotations__.keys())
     if unknown:
-        raise DeclarationError(f"@app.reactive_task: there is no option {unknown[0]}.")
+        raise DeclarationError(
+            f"@app.reactive_task: there is no option {unknown[0]}.",
+            fix=f"Options are {', '.join(sorted(TaskOptions.__annotations__))}.",
+        )
     given: dict[str, Any] = {word: options[word] for word in _OF_TASK if word in options}  # type: ignore[literal-required]
     name = options.get("name")
     given["name"] = handler if name is None else name

@@ -1,6 +1,6 @@
 """The rows of reactive tasks that a filter picks, piece by piece.
 
-Owns what a filter means: names of tasks, keys of rows, and conditions on rows, as functions or as text.
+Owns the meaning of a filter: names of tasks, keys of rows, and conditions on rows, as functions or as text.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Selection:
     async def act(self, act: Act, part: Part = WHOLE) -> Changed:
         """Change all of them, or a part, piece by piece, and tell workers.
 
-        A part ends early if the database is busy or away after its first piece. So its caller hears what was changed.
+        A part ends early if the database is busy or away after its first piece. Its caller gets the number of them.
         """
         machine = self._calls.engine.machine
         left, until, place = part.limit, machine.monotonic() + part.seconds, _opened(part.after)

@@ -1,4 +1,4 @@
-"""Reactive tasks as programs declare them: a table, which of its rows and changes, and a handler.
+"""Reactive tasks as programs declare them: a table, a filter, a watch, and a handler.
 
 Owns the options and their checks, and the function that a task's jobs run. `reactive/planning` decides what a change
 calls for, and `services/planner/planner` writes it.
@@ -130,15 +130,15 @@ class ReactiveTasks(TaskAdmin):
     ) -> TaskDecorator[T]:
         """Declare the handler below as a reactive task: it is run for the rows of a table, whenever they call for it.
 
-        Whoever writes the rows, with penstock or without, the last state of each row that matches is handled at least
-        once; a handler that takes a `MutationTaskCtx` handles each exactly once. Of one row only one run is under way
+        The latest state of each matching row is handled at least once, no matter which program wrote it. A handler
+        that takes a `MutationTaskCtx` handles each state exactly once. Of one row only one run is under way
         at a time, and changes that come meanwhile are one more run. Rows that are older than the task are run as well.
 
         Args:
             table: The table.
-            filter: Which rows it is about: a function of a row that compares and computes with its fields, such as
+            filter: Its rows: a function of a row that compares and computes with its fields, such as
                 ``lambda order: order.status == "paid"``; all by default.
-            watch: What of a row has to change so that it is run again: names of fields, paths such as
+            watch: The values of a row whose change runs it again: names of fields, paths such as
                 ``"address.city"``, or functions of a row; anything by default. A row that begins to match is always
                 run.
             **options: Any of these.
@@ -160,11 +160,11 @@ class ReactiveTasks(TaskAdmin):
                 without one is not run.
                 ``history``: how many runs before the last one are kept with each row, five by default; of the last one
                 the attempts that failed are always kept.
-                ``cleanup``: when what is kept of a row is forgotten: ``"source_deleted"``, once it is gone;
+                ``cleanup``: when the record of a row is forgotten: ``"source_deleted"``, once the row is gone;
                 ``"source_deleted_or_no_longer_matching"``, also if it matches no more; or ``"never"``.
                 ``keep_for``: how long after that; a day by default.
                 ``version``: of the handler.
-                ``on_version_change``: what is run again when a higher version is declared: ``"none"``,
+                ``on_version_change``: the rows to run again when a higher version is declared: ``"none"``,
                 ``"reprocess_failed"`` or ``"reprocess_all"``.
                 ``reconcile_on_trigger_change``: whether all rows are looked at anew when filter or watch have changed.
                 ``batch``: how many rows one call of the handler takes at most, with a `TaskBatchCtx`; one by default.
@@ -173,7 +173,7 @@ class ReactiveTasks(TaskAdmin):
 
         Raises:
             DeclarationError: At import: the filter or the watch cannot be translated, an option cannot be, there is
-                a task of this name, or the handler does not say by its ctx what it is.
+                a task of this name, or the handler's ctx is none of a reactive task.
         """
         refuse_bare("reactive_task", table, "Order")
 

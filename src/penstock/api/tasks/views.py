@@ -18,7 +18,7 @@ from penstock.store.contract.records import RecordState
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """How a reactive task stands.
+    """The status of a reactive task.
 
     Attributes:
         name: Its name.
@@ -27,14 +27,14 @@ class TaskStatus:
         version: The version of its handler.
         pool: The pool of its jobs.
         paused: Whether none of its runs starts, until it is resumed.
-        held_until: Until when none does; None for no such time.
-        reconciling: How far looking at all of its rows has come; None if that is done.
+        held_until: The time until which none starts; None for no such time.
+        reconciling: The progress of a scan of all its rows; None if that is done.
         reconciled_at: When that was done last.
         ready: How many of its runs may start now; this and the following are counted up to 100,000.
         scheduled: How many start later.
         running: How many are under way.
-        failed: Of how many rows the last run has failed.
-        oldest: Since when the oldest run that may start is due.
+        failed: The number of rows whose last run has failed.
+        oldest: The due time of the oldest run that may start.
     """
 
     name: str
@@ -55,13 +55,13 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """How a row of a reactive task stands.
+    """The status of a row of a reactive task.
 
     Attributes:
         task: The name of the task.
         key: The id of the row, or its key, as JSON has it: a list if that has several columns.
         job: Its job, which tells of its runs.
-        state: How that stands; None if it is lost.
+        state: The state of the job; None if the job is lost.
         generation: How many changes the row had that the task wanted to hear of, and retries by hand.
         change: The last of these.
         changed_at: When the row changed.
@@ -96,7 +96,7 @@ class TaskPage:
 
     Attributes:
         records: The rows.
-        next: What to pass as `after` for more; None if these were the last.
+        next: The cursor of the next page, for `after`; None if this was the last page.
     """
 
     records: list[TaskRecord]
@@ -105,12 +105,12 @@ class TaskPage:
 
 @dataclass(frozen=True, slots=True)
 class WatchedValue:
-    """Something that a task watches of a row.
+    """A watched value of a row.
 
     Attributes:
-        name: What it is called.
-        then: What it was when the last run was planned, as text; None if nothing was captured.
-        now: What it is now, as text; None if there is no such row.
+        name: Its name.
+        then: The value when the last run was planned, as text; None if nothing was captured.
+        now: The present value, as text; None if there is no such row.
     """
 
     name: str
@@ -125,12 +125,12 @@ class TaskExplanation:
     Attributes:
         task: The name of the task.
         key: The id of the row, or its key.
-        reasons: What decides, most telling first, in sentences.
+        reasons: The reasons, most important first, in sentences.
         exists: Whether there is such a row; None if this program does not know the table.
         matches: Whether it matches the filter of the task now; None if there is no such row, or it cannot be read.
-        findings: The parts of the filter that decide that, and what they found.
-        watched: What is watched of it: then and now.
-        record: What is kept of the row; None if the task has not heard of it.
+        findings: The parts of the filter that decide that, with their results.
+        watched: Its watched values, then and now.
+        record: The record of the row; None if the task has not heard of it.
         job: Its job with its runs, which began with the oldest.
     """
 
@@ -186,7 +186,7 @@ def record_of(state: RecordState, name: str) -> TaskRecord:
 
 
 def key_text(key: Any) -> str:
-    """A key as people read it: what it is, or several columns as JSON."""
+    """A key as people read it: its value, or several columns as JSON."""
     return json.dumps(key, ensure_ascii=False, default=str) if isinstance(key, (list, tuple)) else str(key)
 
 

@@ -55,7 +55,7 @@ class BulkEnqueue:
             await transaction.enqueue(self)
 
     def ids(self) -> list[JobId]:
-        """The ids of all, in order; raises what the iterable has raised."""
+        """The ids of all, in order; raises the error of the iterable."""
         if self._failed is not None:
             raise self._failed
         return self._ids + job_ids(job.id for job in self._last)

@@ -174,14 +174,14 @@ class JobCalls:
             self._runner.engine.journal.sending(self._scope.transaction, job)
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Do something in the transaction, or in one of its own."""
+        """Run a writing step in the transaction, or in one of its own."""
         if self._scope is None:
             return await self._runner.write(verb)
         async with self._scope.lock:
             return await verb(self._scope.transaction)
 
     async def read(self, verb: Callable[[Any], Awaitable[T]]) -> T:
-        """Look at something in the transaction, or in a snapshot of its own."""
+        """Run a reading step in the transaction, or in a snapshot of its own."""
         if self._scope is not None:
             async with self._scope.lock:
                 return await verb(self._scope.transaction)
@@ -205,7 +205,7 @@ class JobCalls:
         return batch.ids()
 
     async def enqueue_with_key(self, job: NewJob, duplicate: Duplicate) -> UUID:
-        """Enqueue a job with a key; if a job has that key, do what `duplicate` says. The id of the job."""
+        """Enqueue a job with a key; if a job has that key, follow the policy `duplicate`. The id of the job."""
 
         async def send(transaction: Transaction) -> UUID:
             found = await enqueue_with_key(transaction, job, duplicate)
@@ -277,11 +277,11 @@ class JobCalls:
         return await tokens.fail(self._outside_of_transactions(), token, error, retryable=retryable)
 
     async def find(self, uuid: UUID) -> JobStatus | None:
-        """How a job stands; None if it is unknown, or its status has expired."""
+        """The status of a job; None if it is unknown, or its status has expired."""
         return (await self.find_many([uuid]))[0]
 
     async def find_many(self, uuids: Sequence[UUID]) -> list[JobStatus | None]:
-        """How jobs stand, all at the same moment."""
+        """The status of several jobs, all at the same moment."""
         now, new = self.now(), self._scope.transaction.jobs if self._scope is not None else ()
         wanted = set(uuids) if new else set()
         known = {job.id: status_of_new(job, now) for job in new if job.id in wanted}

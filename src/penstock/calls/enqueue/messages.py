@@ -25,11 +25,11 @@ class Sender:
     def send(self, topic: str, payload: Any, *, key: str | None = None) -> Coroutine[Any, Any, None]:
         """Send a message to a topic, now: messages have the order of the statements of their transactions.
 
-        In a mutation it is sent if and only if the transaction commits; in an action at once, whatever becomes of that.
+        In a mutation it is sent if and only if the transaction commits; in an action at once, even if the action fails.
 
         Args:
-            topic: For which an outbox is declared: ``@app.outbox("topic")``.
-            payload: What the handler takes: anything that can be an argument of a job, such as a pydantic model or a
+            topic: The topic of an outbox: ``@app.outbox("topic")``.
+            payload: The handler's argument: anything that can be an argument of a job, such as a pydantic model or a
                 dataclass.
             key: Messages with the same key are in order where it matters which ones wait for each other: a text of 1 to
                 200 characters, or None for a message in nobody's way.
@@ -55,6 +55,6 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
     if not is_topic(topic) or not await calls.write(lambda transaction: transaction.send(topic, text, key)):
         raise TopicNotFound(
             f"No outbox was ever declared for the topic {topic!r}.",
-            fix='Declare one with @app.outbox("…"), and start that program once on this database.',
+            fix=f'Declare one with @app.outbox("{topic}"), and start that program once on this database.',
             topic=topic,
         )

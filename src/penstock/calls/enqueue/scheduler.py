@@ -56,7 +56,7 @@ class Scheduler:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Coroutine[Any, Any, JobId]:
-        """The same at a point in time, or at once if it is past. Raises what `run_after` raises."""
+        """The same at a point in time, or at once if it is past. Raises the errors of `run_after`."""
         call = self._run_at(time, function, args, kwargs)
         return self._calls.track(self._calls.sending(DEFAULT_POOL, function, call))
 
@@ -83,7 +83,7 @@ class Scheduler:
         return self._calls.track(self._retry(job))
 
     def get(self, job: JobId) -> Coroutine[Any, Any, JobStatus | None]:
-        """How a job stands; None if it is unknown, or ended so long ago that its status is gone.
+        """The status of a job; None if it is unknown, or its status has expired.
 
         Raises:
             IdInvalid: It is not an id of a job.

@@ -1,4 +1,4 @@
-"""Jobs that outside systems complete: whoever brings the token of a job settles it, from any process.
+"""Jobs that outside systems complete: a caller with the job's token settles it, from any process.
 
 The store sees to it that each token counts once.
 """

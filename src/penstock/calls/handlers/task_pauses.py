@@ -1,6 +1,6 @@
 """The reactive tasks that start no runs now: paused, throttled, or stopped by their circuit breaker.
 
-Owns what this process knows. Pauses for all processes are stored with the tasks; workers write and read them.
+Owns the pauses known in this process. Those for all processes are stored with the tasks; workers write and read them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Breaker:
     refused: bool = False  # whether the trial failed
 
     def begin(self, key: str, now: datetime) -> timedelta | None:
-        """How long a run waits while the task is not held; None if it may begin."""
+        """The wait of a run while the task is not held; None if it may begin."""
         if not self.opened:
             return None
         if self.refused or (self.trial not in {None, key} and self.until is not None and now < self.until):
@@ -85,7 +85,7 @@ class TaskPauses:
         return task in self._known or task in self._local or task in self._watched
 
     def begin(self, task: int, key: str, now: datetime) -> timedelta | None:
-        """How long a run waits; None if it may begin."""
+        """The wait of a run; None if it may begin."""
         wait = self.wait(task, now)
         watch = self._watched.get(task)
         if watch is None:
@@ -96,7 +96,7 @@ class TaskPauses:
         return watch.begin(key, now)
 
     def wait(self, task: int, now: datetime) -> timedelta | None:
-        """How long a task starts no runs; None if it does."""
+        """The time for which a task starts no runs; None if it starts runs."""
         if task not in self._known and task not in self._local:
             return None
         known = self._known.get(task, now)

@@ -76,7 +76,7 @@ async def _reach(task: ReactiveTask, batch: TaskBatchCtx[Any]) -> None:
 def _batch(
     task: ReactiveTask, ctx: ActionCtx, calls: Sequence[tuple[TaskCall, Running]]
 ) -> tuple[TaskBatchCtx[Any], list[Outcome | None]]:
-    """The ctx of those runs that may begin; and of all what becomes of those that may not."""
+    """One ctx for the runs that may begin, and the outcomes of the runs that may not."""
     runner, runs, held = ctx._runner, [], []  # noqa: SLF001 - its own ctx
     number = runner.engine.tasks[task.name].id
     for call, attempt in calls:
@@ -90,7 +90,7 @@ def _batch(
 
 
 def _ends(batch: TaskBatchCtx[Any], held: list[Outcome | None], error: Exception | None) -> list[Any]:
-    """What becomes of each run, in order."""
+    """The outcome of each run, in order."""
     ends = iter([_end(run, run.failure or error) for run in batch.runs])
     return [next(ends) if one is None else one for one in held]
 

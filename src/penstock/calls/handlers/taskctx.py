@@ -1,4 +1,4 @@
-"""The ctx of reactive tasks: that of a mutation or an action, and what is known of the changed rows."""
+"""The ctx of reactive tasks: that of a mutation or an action, and the facts about the changed rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Table)
 
 
 class OfTask(Generic[T]):
-    """What the ctx of every reactive task has."""
+    """The part of the ctx that all reactive tasks share."""
 
     _run: TaskRun
 
@@ -29,16 +29,16 @@ class OfTask(Generic[T]):
 
     @property
     def change(self) -> Change:
-        """Why it runs: ``enter``, ``change``, ``leave``, ``delete``, ``manual`` or ``reconcile``.
+        """The reason for the run: ``enter``, ``change``, ``leave``, ``delete``, ``manual`` or ``reconcile``.
 
-        Of a row that has changed several times it is the last change that counts; one that has entered and changed
+        If a row has changed several times, its last change counts; but a row that has entered and then changed
         has entered.
         """
         return self._run.change
 
     @property
     def watched_values(self) -> dict[str, Any]:
-        """What the task watches of the row, by the names it was declared with, as it was when this run was planned."""
+        """The watched values of the row, by their declared names, as they were when this run was planned."""
         return self._run.watched_values
 
     @property
@@ -56,8 +56,8 @@ class OfTask(Generic[T]):
         A change of the row that comes before is run in its place.
 
         Args:
-            delay: For how long.
-            until: Until when, instead.
+            delay: The wait.
+            until: The end of the wait, instead; an aware datetime.
 
         Raises:
             DeclarationError: Neither was given, or both were.
@@ -66,10 +66,10 @@ class OfTask(Generic[T]):
         self._run.defer(delay, until, self._run.engine.clock.now())
 
     def log(self, message: str, **facts: Any) -> None:
-        """Tell something of this run, in a log event that names the task and the row.
+        """Write a log event that names the task and the row.
 
         Args:
-            message: What.
+            message: Its text.
             **facts: The same as data.
         """
         self._run.log(message, facts)
@@ -82,8 +82,8 @@ class OfTask(Generic[T]):
         It holds however the handler ends, and over restarts.
 
         Args:
-            delay: For how long.
-            until: Until when, instead.
+            delay: The wait.
+            until: The end of the wait, instead; an aware datetime.
             local: Whether it is for this process only, and is forgotten with it.
 
         Raises:
@@ -102,14 +102,14 @@ class TaskCtx(OfTask[T], ActionCtx):
 
     @property
     def attempt(self) -> int:
-        """Which attempt at this change this is, from 1."""
+        """The number of this attempt at this change, from 1."""
         return 1 if self._attempt is None else self._attempt.job.attempt
 
     def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
         """The row as it is now, if it is as this run was planned for: it matches, and nothing watched has changed.
 
         Args:
-            fields: Which of its fields; all by default.
+            fields: The fields to read; all by default.
 
         Raises:
             TaskConditionFailed: It is gone, does not match any more, or has changed: another run is then on its way.
@@ -121,12 +121,12 @@ class TaskCtx(OfTask[T], ActionCtx):
         return self._calls.track(self._get_document(fields))
 
     def mark_completed(self, connection: Any = None) -> Coroutine[Any, Any, None]:
-        """Complete this run, whatever comes after: at once, or as part of a transaction of your own.
+        """Complete this run: at once, or as part of a transaction of your own.
 
         On a connection of yours (of any library that pools take), it is completed if that transaction commits, and with
-        it: exactly once. If the transaction is rolled back, it was not said, and may be said again. Whatever the
-        handler does after the commit, raising included, the run ends as success when the handler ends. A transaction
-        that is still open by then is waited for.
+        it: exactly once. If the transaction is rolled back, the run is not marked, and may be marked again. Even if the
+        handler raises after the commit, the run ends as success when the handler ends. A transaction
+        that is still open by then delays the end.
 
         Args:
             connection: An open connection; by default it is completed at once.
@@ -148,7 +148,7 @@ class TaskCtx(OfTask[T], ActionCtx):
 class MutationTaskCtx(OfTask[T], MutationCtx):
     """The ctx of a reactive task that writes this database only; for what else it can, see `MutationCtx`.
 
-    What it writes and the end of the run commit together: each change is done exactly once.
+    Its writes and the end of the run commit together: each change is handled exactly once.
     """
 
     def __init__(self, ctx: MutationCtx, run: TaskRun) -> None:
@@ -157,7 +157,7 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
 
     @property
     def attempt(self) -> int:
-        """Which attempt at this change this is, from 1."""
+        """The number of this attempt at this change, from 1."""
         return self.work.attempt
 
     def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
@@ -184,7 +184,7 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
 
 
 class TaskBatchRun(TaskCtx[T]):
-    """One run of a batch: what `TaskCtx` has, and a word for its failure."""
+    """One run of a batch: the methods of `TaskCtx`, and `fail`."""
 
     failure: Exception | None = None
 
@@ -192,7 +192,7 @@ class TaskBatchRun(TaskCtx[T]):
         """Let this run fail, and no other: it is tried again as its policy says.
 
         Args:
-            error: Why; with a `TaskConditionFailed` it ends as skipped, with a `NonRetryableError` at once.
+            error: The error. A `TaskConditionFailed` ends the run as skipped, a `NonRetryableError` as failed at once.
         """
         self.failure = error
 
@@ -200,7 +200,7 @@ class TaskBatchRun(TaskCtx[T]):
 class TaskBatchCtx(ActionCtx, Generic[T]):
     """The ctx of a reactive task with ``batch=``; for what else it can, see `ActionCtx`.
 
-    Runs that the handler says nothing of end as it ends: if it raises, all of them have failed.
+    Runs without an end of their own end as the handler does: if it raises, all of them have failed.
 
     Attributes:
         runs: The runs, of one row each. Those with `defer_current`, `fail` or `mark_completed` have ends of their own.
@@ -218,7 +218,7 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
         The other runs end as skipped, or failed if their rows cannot be read, unless the handler says otherwise.
 
         Args:
-            fields: Which of their fields; all by default.
+            fields: The fields to read; all by default.
 
         Raises:
             ValueInvalid: A field is none of the table.
@@ -226,10 +226,10 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
         return self._calls.track(self._get_documents(fields))
 
     def log(self, message: str, **facts: Any) -> None:
-        """Tell something of this batch, in a log event that names the task.
+        """Write a log event that names the task.
 
         Args:
-            message: What.
+            message: Its text.
             **facts: The same as data.
         """
         self.runs[0]._run.log(message, facts, of_row=False)  # noqa: SLF001 - its own

@@ -71,7 +71,7 @@ class Batches:
                 gathering.cancelled.set()
 
     def hurry(self) -> None:
-        """Run what waits for more jobs, as none can come."""
+        """Run the batches that wait for more jobs, as none can come."""
         for gathering in self._gathering.values():
             gathering.full.set()
 

@@ -44,7 +44,7 @@ Alone = Callable[[Running], None]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A job in a shared transaction, with its checked arguments; once it has run, its outcome or what it commits."""
+    """A job in a shared transaction, with its checked arguments; once it has run, its outcome or its changes."""
 
     running: Running
     function: AnyFunction

@@ -30,10 +30,10 @@ _SHORTEST_LEASE, _LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
 
 
 class Lock:
-    """A lock that is held, for the time of a block: what ``with_lock`` gives.
+    """A lock that is held for the time of a block, made by ``with_lock``.
 
     Attributes:
-        key: What is locked.
+        key: The key of the lock.
         fence: The number of this holder. It is greater than those of all holders before, and no other one gets it.
     """
 
@@ -49,7 +49,7 @@ class Lock:
 
     @property
     def lost(self) -> bool:
-        """Whether it may have another holder by now. What is lost stays lost."""
+        """Whether it may have another holder by now. A lost lock stays lost."""
         return self._holding.lost
 
     def check(self) -> None:

@@ -42,8 +42,8 @@ class Ask:
     """A request for a lock.
 
     Attributes:
-        wait: How many seconds to wait for it.
-        attempt: Its own number: whether it has the lock is known by that.
+        wait: Seconds to wait for it.
+        attempt: Its own number, by which the store knows whether it has the lock.
         holder: The name of the holder, for people.
         owner: The task or the thread that asks.
     """
@@ -62,7 +62,7 @@ class Holding:
     Attributes:
         ask: The request.
         fence: The fencing token of this holder.
-        trusted_until: Until when nobody else can have it, by the monotonic clock.
+        trusted_until: The time on the monotonic clock until which nobody else can have it.
         over: Set when it is lost, or about to be released.
         told: Called when it is lost.
         keeper: The task that renews it.
@@ -80,7 +80,7 @@ class Holding:
 
     @property
     def lost(self) -> bool:
-        """Whether it may have another holder by now. What is lost stays lost."""
+        """Whether it may have another holder by now. A lost lock stays lost."""
         return bool(self._reason) or (not self.over.is_set() and self._clock.monotonic() >= self.trusted_until)
 
     @property
@@ -337,7 +337,7 @@ class Locks:
             self._idle.set()
 
     def _do_beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something to its end, even if its caller is cancelled."""
+        """Run a coroutine to its end, even if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)

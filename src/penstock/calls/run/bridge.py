@@ -19,7 +19,7 @@ class Wait(Protocol):
 
 
 class Bridge:
-    """Waits in a thread for what runs on the event loop."""
+    """Waits in a thread for a call that runs on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""What the queries of one batch may do together. Leaves what each may do alone to its transaction's limits."""
+"""The limits of the queries of one batch together. Each transaction has limits of its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Budget:
     """The bytes of one batch: a batch is one call, so it may read and return about as much as one call may read.
 
     Attributes:
-        limit: How many bytes it may read, and how many it may return.
-        read: How many its queries have read.
-        returned: How many their answers have.
+        limit: The bytes that it may read, and the bytes that it may return.
+        read: The bytes that its queries have read.
+        returned: The bytes of their answers.
     """
 
     limit: int

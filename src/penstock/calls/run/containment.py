@@ -1,4 +1,4 @@
-"""What functions raise that would end more than their call. Leaves errors of penstock and its users as they are."""
+"""Contains exceptions that would end more than their call, such as SystemExit. Other errors stay as they are."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.functions.function import AnyFunction
 
 
 async def contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
-    """What a call from outside returns; what its function raises does not end the task or the process around it.
+    """The result of a call from outside; no exception of its function ends the task or the process around it.
 
     Raises:
-        UsageError: It raised what is no Exception, or CancelledError though nobody has cancelled this task.
+        UsageError: It raised a BaseException, or CancelledError though nobody has cancelled this task.
     """
     with containing(function.name):
         return await run

@@ -1,4 +1,4 @@
-"""What a function receives as its first argument: all it may do, and nothing else.
+"""The ctx, the first argument of a function: all it may do, and nothing else.
 
 Owns the three kinds of ctx for functions written with async def; `sync` has their twins for def.
 """
@@ -144,7 +144,7 @@ class MutationCtx(QueryCtx):
     ) -> Coroutine[Any, Any, RateStatus]:
         """Take tokens of a declared rate limit with this transaction; whether there were enough, or when there will be.
 
-        Raises what `RateLimiter.take` raises, and:
+        Raises the errors of `RateLimiter.take`, and:
 
         Raises:
             ContextError: The app declares no such rate limit.
@@ -153,12 +153,12 @@ class MutationCtx(QueryCtx):
         return self.job_calls.track(take_tokens(self.job_calls, name, policy, key, count, reserve=reserve))
 
     def check_fence(self, key: str, fence: int) -> Coroutine[Any, Any, None]:
-        """Go on only if a lock still has this holder, and let nobody else have it before this transaction has ended.
+        """Check that a lock still has this holder, and keep it from others until this transaction has ended.
 
-        So what a holder writes who has lost its lock, and does not know it yet, is refused.
+        So a holder that has lost its lock without knowing it cannot write.
 
         Args:
-            key: What is locked.
+            key: The key of the lock.
             fence: The number of the holder: ``lock.fence``.
 
         Raises:
@@ -202,7 +202,7 @@ class ActionCtx:
 
     @property
     def scheduler(self) -> Scheduler:
-        """Functions to run later, whatever becomes of this action."""
+        """Functions to run later, even if this action fails."""
         return Scheduler(self.job_calls)
 
     @property
@@ -253,7 +253,7 @@ class ActionCtx:
     ) -> Coroutine[Any, Any, RateStatus]:
         """Take tokens of a declared rate limit, at once; whether there were enough, or when there will be.
 
-        Raises what `RateLimiter.take` raises, and:
+        Raises the errors of `RateLimiter.take`, and:
 
         Raises:
             ContextError: The app declares no such rate limit.
@@ -264,16 +264,16 @@ class ActionCtx:
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
     ) -> LockBlock:
-        """Do something while nobody else, on any machine, holds a lock: ``async with ctx.with_lock(key) as lock:``.
+        """Hold a lock, on all machines, during a block: ``async with ctx.with_lock(key) as lock:``.
 
         The lock is renewed while the block runs, and is free at once when it ends, or within `lease` if this process
-        dies. Whoever holds it cannot take it a second time.
+        dies. Its holder cannot take it a second time.
 
         Args:
-            key: What is locked, such as ``f"account:{account_id}"``: a text of 1 to 200 printable characters.
-            wait: For how long to wait for it; zero to try once.
-            lease: Within which time it is free if this process dies; 1 second to a day.
-            on_lost: What becomes of the block if the lock is lost, as when the database cannot be reached for most of
+            key: The key of the lock, such as ``f"account:{account_id}"``: a text of 1 to 200 printable characters.
+            wait: The longest wait for it; zero to try once.
+            lease: The time after which it is free if this process dies; 1 second to a day.
+            on_lost: The policy if the lock is lost, as when the database cannot be reached for most of
                 `lease`. ``"cancel"`` cancels its task, and the block raises `LockLost`. With ``"signal"`` it goes on,
                 and learns of it from the `Lock`.
 
@@ -300,7 +300,7 @@ class ActionCtx:
     def run_action(
         self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
-        """Run another action. Of use to change the runtime; otherwise a plain helper function does."""
+        """Run another action. Use it to change the runtime; otherwise a plain helper function is enough."""
         return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self._attempt))
 
     @property

@@ -1,4 +1,4 @@
-"""Which ctx a handler takes, by the annotation of its first parameter; refused at import if it can never get that."""
+"""The ctx that a handler takes, by its first parameter's annotation; refused at import if it can never get that."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KIND_OF = {ctx: key for key, ctx in _CTX.items()}
 
 
 def check_ctx(function: AnyFunction) -> None:
-    """Refuse a function whose first parameter is annotated with something else than the ctx that it gets.
+    """Refuse a function whose first parameter is annotated with another type than the ctx that it gets.
 
     Raises:
         DeclarationError: It is.
@@ -74,7 +74,7 @@ def named(handler: Callable[..., Any]) -> str:
 
 
 def annotation_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """The annotation of a parameter; as it is written, if it names what does not exist yet."""
+    """The annotation of a parameter; its text, if it names a class that does not exist yet."""
     given = parameter.annotation
     if not isinstance(given, str):
         return given
@@ -85,7 +85,7 @@ def annotation_of(handler: Callable[..., Any], parameter: inspect.Parameter) -> 
 
 
 def word_of(annotation: Any) -> str:
-    """The name of the class that an annotation names, without what it is of: ``TaskCtx`` for ``TaskCtx[Order]``."""
+    """The name of the class that an annotation names, without its parameters: ``TaskCtx`` for ``TaskCtx[Order]``."""
     origin = typing.get_origin(annotation) or annotation
     text = origin if isinstance(origin, str) else getattr(origin, "__name__", "")
     return text.strip("'\"").partition("[")[0].rpartition(".")[2]

@@ -1,6 +1,6 @@
 """The one entry for calls from outside: a kind, a path and arguments as JSON in; a checked result out.
 
-Owns who may call what. Leaves transports to the doors.
+Owns the check that a caller may call a function. Leaves transports to the doors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Dispatch:
         """
         function = self._runner.engine.registry.find(path)
         if function is None or not (function.public or internal):
-            raise FunctionNotFound(f"Could not find public function for '{path}'.", path=path)
+            fix = "Name it as module:function, with a colon." if path.endswith(":default") else ""
+            raise FunctionNotFound(f"Could not find public function for '{path}'.", fix=fix, path=path)
         if kind is not None and function.kind is not kind:
             raise FunctionNotFound(
                 f"'{path}' is a {function.kind.value}, and was called as a {kind.value}.",
@@ -52,7 +53,7 @@ class Dispatch:
         internal: bool = False,
         finish: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Call a function with a JSON object of arguments; its result, or what `finish` makes of it.
+        """Call a function with a JSON object of arguments; its result, or the result of `finish`.
 
         `finish` runs before a mutation commits: if it raises, nothing is committed. A commit under way is never cut
         off, so that a mutation that took too long has had no effect.
@@ -80,7 +81,7 @@ class Dispatch:
         They take one place among the calls at once: they run one after another, and have one budget of bytes.
 
         Args:
-            calls: Of each its path, its JSON arguments, and what makes an answer of its result.
+            calls: For each its path, its JSON arguments, and the function that turns its result into an answer.
 
         Raises:
             Overloaded: This process has as many calls under way as it takes on.
@@ -158,7 +159,7 @@ async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
 
 @contextmanager
 def _at_the_door() -> Iterator[None]:
-    """Mark what is refused here as the caller's."""
+    """Mark errors of this check as the caller's."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""What every call needs: the store, the functions, the settings, the clock, and threads for functions written with def.
+"""The parts that every call needs: store, functions, settings, clock, and threads for functions written with def.
 
 Owns threads and processes, and how long stopping waits for them. Built and closed by `app`; the rest of `calls` only
 uses it.
@@ -35,7 +35,7 @@ Turn = AbstractAsyncContextManager[Place | None]
 
 _NO_THREAD: Turn = nullcontext()
 
-# Seconds of the grace time for what follows the end of calls and jobs. Of a short one it is a part.
+# Seconds of the grace time that are left for the steps after the end of calls and jobs; less if it is short.
 _SETTLING, _CLOSING = 0.75, 0.75
 _REST_PART = 0.3
 _AT_LEAST = 3.0  # for services, however short the grace time is: most databases answer in that time
@@ -89,7 +89,7 @@ class Engine:
         return threads.place(function.name, function=function.name, depth=depth)
 
     async def learn_order(self, session: OpenTransaction | None = None) -> None:
-        """Learn of which tables each change counts, so that changes are written in their order."""
+        """Read which tables need every change captured, so that changes are written in their order."""
         self.statements.ordered = await self.store.interests.each_of(self.statements.tables, session)
 
     def decide(self, outcomes: Iterable[tuple[Job, Outcome]]) -> list[Settlement]:
@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def keep(self) -> timedelta:
-        """How long the status of a finished job is kept, unless the job says otherwise."""
+        """The time for which the status of a finished job is kept, unless the job says otherwise."""
         return timedelta(seconds=self.config.job_status_ttl)
 
     def begin_stop(self) -> None:
@@ -108,18 +108,18 @@ class Engine:
             self._stop_by = self.machine.monotonic() + self.config.grace
 
     def grace_left(self) -> float:
-        """How many seconds calls and jobs have to end: what is left of the grace time, but for the rest of stopping."""
+        """The seconds that calls and jobs have to end: the rest of the grace time, less the other steps of stopping."""
         return max(0.0, self._stop_left() - min(_SETTLING + _CLOSING, _REST_PART * self.config.grace))
 
     def services_left(self) -> float:
-        """How many seconds services have to stop, jobs included; some seconds also if the grace time is short."""
+        """The seconds that services have to stop, jobs included; some seconds also if the grace time is short."""
         return max(0.0, self._stop_left() + max(-_CLOSING, _AT_LEAST - self.config.grace))
 
     def _stop_left(self) -> float:
         return self.config.grace if self._stop_by is None else self._stop_by - self.machine.monotonic()
 
     async def close(self) -> None:
-        """End the threads and processes; what runs in them has what is left of the grace time."""
+        """End the threads and processes; their functions have the rest of the grace time."""
         self.begin_stop()
         threads, self._threads = list(self._threads.values()), {}
         left = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""What an execution of a mutation is part of, beside the call itself: a job, an outbox, or a call from outside."""
+"""The surroundings of one execution of a mutation: a job, an outbox, or a call from outside."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock.transaction.commit import Seal
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What goes with one execution of a mutation, however often it is tried.
+    """The surroundings of one execution of a mutation, the same in each of its attempts.
 
     Attributes:
         lease: For a job: the lease it runs under.
-        settle: For a job: from the result to what is written about the job, in the same transaction.
-        finish: From the result to what is returned, before the commit: if it raises, nothing is committed.
+        settle: For a job: turns the result into the job's settlement, written in the same transaction.
+        finish: Turns the result into the answer, before the commit: if it raises, nothing is committed.
         work: The attempt at a job that it runs in.
         moment: Its time and chance, if it has been run before.
-        seal: For an outbox: writes how far it has come, in the same transaction.
+        seal: For an outbox: writes its cursor, in the same transaction.
     """
 
     lease: int | None = None

@@ -30,7 +30,7 @@ async def run_handler(
     depth: int,
     thread: Place | None,
 ) -> Any:
-    """Run a handler; what it returns.
+    """Run a handler; its result.
 
     Args:
         engine: Gives it a thread.

@@ -1,4 +1,4 @@
-"""Processes for CPU-bound actions. Only names and JSON cross between processes, so that what arrives runs no code.
+"""Processes for CPU-bound actions. Only names and JSON cross between processes, so that a message runs no code.
 
 Each process runs one action at a time, and is killed once nobody waits for that action. The process imports the
 action's module and calls its handler with a ctx that knows time and chance but no database. penstock's errors keep

@@ -1,6 +1,6 @@
 """Rate limits as functions use them: take tokens in the transaction that needs them, or learn when there will be some.
 
-Leaves the arithmetic to `pools/rates`, and what is left of each key to the store.
+Leaves the arithmetic to `pools/rates`, and the token counts to the store.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LONGEST_KEY = 200
 
 @dataclass(frozen=True, slots=True)
 class RateStatus:
-    """What became of an attempt to take tokens.
+    """The outcome of an attempt to take tokens.
 
     Attributes:
         ok: Whether they were taken, or reserved.
-        retry_after: If they were refused: after which time the same attempt succeeds, if nobody takes others meanwhile.
-            If they were reserved: after which time what they are for may begin. Otherwise zero.
+        retry_after: If they were refused: the wait after which the same attempt succeeds, if nobody takes others.
+            If they were reserved: the time after which the work may begin. Otherwise zero.
     """
 
     ok: bool

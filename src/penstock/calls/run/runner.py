@@ -118,7 +118,7 @@ class Runner:
             return await self.attempts.run(lambda: self._query_once(function, arguments, depth, work), function.name)
 
     async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
-        """Run queries in one snapshot, at one time; for each its answer, or what it raised."""
+        """Run queries in one snapshot, at one time; for each its answer, or its error."""
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
             return await self.attempts.run(lambda: self._queries_once(runs, thread), "A batch of queries")
@@ -135,8 +135,8 @@ class Runner:
         Args:
             function: The mutation.
             check: Gives its checked arguments, anew for each attempt.
-            depth: How many calls it is nested in.
-            execution: What goes with it.
+            depth: The number of calls around it.
+            execution: Its surroundings: a job, an outbox, or a call from outside.
 
         Raises:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
@@ -153,7 +153,7 @@ class Runner:
     async def shared_mutation(
         self, part: Part, function: AnyFunction, arguments: dict[str, Any], moment: Moment, work: Work
     ) -> tuple[Transaction, Any]:
-        """Run a mutation once, in its part of a transaction that it shares; what it has gathered, and its result."""
+        """Run a mutation once, in its part of a transaction that it shares; its gathered changes, and its result."""
         transaction = self._transaction(part, *moment, work)
         with self.engine.journal.call(function):
             result = await self._in_transaction(transaction, function, arguments, 0, None)
@@ -213,7 +213,7 @@ class Runner:
     # ----- outside of functions
 
     async def write(self, write: Callable[[Transaction], Awaitable[R]]) -> R:
-        """Write by penstock itself in a transaction of its own, again if it conflicts; what that gives.
+        """Run a write of penstock itself in a transaction of its own, again if it conflicts; its result.
 
         Raises:
             Conflict: It conflicted more often than the settings allow.
@@ -240,7 +240,7 @@ class Runner:
         self.engine.journal.enqueued(job, now)
 
     async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
-        """Do something that is the same when done twice, again if the database was lost."""
+        """Run an idempotent step, again if the database was lost."""
         return await self.attempts.run(once, "penstock", for_ever=for_ever)
 
     # ----- steps
@@ -266,7 +266,7 @@ class Runner:
                         result = await contained(
                             function, self._query_in(session, now, function, arguments, 0, thread, budget)
                         )
-                    found.append(budget.take(encode(result)))  # what has been encoded need not be held any more
+                    found.append(budget.take(encode(result)))  # the encoded result need not be held any more
                 except TryAgain:
                     raise
                 except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
@@ -325,7 +325,7 @@ class Runner:
     async def _in_transaction(
         self, transaction: Transaction, function: AnyFunction, arguments: Arguments, depth: int, thread: Place | None
     ) -> Any:
-        """Run the function that a transaction is for. What ended the transaction cannot be swallowed by it."""
+        """Run the function of a transaction. It cannot swallow an error that has ended the transaction."""
         try:
             if (work := transaction.work) is not None and work.begin is not None:
                 await work.begin(transaction.session)

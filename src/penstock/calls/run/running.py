@@ -29,7 +29,7 @@ class Cancellation:
         self._event: asyncio.Event | None = None
 
     def is_set(self) -> bool:
-        """Whether someone did."""
+        """Whether someone asked."""
         return self._is_set
 
     def set(self) -> None:
@@ -79,7 +79,7 @@ class Running:
         """Begin to run, if the limit of its pool still lets it; called right before its function is.
 
         Raises:
-            Withdrawn: It does not.
+            Withdrawn: The limit does not let it.
         """
         if not self.begun:
             if self.permit is not None:

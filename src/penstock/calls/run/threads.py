@@ -44,7 +44,7 @@ class Threads:
 
     Args:
         name: The name of the threads.
-        count: How many there are, at most.
+        count: The largest number of threads.
         patient: Whether to wait for a place even if all are held by abandoned functions, as these can be ended.
     """
 
@@ -199,7 +199,7 @@ class Place:
 
 
 async def offload(size: int, work: Callable[[], R]) -> R:
-    """Do work on so many bytes, such as checking them; in a thread if there are many."""
+    """Run work on this number of bytes, such as checking them; in a thread if there are many."""
     if size <= _LARGE:  # sooner done than a thread could begin
         return work()
     return await asyncio.get_running_loop().run_in_executor(
@@ -208,7 +208,7 @@ async def offload(size: int, work: Callable[[], R]) -> R:
 
 
 def _do_and_yield(work: Callable[[], R]) -> R:
-    """Do some work, then let the event loop catch up."""
+    """Run a piece of work, then let the event loop catch up."""
     begun = profile_timer()
     try:
         return work()

@@ -33,7 +33,7 @@ def watch_dropped_coroutines() -> None:
             run.dropped = (*run.dropped, _name(coroutine))
         elif coroutine.cr_origin is not None:  # Python tells where it was made
             warn(coroutine)
-        else:  # what `warn` does, which would take this for the place where it was dropped
+        else:  # as `warn` does, which would take this for the place where it was dropped
             text = f"coroutine '{coroutine.__qualname__}' was never awaited"
             warnings.warn(text, RuntimeWarning, stacklevel=2, source=coroutine)
 
@@ -79,6 +79,6 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _name(coroutine: Any) -> str:
-    """What a helper is called, and where it is written."""
+    """The name of a helper, and the place where it is written."""
     name = coroutine.__qualname__.rpartition("<locals>.")[2]
     return f"{name} ({place_of(coroutine.cr_code)})"

@@ -1,4 +1,4 @@
-"""`ctx.work`: what the function of a job may know of its attempt, and say of it.
+"""`ctx.work`: the attempt at a job, for its function: its facts, progress, and completion from outside.
 
 Owns the checks at the door. Workers write progress, of many jobs at once; `calls/enqueue/tokens` settles by token.
 """
@@ -38,12 +38,12 @@ class ActionWork:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._attempt.work.attempt
 
     @property
     def deadline(self) -> datetime | None:
-        """When the attempt is stopped; None if it may take as long as it takes."""
+        """The time at which the attempt is stopped; None if it has no limit."""
         return self._attempt.work.deadline
 
     @property
@@ -57,9 +57,9 @@ class ActionWork:
         It costs nothing to say it often: only the last one is written.
 
         Args:
-            done: How much is done.
-            total: Of how much, if that is known.
-            note: What it is at.
+            done: The amount that is done.
+            total: The whole amount, if it is known.
+            note: The present step.
 
         Raises:
             ValueInvalid: A number is none, or negative, or more is done than there is; or the note is too long.
@@ -74,7 +74,7 @@ class ActionWork:
         the attempt has failed.
 
         Args:
-            timeout: For how long it waits, from now on.
+            timeout: The longest wait, from now on.
 
         Raises:
             ValueInvalid: The time is not between 0 and a year.

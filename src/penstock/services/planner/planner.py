@@ -1,7 +1,7 @@
 """The planner: turns changes of rows into jobs of reactive tasks. Any number of processes run one; one of them plans.
 
-It plans for all tasks in the database, whatever its own program declares. `reactive/planning` decides what a change
-means. The decision and the planner's position in the change feed are written in one transaction.
+It plans for all tasks in the database, also for those of other programs. `reactive/planning` decides whether a change
+needs a run. The decision and the planner's position in the change feed are written in one transaction.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Planner(Service):
         return Move(READER, self._number(), self._position, after or self._position)
 
     def _lose(self) -> None:
-        """Look again who plans, and for which tasks: another planner took over, or a task was declared anew."""
+        """Forget the lease and the list of tasks: another planner took over, or a task was declared anew."""
         log_event("planner.reader_lost", logging.WARNING, lease=self._lease.number)
         self._position, self._listed_at = None, -1e9
 

@@ -1,4 +1,4 @@
-"""Reads the rows that are older than their outbox, with what was captured while they are delivered.
+"""Reads the rows that are older than their outbox, with the changes captured while they are delivered.
 
 Both are read in one snapshot, so of each row it is known whether its change comes before it or after.
 """
@@ -23,7 +23,7 @@ _AT_ONCE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What was captured while older rows are delivered, as it is put aside."""
+    """Changes captured while older rows are delivered, as messages to set aside."""
 
     put: Sequence[Aside]
     position: Position  # behind it
@@ -37,7 +37,7 @@ class Page:
     items: list[Item]  # those that are messages
     left: BackfillProgress  # after all of them
     ended: bool
-    captured: Captured  # which is to be put aside before
+    captured: Captured  # to be set aside before
 
 
 class Backfill:
@@ -50,7 +50,7 @@ class Backfill:
         self._cursor = cursor
 
     async def captured(self, row: OutboxRow, start: Position) -> Captured:
-        """What was captured since, as far as it is read at once."""
+        """The changes captured since, up to one read."""
         batch = await self._store.changes.read(start, _AT_ONCE, row.interests)
         if not batch.changes:
             return Captured([], batch.position, batch.complete)
@@ -62,9 +62,9 @@ class Backfill:
             await session.rollback()
 
     async def page(self, row: OutboxRow, start: Position, limit: int) -> Page | None:
-        """The next rows; None if more was captured than is read at once, or the table is not there.
+        """The next rows; None if more changes were captured than one read takes, or the table is not there.
 
-        What was captured up to `start` was just read: a session has no time for a reader that is far behind.
+        The changes up to `start` were just read: a session has no time for a reader that is far behind.
         """
         source = await self._store.interests.source(row.interests[-1])
         session = await self._store.begin_read()
@@ -92,8 +92,8 @@ class Backfill:
     ) -> tuple[list[Item], BackfillProgress]:
         """Rows that are no messages by themselves, as they were inserted or changed since, are passed over.
 
-        With the others the reader moves past what was captured until they were read, which is put aside by then. The
-        one that has failed keeps its number; should it be gone, no other one gets that.
+        With the others the reader moves past the changes captured before they were read, which are set aside by then.
+        The one that has failed keeps its number; should it be gone, no other one gets that.
         """
         now, items, trouble = self._clock.now(), list[Item](), self._cursor.trouble
         failed = left.failed if trouble is None or trouble.seq >= 0 else (trouble.seq, trouble.key)
@@ -113,13 +113,13 @@ class Backfill:
     async def _known(
         self, session: OpenTransaction, row: OutboxRow, left: BackfillProgress, keys: Sequence[str]
     ) -> set[str]:
-        """Of some rows those of which something was put aside that comes instead of them."""
+        """The rows whose set-aside messages come instead of them."""
         return await self._store.outboxes.put_keys(session, row.id, keys, _covering(left)) if keys else set()
 
     async def _captured(
         self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source | None
     ) -> Captured:
-        """What was captured, as it is put aside.
+        """Captured changes, as messages to set aside.
 
         In an order of their own, rows may move past the place that was reached. So each that is changed comes by its
         change: as one that is inserted, if it was not handed over before; if it was, it is only known by that.
@@ -144,7 +144,7 @@ class Backfill:
     async def _handed(
         self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source, left: BackfillProgress
     ) -> set[str]:
-        """The keys of changed rows that were handed over before, or of which something is put aside."""
+        """The keys of changed rows that were delivered before, or have a message set aside."""
         first: dict[str, CapturedChange] = {}  # by the later ones a row may have moved on
         for one in batch.changes:
             if one.key is not None and one.before is not None and self._messages.meant(one) == "change":
@@ -160,11 +160,11 @@ class Backfill:
 
 
 def key_of(messages: Messages, change: CapturedChange) -> str:
-    """By which a message waits for others."""
+    """The ordering key of a message, by which it waits for others."""
     key = messages.key(change)
     return unkeyed(change) if key is None else key
 
 
 def _covering(left: BackfillProgress) -> tuple[str, ...]:
-    """Which kinds of changes come instead of an older row."""
+    """The kinds of changes that come instead of an older row."""
     return ("enter", "change") if left.order else ("enter",)

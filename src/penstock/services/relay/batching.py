@@ -1,4 +1,4 @@
-"""How many messages of an outbox are delivered together, and for how long a batch waits to be filled."""
+"""The size of an outbox's batches, and the time for which a batch lingers to be filled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEVER = -1e9
 
 
 class Batching:
-    """How many messages of one outbox are delivered together: `whole`, or fewer for a while."""
+    """The number of messages of one outbox that are delivered together: `whole`, or fewer for a while."""
 
     def __init__(self, outbox: Outbox, clock: Clock, *, in_transaction: bool) -> None:
         size = outbox.batch
@@ -38,7 +38,7 @@ class Batching:
         self._limit, self._tried = None, frozenset()
 
     def fewer(self, most: int, items: Sequence[Item] = ()) -> None:
-        """Deliver no more than so many at once; these were tried, and wait for no others again."""
+        """Deliver at most this many at once; these were tried, and do not linger again."""
         self._limit = most
         if items and items[0].identity not in self._tried:
             self._tried = frozenset()
@@ -54,7 +54,7 @@ class Batching:
     # ----- waiting for more
 
     def linger(self, items: Sequence[Item], most: int) -> float:
-        """For how long messages wait for others, if there are none now and `most` may be delivered together."""
+        """The time for which messages wait for others, if there are none now and `most` may be delivered together."""
         if items[0].identity not in self._tried:
             self._tried = frozenset()
         if not self._linger or len(items) >= min(self._batch, most) or self._tried:
@@ -68,5 +68,5 @@ class Batching:
         return max(0.0, left)
 
     def lingers(self) -> float | None:
-        """For how long the batch that lingers does so still; None if none does."""
+        """The time for which the present batch still lingers; None if none does."""
         return None if self._since < 0 else max(0.0, self._since + self._linger - self._clock.monotonic())

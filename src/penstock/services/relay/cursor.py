@@ -1,6 +1,6 @@
-"""Where one outbox stands. Only the cursor writes that: by compare-and-set, in the transaction that applies a batch.
+"""The cursor of one outbox, its only writer: by compare-and-set, in the transaction that applies a batch.
 
-If the database has the outbox or its reader otherwise, the cursor forgets what it knows, and takes the outbox anew.
+If the database has another state of the outbox or its reader, the cursor forgets its own, and takes the outbox anew.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Item:
     key: str  # messages of one key are delivered in order
     batch: Batch | None = None  # the read of the feed that it came with, if it did
     number: int = 0  # how many changes of that read are done with once it is
-    backfill: str | None = None  # of an older row: what is left of them once it is delivered
-    aside: Aside | None = None  # how it was put aside, if it was
+    backfill: str | None = None  # of an older row: the rest of the backfill once it is delivered
+    aside: Aside | None = None  # its row in the table of set-aside messages, if it has one
     lost: Noted | None = None  # of one that tells of lost changes: how many in a row, and since when
 
     @property
     def identity(self) -> Identity:
-        """What tells it from other messages: an older row that is deleted leaves its number to the next one."""
+        """Its identity among messages: an older row that is deleted leaves its number to the next one."""
         return (self.change.seq, None) if self.change.seq > 0 else (0, self.change.key)
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Its approximate size in bytes."""
         return len(self.change.before or "") + len(self.change.after or "")
 
     @property
@@ -66,7 +66,7 @@ def unkeyed(change: CapturedChange) -> str:
 
 
 class Cursor:
-    """Where one outbox stands, and what was sent though that is not written yet."""
+    """The cursor of one outbox, with deliveries that are not written yet."""
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
         self._changes = runner.engine.store.changes
@@ -88,18 +88,18 @@ class Cursor:
         self._left: int | None = None  # the declaration by another program that was told of
         self._taken: int | None = None  # the lease that has the reader
         self._sent: dict[Identity, Item] = {}
-        self._begun: dict[Identity, Trouble | None] = {}  # and what was known before of one whose attempt is noted
+        self._begun: dict[Identity, Trouble | None] = {}  # and the earlier trouble of one whose attempt is noted
         self._told: set[int] = set()
 
     # ----- taking the outbox
 
     def forget(self) -> None:
-        """Know nothing of the outbox any more."""
+        """Forget the state of the outbox."""
         self.row = self.lease = None
         self.uncertain = False
 
     async def take(self, lease: int) -> int | None:
-        """Take the outbox under a lease, and read where it stands; the lease that held it and did not leave it.
+        """Take the outbox under a lease, and read its cursor; the lease that held it and did not leave it.
 
         If another relay has the outbox, or the database does not know it, `row` stays None.
         """
@@ -159,18 +159,18 @@ class Cursor:
         return found is None or self.row is None or found.epoch != self.row.epoch
 
     def doubt(self) -> None:
-        """Nobody knows whether the last write was committed."""
+        """Note that nobody knows whether the last write was committed."""
         self.uncertain = True
 
     def lost(self) -> None:
-        """Others have changed or taken the outbox."""
+        """Note that others have changed or taken the outbox."""
         log_event("outbox.changed", outbox=self._outbox.name, lease=self.lease)
         self.forget()
 
     # ----- messages that are put aside
 
     async def next_attempts(self) -> list[datetime]:
-        """When messages that failed are tried again, as long as their policy allows."""
+        """The times of the next retries of failed messages, as long as their policy allows."""
         assert self.row is not None  # noqa: S101 - it is known
         most = self._outbox.retry.max_attempts
         aside = await self._outboxes.aside(self.row.id, ["halted"], _SEEN)
@@ -216,7 +216,7 @@ class Cursor:
         return {*self._sent, *self.passed}
 
     def has_sent(self, items: Iterable[Item]) -> None:
-        """These were sent, and it is still to be written."""
+        """Note that these were sent, and that the cursor is still to be written."""
         self._sent.update((item.identity, item) for item in items)
 
     def was_sent(self, item: Item) -> bool:
@@ -233,7 +233,7 @@ class Cursor:
         return self.was_sent(item) and (item.aside is not None or item.identity not in self.passed)
 
     def known(self, item: Item) -> Trouble | None:
-        """What is known of a message that has failed before."""
+        """The trouble of a message that has failed before."""
         if item.identity in self._begun:
             return self._begun[item.identity]
         trouble = self.trouble
@@ -246,11 +246,11 @@ class Cursor:
         return item.identity in self._begun
 
     def begin(self, item: Item, known: Trouble | None) -> None:
-        """It is written that an attempt has begun; this was known before."""
+        """Note that the beginning of an attempt is written; `before` is the trouble before it."""
         self._begun[item.identity] = known
 
     def failed(self, item: Item) -> Trouble | None:
-        """What was known of a message before an attempt that has failed."""
+        """The trouble of a message before an attempt that has failed."""
         known = self.known(item)
         self._begun.pop(item.identity, None)
         return known
@@ -277,7 +277,7 @@ class Cursor:
         keeps: bool = False,  # messages that were put aside stay there
         passed: Collection[Identity] = (),  # done with as well, though messages before them are not
     ) -> Step:
-        """What is to be written once these messages are done with."""
+        """The step to write once these messages are done with."""
         assert self.row is not None and self.lease is not None  # noqa: PT018, S101 - it is known
         if trouble is None and items and all(item.aside is not None for item in items):
             trouble = self._trouble_but(items)
@@ -296,14 +296,14 @@ class Cursor:
         )
 
     def _trouble_but(self, items: Sequence[Item]) -> Trouble | None:
-        """What is known of the next message, if it is none of these."""
+        """The trouble of the next message, if it is none of these."""
         trouble = self.trouble
         return None if trouble is None or any(trouble.is_of(item.change) for item in items) else trouble
 
     def _passed(
         self, items: Sequence[Item], more: Collection[Identity], after: Position | None, *, filled: bool
     ) -> frozenset[Identity]:
-        """What is done with behind the position once these are; a position with no message before it leaves nothing."""
+        """The finished messages behind the position once these are done; none if no message comes before it."""
         if not more and not self.passed:
             return self.passed
         known = self.passed.union(more).difference(item.identity for item in items if item.aside is None)
@@ -338,7 +338,7 @@ class Cursor:
             await self.write(self.step(aside, trouble=trouble, delivered=len(sent), passed=behind))
 
     def written(self, step: Step, done: Iterable[Item] = ()) -> None:
-        """A step is committed, by which these are done with."""
+        """Note that a step is committed, by which these are done with."""
         row, self.uncertain = step.outbox, False
         self.count("penstock_outbox_delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
@@ -355,7 +355,7 @@ class Cursor:
                 self._is_done_with(item)
 
     def _moved_aside(self, step: Step) -> None:
-        """Messages were put aside, or taken from there."""
+        """Note that messages were set aside, or taken from there."""
         self.keys.update(one.key for one in step.put if one.state == "halted")
         waiting = {one.key for one in step.put if one.state == "waiting"}
         if step.taken or waiting - self.keys or any(one.state == "parked" for one in step.put):

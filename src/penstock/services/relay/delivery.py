@@ -1,6 +1,6 @@
-"""Delivers the messages of one outbox: holds it under the relay's lease, and decides what follows a failure.
+"""Delivers the messages of one outbox: holds it under the relay's lease, and follows the policy after a failure.
 
-`source` gives messages, `window` delivers them, `cursor` writes where the outbox stands.
+`source` gives messages, `window` delivers them, `cursor` writes the outbox's progress.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STAND_BY = 1.0
 
 
 class OutboxDelivery(Service):
-    """Delivers the messages of one outbox; `on_failed` is told of each attempt that failed."""
+    """Delivers the messages of one outbox; `on_failed` is called after each failed attempt."""
 
     name = "outbox"
 
@@ -75,14 +75,14 @@ class OutboxDelivery(Service):
         return self._cursor.row is not None
 
     async def next_at(self) -> datetime | None:
-        """When it goes on by itself, if it waits: for a further attempt that is not beyond its policy, or to linger."""
+        """The time at which it goes on by itself, if it waits: for a retry within its policy, or to linger."""
         if not self.has_it:
             return None
         times, left = await self._cursor.next_attempts(), self._batching.lingers()
         return min([*times, *([] if left is None else [self.clock.now() + timedelta(seconds=left)])], default=None)
 
     async def end(self, grace: float) -> None:
-        """Stop; what is under way may end within this many seconds."""
+        """Stop; deliveries under way may end within this many seconds."""
         self._stopping = True
         self.wake.set()
         if (running := self._task) is not None:  # which is forgotten if the lease is lost meanwhile
@@ -99,7 +99,7 @@ class OutboxDelivery(Service):
         await self._cursor.leave()
 
     async def interrupt(self) -> None:
-        """Stop what is under way, and go on when there is a lease again."""
+        """Stop the deliveries under way, and go on when there is a lease again."""
         running = self._task is not None
         await self.kill()
         self._cursor.forget()
@@ -109,7 +109,7 @@ class OutboxDelivery(Service):
     # ----- holding the outbox
 
     async def _until_ready(self) -> float:
-        """See to it that this process has the outbox, as it is now; seconds until it may, or 0."""
+        """Take the outbox in its present state unless this process has it; seconds until it may, or 0."""
         lease, cursor = self._lease.number, self._cursor
         if lease is None or self._stopping:
             cursor.forget()
@@ -154,13 +154,13 @@ class OutboxDelivery(Service):
         return BACKSTOP if told else LOOK_EVERY
 
     def _linger(self, items: Sequence[Item]) -> float:
-        """For how long a batch still waits to be filled, where more may come."""
+        """The time for which a batch still waits to be filled, where more may come."""
         first, source = items[0], self._source
         new = first.aside is None and first.backfill is None
         if not new or not source.exhausted or source.waits_for_key(first) or source.is_done(first):
             return 0.0
         if (wait := self._batching.linger(items, source.largest)) > 0:
-            source.forget()  # so that what comes is found
+            source.forget()  # so that new messages are found
         return wait
 
     # ----- delivering
@@ -220,8 +220,8 @@ class OutboxDelivery(Service):
     async def _may_try(self, item: Item) -> bool:
         """Whether a message may be tried after a process has died, maybe of it.
 
-        Each is delivered alone, and it is written that its attempt has begun, until as many are done with as the
-        process may have been at. So the message that ends processes is known when the next one has died.
+        Each is delivered alone, and the beginning of its attempt is written, until as many are done with as the
+        process may have had under way. So a poison message is known when the next process has died of it.
         """
         if self._cursor.has_begun(item):
             self._batching.careful -= 1
@@ -264,7 +264,7 @@ class OutboxDelivery(Service):
             log_event("outbox.again", outbox=self._outbox.name, messages=len(items), error=failure.error)
 
     def _trouble(self, item: Item, error: Exception) -> tuple[Trouble, Trouble | None]:
-        """What is known of a message that failed, and what was before."""
+        """The trouble of a message that failed, and the trouble before it."""
         known, now = self._cursor.failed(item), self.clock.now()
         return after_failure(self._outbox.retry, item.change.seq, known, error, now, self.clock.random()), known
 
@@ -284,11 +284,11 @@ class OutboxDelivery(Service):
         return "halt" if item.change.kind == "lost" else self._outbox.on_failure
 
     def _halted(self, item: Item, error: Exception) -> Aside:
-        """How a message is put aside that failed while messages of other keys go on."""
+        """The set-aside form of a message that failed while messages of other keys go on."""
         return Aside(item.change, item.key, "halted", self._told(item, *self._trouble(item, error)))
 
     def _told(self, item: Item, trouble: Trouble, known: Trouble | None) -> Trouble:
-        """Tell of a failure; what is to be written of it."""
+        """Log a failure; the trouble to write."""
         outbox, message, attempts = self._outbox.name, item.change.seq, trouble.attempts
         facts: dict[str, Any] = {"outbox": outbox, "message": message, "key": item.told_key, "attempts": attempts}
         self._cursor.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off

@@ -57,7 +57,7 @@ class Relay(Service):
                 pass
 
     async def next_at(self) -> datetime | None:
-        """When an outbox that waits goes on by itself; None if none does."""
+        """The time at which a waiting outbox goes on by itself; None if none does."""
         times = [await outbox.next_at() for outbox in self.outboxes]
         return min((at for at in times if at is not None), default=None)
 
@@ -68,7 +68,7 @@ class Relay(Service):
             outbox.start()
 
     async def finish(self) -> None:
-        """Let what is under way end within the grace time, then give the outboxes back."""
+        """Let deliveries under way end within the grace time, then give the outboxes back."""
         ended = asyncio.Event()
         await asyncio.gather(self._end_outboxes(ended), self._hold_until(ended))
         for outbox in self.outboxes:
@@ -93,7 +93,7 @@ class Relay(Service):
             ended.set()
 
     async def _hold_until(self, ended: asyncio.Event) -> None:
-        """Keep the lease, or another relay would deliver what is still under way."""
+        """Keep the lease, or another relay would deliver messages that are still under way."""
         pause = self._lease.due
         while self._lease.number is not None and not await self.clock.wait(ended, pause):
             pause = await self._guarded_tick()

@@ -42,10 +42,10 @@ class Sending:
         self.in_transaction = declared.function.kind is FunctionKind.MUTATION
 
     async def attempt(self, items: Sequence[Item], is_cut: Callable[[], bool]) -> Failure | None:
-        """Deliver messages; how that failed, if it did. A CancelledError is a failure, unless the relay `is_cut` off.
+        """Deliver messages; the failure, if any. A CancelledError is a failure, unless the relay `is_cut` off.
 
         Raises:
-            TryAgain: The database was away or busy, and these messages are not why.
+            TryAgain: The database was away or busy, and these messages are not the reason.
         """
         delivery = Delivery((), self._outbox.batch)
         try:
@@ -74,7 +74,7 @@ class Sending:
         return None
 
     async def run(self, delivery: Delivery, seal: Seal | None = None) -> None:
-        with uncanceled(self._function.name):  # of what a thread raised, nobody knew there whether it was cancelled
+        with uncanceled(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
             await deliver(self._runner, self._function, delivery, self._limit, seal)
 
     async def _mutate(self, delivery: Delivery, items: Sequence[Item]) -> None:

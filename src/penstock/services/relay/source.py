@@ -1,6 +1,6 @@
 """Gives the next messages of an outbox: older rows, then messages released from aside, then those of the change feed.
 
-Retries take turns with all of these. While older rows are delivered, what is captured meanwhile is put aside.
+Retries take turns with all of these. While older rows are delivered, captured changes are set aside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOVE_EVERY = 5.0  # without messages, so that the feed can be emptied
 
 
 class Source:
-    """The messages of one outbox that are next."""
+    """The next messages of one outbox."""
 
     def __init__(self, runner: Runner, outbox: Outbox, messages: Messages, cursor: Cursor, batching: Batching) -> None:
         self._changes = runner.engine.store.changes
@@ -54,21 +54,21 @@ class Source:
 
     @property
     def position(self) -> Position:
-        """Up to where the feed is read, though the reader may not have moved there yet."""
+        """The place up to which the feed is read, though the reader may not have moved there yet."""
         return self._cursor.position if self._read_to is None else self._read_to
 
     @property
     def largest(self) -> int:
-        """How many messages may be delivered together now."""
+        """The number of messages that may be delivered together now."""
         return 1 if self._cursor.trouble is not None else self._batching.now()
 
     def forget(self) -> None:
-        """Read anew what is next."""
+        """Read the next messages anew."""
         self._buffer.clear()
         self._read_to = None
 
     def drop(self, items: Iterable[Item]) -> None:
-        """These are taken, or done with."""
+        """Drop messages that are taken, or done with."""
         for item in items:
             if self._buffer and self._buffer[0] is item:
                 self._buffer.popleft()
@@ -138,7 +138,7 @@ class Source:
         return self._piece()
 
     def _least(self) -> int:
-        """How many messages of the feed are to be at hand, if there are so many."""
+        """The number of messages of the feed to have at hand, if there are as many."""
         return min(self._batch or 1, self.largest)
 
     def _piece(self) -> list[Item]:
@@ -173,9 +173,9 @@ class Source:
         return found
 
     def _noted(self, found: list[Item], row: OutboxRow, change: CapturedChange) -> Noted:
-        """How many lost changes in a row this one tells of: it takes the place of those before it.
+        """The number of lost changes in a row that this one stands for: it takes the place of those before it.
 
-        None joins one that was told or is skipped, as nobody was told of more.
+        None joins one that was logged or is skipped, as nobody was told of more.
         """
         told = {*row.skips, 0 if row.trouble is None else row.trouble.seq}
         if not found or found[-1].lost is None or found[-1].change.seq in told:
@@ -186,7 +186,7 @@ class Source:
     # ----- older rows
 
     async def _older_rows(self) -> list[Item]:
-        """The next older rows; what is captured meanwhile is put aside, and comes after them."""
+        """The next older rows; changes captured meanwhile are set aside, and come after them."""
         cursor = self._cursor
         if self._buffer and cursor.trouble is None:
             return self._piece()
@@ -214,7 +214,7 @@ class Source:
         return []
 
     async def _put_aside(self, captured: Captured) -> bool:
-        """Write what is put aside; False if the outbox is lost.
+        """Write the messages that are set aside; False if the outbox is lost.
 
         Where there is nothing to put, the reader moves with the older rows; if there are none, now and then.
         """
@@ -224,5 +224,5 @@ class Source:
             step = cursor.step(after=captured.position, put=captured.put, trouble=cursor.trouble)
             if not await cursor.write(step):
                 return False
-        self._read_to = captured.position  # only now: what could not be written is to be read again
+        self._read_to = captured.position  # only now: messages that could not be written are read again
         return True

@@ -25,10 +25,10 @@ from penstock.services.relay.source import Source
 from penstock.store.contract.outboxes import Aside
 
 OF_ALL_KEYS = frozenset({"truncate", "lost"})
-LOOK_EVERY = 0.05  # seconds; who writes with penstock wakes it at once
+LOOK_EVERY = 0.05  # seconds; writers that use penstock wake it at once
 _SPAN, _BYTES = 2000, 16 * 2**20  # from the oldest that is not done with to the last that is known
 _RETRIES_AT_ONCE = 100
-_WRITE_EVERY = 1.0  # what is done with, while the oldest is under way
+_WRITE_EVERY = 1.0  # for messages done with, while the oldest is under way
 _AGAIN_AFTER = 1.0  # when the database was away
 
 
@@ -77,7 +77,7 @@ class Window:
         self._count = self._bytes = 0
         self._order = deque[Entry]()  # those that were not put aside before, from the oldest that is not done with
         self._known: dict[int, Entry] = {}  # those of which nothing is written, by their numbers
-        self._lanes: dict[str, deque[Entry]] = {}  # what starts one after another
+        self._lanes: dict[str, deque[Entry]] = {}  # lanes: messages that start one after another
         self._ready = (deque[str](), deque[str]())  # the lanes whose first may start: of new messages, of retries
         self._turn = 0
         self._workers: set[asyncio.Task[None]] = set()
@@ -119,7 +119,7 @@ class Window:
         return self._failures.get(left)
 
     async def _go_on(self) -> None:
-        """Write, read and start; a database that is away for a moment ends nothing that is under way."""
+        """Write, read and start; a database that is away for a moment ends no delivery under way."""
         if self._workers and self._clock.monotonic() < self._again_at:
             return
         ended, self._ended = self._ended, False
@@ -155,7 +155,7 @@ class Window:
             await self._source.keep_up()
 
     async def _read_aside(self, now: float) -> None:
-        """Have messages join that were put aside: retries, and those that wait for none of their key any more.
+        """Have set-aside messages join: retries, and those that wait for none of their key any more.
 
         They are read anew each time, so more are only read when few of them are still to start.
         """
@@ -306,17 +306,17 @@ class Window:
         self._wake.set()
 
     async def _cancel(self) -> None:
-        """Start nothing more, and cancel what is under way."""
+        """Start nothing more, and cancel the deliveries under way."""
         self._closed = self._cut = True
         workers = list(self._workers)
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
 
-    # ----- what is written
+    # ----- writing
 
     async def _write(self) -> None:
-        """Write what is done with: up to the oldest that is not, and from time to time what is behind that."""
+        """Write the finished messages: up to the oldest unfinished one, and from time to time those behind it."""
         now, oldest = self._clock.monotonic(), self._order[0] if self._order else None
         moves = (oldest is not None and oldest.done) or any(entry.first.aside is not None for entry in self._news)
         waits = self._workers and self._has_room() > 0 and now - self._written_at < _WRITE_EVERY

@@ -1,6 +1,6 @@
 """Executes a worker's jobs, from the claim until the outcome of each is known.
 
-Owns which jobs run together: mutations in shared transactions, calls of batch functions, all others alone. Leaves the
+Owns the grouping of jobs: mutations in shared transactions, calls of batch functions, all others alone. Leaves the
 lease and settling to the worker.
 """
 
@@ -39,13 +39,13 @@ class Executor:
 
     Args:
         runner: Runs functions.
-        places: How many jobs run at once.
+        places: The number of jobs that run at once.
         progress: Collects the progress of jobs.
         wake: Wakes the worker, which then settles an outcome or writes progress.
 
     Attributes:
         running: The jobs that run, or will in a moment.
-        busy: How many jobs hold a slot, by pool; a job that has ended counts while it goes on in a thread.
+        busy: The number of jobs that hold a slot, by pool; a job that has ended counts while it goes on in a thread.
         outcomes: The jobs that have ended and are not settled yet.
         held: The jobs that an external system will complete, until the worker lets go of them.
     """
@@ -82,7 +82,7 @@ class Executor:
 
     @property
     def piece(self) -> int:
-        """How many jobs to claim at once: half of many places, so that some run while others are claimed.
+        """The number of jobs to claim at once: half of many places, so that some run while others are claimed.
 
         Jobs of batch functions are claimed at once, since they run as one.
         """
@@ -144,7 +144,7 @@ class Executor:
             self._batches.hurry()
 
     def cancel(self, jobs: Collection[UUID]) -> int:
-        """Tell those of these jobs that run here to stop; how many do."""
+        """Ask those of these jobs that run here to stop; the number of them."""
         ours = [self.running[job] for job in jobs if job in self.running]
         for running in ours:
             running.cancelled.set()

@@ -1,6 +1,6 @@
-"""The slots that a worker holds of pools with a limit: when it takes some, and when it gives them back.
+"""The slots of pools that a worker holds: takes some when jobs wait, and gives them back when others want them.
 
-Leaves the limit to the store, and how many slots to take to `pools/shares`.
+Leaves the limit to the store, and the number of slots to `pools/shares`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _YIELDS_FOR = 0.2  # seconds in which other workers may first take a slot that w
 
 @dataclass(slots=True)
 class _Held:
-    """The slots of one pool, and what the worker knows of it between two looks."""
+    """The slots of one pool, and the worker's facts about it between two looks."""
 
     number: int = 0
     epoch: int = 0

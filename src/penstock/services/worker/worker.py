@@ -1,6 +1,6 @@
 """The worker: claims jobs under a lease, runs them, and settles them in batches. Any number may run on one database.
 
-Owns the jobs that run under its lease. `jobs/settle` decides how a job ends; `calls/jobs/job` runs one. A worker that
+Owns the jobs that run under its lease. `jobs/settle` decides the end of a job; `calls/jobs/job` runs one. A worker that
 cannot renew its lease stops its jobs before the lease ends; any worker takes over the jobs of an expired lease.
 """
 
@@ -43,13 +43,13 @@ class Worker(Service):
     Args:
         runner: Runs functions.
         name: The worker's name in its lease.
-        jobs: How many jobs it runs at once.
+        jobs: The number of jobs it runs at once.
         pools: The pools with a limit that its program declares.
 
     Attributes:
-        next_run_at: When more jobs were to start, at its last look: scheduled or rate-limited ones.
+        next_run_at: The next start of a scheduled or rate-limited job, as of its last look.
         on_claimed: Called with the jobs that it is about to run.
-        prepared: How many connections it opens before it begins.
+        prepared: The number of connections it opens before it begins.
     """
 
     name = "worker"
@@ -177,7 +177,7 @@ class Worker(Service):
     async def _known(self, stopped: list[Running]) -> list[Running]:
         """The stopped jobs whose end is known.
 
-        The others were marked as completed in a transaction that is still open; whoever takes over settles them.
+        The others were marked as completed in a transaction that is still open; the next worker settles them.
         """
         doubtful = [one.job.id for one in stopped if one.doubtful]
         if not doubtful or self.lease is None:

@@ -23,7 +23,7 @@ class InterestRow:
         id: Its number, which its changes bear.
         state: ``ok``; ``missing``, if a trigger was dropped, or a partition came that has none; ``disabled``, if one
             was switched off; ``altered``, if one, or a column that it captures, is not as it was; ``gone``, if the
-            table is. Declaring it again mends all but the last, unless what it says does not fit the table any more.
+            table is. Declaring it again mends all but the last, unless it does not fit the table any more.
     """
 
     id: int
@@ -34,7 +34,7 @@ class InterestRow:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How the rows are read that an interest is about, spelled as its triggers spell them.
+    """The statements that read the rows of an interest, spelled as its triggers spell them.
 
     Attributes:
         first: Rows in the order of the interest, with the parameter of how many: key, captured columns as they are,
@@ -42,7 +42,7 @@ class Source:
             key, but for rows whose key is text that is no UTF-8: nobody can say it, so it tells no row.
         following: The same after a place: its first parameter, as it was given.
         among: Those of some keys: a JSON array of keys, of which each is spelled like that.
-        keys: Which of some keys are those of any row of the table.
+        keys: Those of some keys that belong to a row of the table.
         passed: Of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0.
     """
 
@@ -55,14 +55,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a reader is handed.
+    """A batch of changes for a reader.
 
     Attributes:
-        changes: The changes, in an order in which none comes before one that its writer had seen.
-        position: Where the reader is once it is done with them. Worth keeping without changes too.
+        changes: The changes, in commit order: none comes before one that its writer had seen.
+        position: The position of the reader once it is done with them. Worth keeping without changes too.
         complete: Whether there was no more.
-        before: Where the reader was.
-        rest: How many of the changes, the first ones, are of a batch that had been begun before.
+        before: The position before.
+        rest: The number of changes, the first ones, that belong to a batch begun before.
     """
 
     changes: builtins.list[CapturedChange]
@@ -72,7 +72,7 @@ class Batch:
     rest: int = 0
 
     def at(self, count: int) -> Position:
-        """Where the reader is once it is done with so many of the changes."""
+        """The position of the reader once it is done with this many of the changes."""
         if count == len(self.changes):
             return self.position
         if not count:
@@ -96,8 +96,8 @@ class ReaderRow:
     """A reader of the feed.
 
     Attributes:
-        lease: Under which lease it reads.
-        moved_at: When it last moved.
+        lease: The lease under which it reads.
+        moved_at: The time of its last move.
     """
 
     name: str
@@ -109,11 +109,11 @@ class ReaderRow:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a reader is behind.
+    """The backlog of a reader.
 
     Attributes:
-        rows: How many writes it has still to read of, as far as they were counted.
-        oldest_at: When the oldest of these was written; None if there are none.
+        rows: The number of unread writes, as far as they were counted.
+        oldest_at: The time of the oldest of these; None if there are none.
     """
 
     rows: int
@@ -122,11 +122,11 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What one look at the feed's room has done.
+    """The result of one step of making room in the feed.
 
     Attributes:
-        emptied: How many slots were emptied; on SQLite how many changes were deleted.
-        kept: How many slots could not be, as a reader has not passed them, or somebody holds them.
+        emptied: The number of emptied slots; on SQLite the number of deleted changes.
+        kept: The number of slots that could not be emptied, as a reader has not passed them, or somebody holds them.
         moved: Whether changes are written to another slot from now on.
     """
 

@@ -20,7 +20,7 @@ class CronScope:
 
 @dataclass(frozen=True, slots=True)
 class CronLook:
-    """What one look at crons found.
+    """The result of one look at crons.
 
     Attributes:
         due: Whether the time of one has come that waits for nothing.
@@ -35,7 +35,7 @@ class CronLook:
 
 @dataclass(frozen=True, slots=True)
 class CronMove:
-    """What is decided about a cron: how it stands now, and the job of its run if there is one."""
+    """The decision about a cron: its new state, and the job of its run if there is one."""
 
     kept: KeptCron
     job: NewJob | None = None

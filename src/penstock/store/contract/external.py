@@ -11,16 +11,16 @@ from datetime import timedelta
 from penstock.jobs.token import Told
 
 OUTSIDE = 0
-TOKEN_KEPT = timedelta(days=1)  # for how long it is known what came of a token
+TOKEN_KEPT = timedelta(days=1)  # the time for which the outcome of a token is kept
 
 
 @dataclass(frozen=True, slots=True)
 class Redeemed:
-    """What came of bringing a token.
+    """The outcome of redeeming a token.
 
     Attributes:
         accepted: Whether the job has been settled by it.
-        told: What counts: what was told first, or that its time or its attempt is over.
+        told: The outcome that counts: the first one, or that its time or its attempt is over.
     """
 
     accepted: bool

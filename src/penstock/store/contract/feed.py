@@ -1,4 +1,4 @@
-"""What is seen of the change feed at one moment: how its readers stand, and how much room it takes."""
+"""The change feed at one moment: its readers, and its size."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.changes.lag import ReaderLag
 from penstock.store.contract.changes import ReaderRow
 from penstock.store.nouns.changes import Changes
 
-BY_ITSELF = 0.1  # seconds after which a reader looks that nobody tells of what is written
-BACKSTOP = 1.0  # the same of one that is told
+BY_ITSELF = 0.1  # seconds after which a reader without signals looks
+BACKSTOP = 1.0  # the same for a reader with signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class FeedSeen:
     """The feed at one moment.
 
     Attributes:
-        readers: Each reader and how it stands, by name.
-        size: How many bytes the feed takes.
-        oldest_transaction: For how long the oldest transaction has been open; None if nobody can say.
+        readers: Each reader and its backlog, by name.
+        size: The size of the feed in bytes.
+        oldest_transaction: The age of the oldest open transaction; None if it cannot be known.
     """
 
     readers: Sequence[tuple[ReaderRow, ReaderLag]]

@@ -16,12 +16,12 @@ Settle = Callable[[list[Job]], list[Settlement]]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """For how many more jobs of a pool a worker has room.
+    """The room of a worker for jobs of a pool.
 
     Attributes:
-        room: How many.
+        room: The number of jobs it can still take.
         epoch: Of a pool with a limit: the number of that limit; if it has been changed, nothing is claimed.
-        running: How many of its jobs the worker runs.
+        running: The number of its jobs that the worker runs.
     """
 
     pool: str
@@ -32,14 +32,14 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one look for work found.
+    """The result of one look for work.
 
     Attributes:
         jobs: Jobs now running under the lease.
-        next_run_at: When the next scheduled job is due, of those that nobody wants to be canceled.
+        next_run_at: The due time of the next scheduled job that nobody wants to be canceled.
         cancels: Whether anybody has asked for a cancel that may still be to be carried out.
         promoted: Whether scheduled jobs were due and are ready now.
-        again: After which time more jobs may start, if a rate limit was in their way.
+        again: The wait until more jobs may start, if a rate limit was in their way.
     """
 
     jobs: list[Job]
@@ -54,7 +54,7 @@ class LeaseRow:
     """A lease as seen from outside.
 
     Attributes:
-        worker: Host and process of the worker that took it; others say first what they are, as in ``relay host:7``.
+        worker: Host and process of the worker that took it; others begin with their kind, as in ``relay host:7``.
         running: How many jobs run under it.
     """
 

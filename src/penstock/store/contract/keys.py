@@ -16,7 +16,7 @@ class KeyHolder:
     Attributes:
         job_id: Its id.
         until_start: Whether it has the key only until it starts.
-        enqueued_at: If another one may come in its place, since it is pending and was never tried: since when.
+        enqueued_at: The time it was enqueued, if it may be replaced, since it is pending and was never tried.
         canceled: Whether it is to be canceled and has not started, so that its key is about to be free.
     """
 
@@ -28,10 +28,10 @@ class KeyHolder:
 
 @dataclass(frozen=True, slots=True)
 class RateRow:
-    """What is left of a rate limit.
+    """The token count of a rate limit.
 
     Attributes:
-        policy: How it fills.
+        policy: Its policy.
     """
 
     name: str

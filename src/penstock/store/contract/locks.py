@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-LOCK_KEPT = timedelta(hours=1)  # for how long one that has run out can be seen, if nobody takes it over
+LOCK_KEPT = timedelta(hours=1)  # the time for which an expired one can be seen, if nobody takes it over
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +14,12 @@ class LockRow:
     """A lock that is held, or has run out and was not given back.
 
     Attributes:
-        key: What is locked.
+        key: The key of the lock.
         fence: The number of its holder; it rises from one to the next, also over all keys, and none is given twice.
-        attempt: Who asked for it: a number of the caller's own.
-        holder: What its holder calls itself, for people.
-        taken_at: Since when it is held.
-        expires_at: When it runs out, unless it is renewed.
+        attempt: The caller's own number of the request.
+        holder: The name of its holder, for people.
+        taken_at: The time at which it was taken.
+        expires_at: The time at which it expires, unless it is renewed.
         wanted: Whether somebody waits for it.
     """
 

@@ -16,7 +16,7 @@ Forgets = Literal["again", "pending", "all"]
 
 Identity = tuple[int, str | None]  # of a message: its number; of an older row 0 and its key, as its number may change
 
-KEPT = "kept"  # instead of what is left of older rows: what was left of them before
+KEPT = "kept"  # instead of a backfill: the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class OutboxPlan:
     Attributes:
         name: Its name.
         function: The name of its handler.
-        kind: What kind of function that is.
+        kind: The kind of that function.
         source: The table or the topic that it sends.
-        spec: What else was declared, as JSON, to be shown.
+        spec: The other options, as JSON, to be shown.
         version: Of the declaration.
         keep_for: How long messages are kept at least.
     """
@@ -48,22 +48,22 @@ class OutboxRow:
 
     Attributes:
         id: Its number.
-        plan: What was declared of it last.
+        plan: Its last declaration.
         interests: The numbers under which its messages are in the change feed, those of earlier declarations too.
         declared_at: When it was.
-        epoch: How often it was changed by others than the relay that reads it.
+        epoch: The number of changes by others than the relay that reads it.
         ready: Whether its changes are captured.
-        paused: Whether nothing of it is sent.
-        backfill: What is left of the rows that are older, as `outbox.older` writes it; None if that is done.
+        paused: Whether it is paused.
+        backfill: The rest of the backfill, as `outbox.backfill` writes it; None if that is done.
         skips: The numbers of messages that are passed by.
-        trouble: What is known of the next message, if it has failed.
-        delivered: How many messages have been delivered.
-        delivered_at: When the last one was.
-        rate: How many a second were, over about a minute until then.
+        trouble: The trouble of the next message, if it has failed.
+        delivered: The number of delivered messages.
+        delivered_at: The time of the last delivery.
+        rate: Deliveries per second, over about a minute until then.
         passed: Messages behind the one that is next which are done with already.
-        fence: The number of who reads it, which rises with each lease that takes its reader; 0 if none ever has.
-        meanings: What was declared when changes were captured under some of these numbers, as `outbox.meaning` writes
-            it.
+        fence: The fencing number of its reader, which rises with each lease that takes it; 0 if none ever has.
+        meanings: The declarations under which changes were captured, by these numbers, as `outbox.criteria` writes
+            them.
     """
 
     id: int
@@ -86,13 +86,13 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True)
 class AsideCount:
-    """How many messages of an outbox are put aside in one state.
+    """The number of messages of an outbox that are set aside in one state.
 
     Attributes:
         outbox: The number of the outbox.
-        number: How many, as far as they were counted.
-        oldest_at: When the first of them was written.
-        used_up: Of how many the attempts are used up.
+        number: Their number, as far as they were counted.
+        oldest_at: The time at which the first of them was written.
+        used_up: The number of those whose attempts are used up.
     """
 
     outbox: int
@@ -107,11 +107,11 @@ class Aside:
     """A message that is not next any more, and not delivered.
 
     Attributes:
-        change: The change that it is.
+        change: Its change.
         key: The key by which it is ordered.
         state: ``waiting`` for others to be delivered; ``halted``, as it has failed, and those of its key wait for it;
             ``parked``, as it has failed, and nobody waits for it.
-        trouble: What is known of it, if it has failed.
+        trouble: Its trouble, if it has failed.
         turned: Whether it was turned into an insert: its row was still to be handed over when it was changed, and of
             that change alone the feed tells.
     """
@@ -125,14 +125,14 @@ class Aside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a relay: what is written together, if the outbox and its reader are as the relay knows them.
+    """One step of a relay, written together, if the outbox and its reader are as the relay knows them.
 
     Attributes:
         outbox: The outbox as the relay knows it.
-        move: How its reader moves on; not at all if its ends are the same.
-        backfill: What is left of older rows then.
-        trouble: What is known of the message that is next then.
-        delivered: How many messages more were delivered.
+        move: The move of its reader; none if its ends are the same.
+        backfill: The rest of the backfill then.
+        trouble: The trouble of the next message then.
+        delivered: The number of messages delivered since.
         put: Messages that are put aside; one that was put aside before is written anew.
         taken: The numbers of those that are aside no more.
         skipped: The numbers of messages that were passed by, as was asked for.

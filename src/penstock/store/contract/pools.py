@@ -10,10 +10,10 @@ from penstock.pools.rates import RateLimit
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """How a pool with a limit stands, as one worker sees it.
+    """A pool with a limit, as one worker sees it.
 
     Attributes:
-        max_parallelism: Its limit, with what others of its group lend it; 0 while it is paused.
+        max_parallelism: Its limit, with slots lent by others of its group; 0 while it is paused.
         epoch: The number of this limit.
         granted: How many slots all workers hold together.
         held: How many this worker holds.
@@ -39,13 +39,13 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much work of a pool waits.
+    """The waiting work of a pool.
 
     Attributes:
         max_parallelism: The limit that holds, 0 while it is paused; None for jobs without a pool, which have none.
         granted: How many slots all workers hold together.
         ready: How many jobs may start now; counted no further than asked.
-        oldest: Since when the oldest of those is due.
+        oldest: The due time of the oldest of those.
         scheduled: How many start later; counted no further than asked, over all pools.
     """
 
@@ -59,7 +59,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """How a pool stands, as seen from outside.
+    """A pool, as seen from outside.
 
     Attributes:
         declared: The limit that the program declared last.
@@ -73,7 +73,7 @@ class PoolRow:
         key_parallelism: How many jobs of one concurrency key run at once; None for any number.
         rate_limit: How many jobs start in a time; None for any number.
         key_rate_limit: How many of one concurrency key do.
-        group: Name of the pools that lend it what they do not use.
+        group: Name of the pools that lend it their unused slots.
         ageing: How long one of its jobs waits until it is as urgent as one of the next higher priority; None for ever.
     """
 
@@ -110,12 +110,12 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How many jobs of a pool stand in one place.
+    """The number of jobs of a pool in one place.
 
     Attributes:
         place: Ready, completing, scheduled or running; or success, failed or canceled.
-        count: How many; of those that have ended, how many since a time.
-        first: Of those that wait, when the first one may run; of those that run, when the first one began; of those
+        count: Their number; for ended jobs, those that ended since a time.
+        first: For waiting jobs, when the first one may run; for running ones, when the first one began; for those
             that have ended, when the first one did.
     """
 

@@ -17,7 +17,7 @@ RowKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """Records that have all that is given here.
+    """Records that meet all of these conditions.
 
     Attributes:
         tasks: Of one of these tasks.
@@ -34,7 +34,7 @@ class RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordState:
-    """A record, and how its job stands.
+    """A record, with the state of its job.
 
     Attributes:
         task: The number of the task.
@@ -46,7 +46,7 @@ class RecordState:
         changed_at: When that was.
         due_at: When it was to be run then.
         gone: ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there.
-        state: How its job stands; None if there is none, though there should be.
+        state: The state of its job; None if there is none, though there should be.
         attempt: Its attempts so far, for this generation.
         run_at: When it was due, or is.
         error: The error of its last attempt, or why it waits.
@@ -71,7 +71,7 @@ class RecordState:
 
 @dataclass(frozen=True, slots=True)
 class RecordCount:
-    """How many records of a task stand in one way, and of how many of these the row is gone."""
+    """The number of records of a task in one state, and of those whose row is gone."""
 
     task: int
     state: str
@@ -81,7 +81,7 @@ class RecordCount:
 
 @dataclass(frozen=True, slots=True)
 class TaskBacklog:
-    """How much there is to do for a task, counted no further than asked.
+    """The backlog of a task, counted no further than asked.
 
     Attributes:
         task: Its number.
@@ -90,9 +90,9 @@ class TaskBacklog:
         scheduled: How many start later: debounced, in back-off, or put off.
         running: How many run.
         failed: How many have failed.
-        oldest: Since when the oldest of the first is due.
+        oldest: The due time of the oldest of the ready ones.
         paused: Whether the task is paused.
-        due_first: Since when the oldest of those that wait was due at first, whatever put it off since; it may be that
+        due_first: The first due time of the oldest waiting run, before anything put it off; it may be that
             it is not due yet.
         reconciled_at: When all rows were looked at last; None if they never were.
     """
@@ -114,7 +114,7 @@ STANDS: tuple[Literal["first", "again", "runs"], ...] = ("first", "again", "runs
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A job that comes before another with the same concurrency key, and how it stands.
+    """A job that comes before another with the same concurrency key, with its state.
 
     Attributes:
         task: The task that it is of, if it is of one.

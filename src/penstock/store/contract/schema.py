@@ -15,9 +15,9 @@ class Change:
     """A piece of a schema push: statements that take effect together, or one that runs alone.
 
     Attributes:
-        table: What it changes, for errors and logs.
+        table: The table it changes, for errors and logs.
         alone: Whether it runs outside a transaction: it may take long, but keeps nobody from reading and writing.
-        undo: Takes away what a statement run alone leaves behind when it fails.
+        undo: Removes the remains of a statement run alone that failed.
     """
 
     table: str

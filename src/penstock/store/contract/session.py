@@ -1,4 +1,4 @@
-"""The promises of a transaction: its statements, savepoints and end; and how a caller joins a queue of writers."""
+"""The promises of a transaction: its statements, savepoints and end, and the queues of writers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EVERY_QUEUE = 0
 
 
 def not_open() -> ContextError:
-    """What a store raises if it is asked to begin something and is not open, or not any more."""
+    """The error of a store that is asked to begin a transaction and is not open."""
     return ContextError("The backend is closed.", fix="Use it inside async with app.open().")
 
 
 def left_behind() -> ContextError:
-    """What a statement raises that was under way when the function that asked for it ended."""
+    """The error of a statement that was under way when its function ended."""
     return ContextError(
         "The function that made this call has ended, so the call was stopped.", fix="Await all calls of a ctx."
     )

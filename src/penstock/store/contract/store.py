@@ -41,10 +41,10 @@ class Signals(Protocol):
         """Set an event at each wake-up."""
 
     def unsubscribe(self, event: asyncio.Event) -> None:
-        """Stop doing so."""
+        """Set an event no longer."""
 
     def until_fed(self, reader: asyncio.Event, position: Position) -> float:
-        """For how many seconds a reader of the change feed need not look that has come to a position.
+        """The seconds for which a reader of the change feed at this position need not look.
 
         Its event is set before that if anybody writes to the feed.
         """
@@ -54,7 +54,7 @@ class Store(Protocol):
     """A database that remembers.
 
     Attributes:
-        writers: How many write transactions of one process may be under way at once.
+        writers: The number of write transactions that one process may have under way at once.
     """
 
     dialect: Dialect
@@ -97,7 +97,7 @@ class Store(Protocol):
         """Set the clock by the database's, so that all machines on it agree on the time.
 
         Args:
-            transaction: In which to ask; one of its own by default.
+            transaction: The transaction to ask in; one of its own by default.
         """
 
     async def ping(self) -> None:

@@ -12,7 +12,7 @@ from penstock.jobs.job import Options
 from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
 
-HELD = "The task is held"  # why a job waits that is put off since none of its task's start
+HELD = "The task is held"  # the reason of a job that waits because its task is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,16 @@ class TaskPlan:
     Attributes:
         name: Its name.
         function: The name of the function that its jobs run.
-        kind: What kind of function that is.
+        kind: The kind of that function.
         pool: The pool of its jobs.
         priority: Their priority.
-        options: What they are asked for beside; the number of the task is added.
+        options: Their other options; the number of the task is added.
         resets: Whether a change lets attempts count anew.
-        history: How many runs are kept with each row.
+        history: The number of runs that are kept with each row.
         version: Of its handler.
         signature: Its filter and watch, as text.
-        spec: What planners have to know.
-        on_version_change: What is run again if the version is higher than the one before.
+        spec: The part that planners need.
+        on_version_change: The rows to run again if the version is higher than the one before.
         reconciles: Whether rows are looked at anew if the signature is another.
     """
 
@@ -56,16 +56,16 @@ class TaskRow:
 
     Attributes:
         id: Its number, by which its jobs name it.
-        plan: What was declared of it last.
+        plan: Its last declaration.
         interest: The number of the interest that it is declared with; None if there is none now.
         interests: The numbers of all of its interests that there are.
-        earlier: Those that there were when it was declared, which may be gone; the feed may still have what they told.
+        earlier: Those that there were when it was declared, which may be gone; the feed may still have their changes.
         declared_at: When that was.
         paused: Whether none of its jobs starts.
-        held_until: Until when none does; None for no such time.
-        reconciling: What is left of looking at all rows; None if that is done.
-        reconciled_at: When it was done last.
-        begun: How often it was begun anew.
+        held_until: The time until which none starts; None for no such time.
+        reconciling: The progress of a scan of all rows; None if that is done.
+        reconciled_at: The end of the last scan.
+        begun: The number of times it was begun anew.
     """
 
     id: int
@@ -83,7 +83,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """What is kept of one row of a task.
+    """The record of one row of a task.
 
     Attributes:
         task: The number of the task.
@@ -92,7 +92,7 @@ class RecordRow:
         generation: How many changes it had that the task wanted to hear of.
         live: Whether there is a job that has not ended.
         change: The last of these.
-        before: What was captured of it before that.
+        before: Its captured values before that.
         after: The same after it.
         changed_at: When that was.
         due_at: When it was to be run then.
@@ -124,11 +124,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far looking at the rows of a task has come.
+    """The progress of a scan of the rows of a task.
 
     Attributes:
-        task: The task as it was declared when they were looked at; what another declaration asks for is not done by it.
-        reconciling: How far that has come; None once it is done.
+        task: The task as it was declared at the time of the scan; a scan does not serve another declaration.
+        reconciling: The progress; None once it is done.
         begins: Whether it is begun anew with this, so that who goes on with an earlier look finds that out.
     """
 
@@ -138,5 +138,5 @@ class Progress:
 
 
 def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
-    """That all rows of tasks are looked at, and what was to be run again in any case still is."""
+    """Begin the scan of all rows of tasks anew; rows that were to run again in any case still are."""
     return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]

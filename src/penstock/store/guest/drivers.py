@@ -1,6 +1,6 @@
 """Runs statements in the transaction that is open on the user's connection, for each driver and library above one.
 
-Owns cursors, styles of parameters, and the state of a connection. It imports no driver: whoever has a connection has
+Owns cursors, styles of parameters, and the state of a connection. It imports no driver: a caller with a connection has
 imported it. All methods are coroutines. Those of a sync driver never wait, so `guest.session` can finish them without
 an event loop.
 """
@@ -70,7 +70,7 @@ async def answer(given: Any) -> Any:
 
 
 class CursorDriver:
-    """A driver that runs statements on cursors; subclasses know how theirs are made."""
+    """A driver that runs statements on cursors; each subclass makes its own."""
 
     name: str
     dialect: str

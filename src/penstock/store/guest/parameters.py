@@ -39,7 +39,7 @@ _TRANSLATIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a driver takes statements: its text from penstock's, and its parameters from values in order."""
+    """The form in which a driver takes statements: text from penstock's, and parameters from values in order."""
 
     sql: Callable[[str], str]
     values: Callable[[Sequence[Any]], Any]

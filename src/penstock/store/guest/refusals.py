@@ -1,4 +1,4 @@
-"""Errors of work in the user's own transaction: refused connections, and what the errors of PostgreSQL drivers mean.
+"""Errors of work in the user's own transaction: refused connections, and the meaning of PostgreSQL drivers' errors.
 
 `guest.lite` translates those of SQLite.
 """
@@ -131,7 +131,7 @@ def postgres_meaning(driver: str, error: BaseException) -> BaseException:
 
 
 def _by_state(driver: str, state: str, error: BaseException) -> PenstockError:
-    told: Any = getattr(error, "diag", None) or error  # psycopg keeps what the server said apart, asyncpg does not
+    told: Any = getattr(error, "diag", None) or error  # psycopg keeps the server's message apart, asyncpg does not
     text = str(getattr(told, "message_primary", None) or getattr(told, "message", None) or error)
     text = text.partition("\n")[0].rstrip(".")
     if is_away(state) or state.startswith("08"):

@@ -1,6 +1,6 @@
-"""Penstock as a guest in a transaction of the user's own, whatever the driver.
+"""Penstock as a guest in a transaction of the user's own, with any driver.
 
-`guest_session` recognises a connection and checks it at the door. What runs through it is part of the transaction that
+`guest_session` recognises a connection and checks it at the door. Its statements are part of the transaction that
 is open there, and is committed or rolled back with it: a guest begins nothing, ends nothing, and sets no savepoint.
 """
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 def guest_session(connection: Any) -> GuestSession:
     """Recognise a connection of the user's, and look whether statements can run on it now.
 
-    Where no transaction is open, the driver does what it does for any statement: psycopg, psycopg2, SQLAlchemy and
+    Where no transaction is open, the driver acts as for any statement: psycopg, psycopg2, SQLAlchemy and
     sqlite3 begin one, which the user commits; in autocommit (asyncpg outside of a transaction, Django outside of
     ``atomic()``, psycopg with ``autocommit``, sqlite3 with ``isolation_level=None``) each statement commits by itself.
     """
@@ -73,7 +73,7 @@ def guest_session(connection: Any) -> GuestSession:
 
 
 def is_connection(given: object) -> bool:
-    """Whether penstock can work in a connection of this kind, in whatever state it is."""
+    """Whether penstock can work in a connection of this kind, in any state."""
     return _name_of(given) is not None
 
 

@@ -13,9 +13,9 @@ from penstock.store.nouns.noun import Access, Noun
 
 
 class Changes(Noun, ABC):
-    """The change feed: what was captured, and how far each of its readers has come.
+    """The change feed: captured changes, and the position of each reader.
 
-    Nobody writes there but triggers. A reader is read under a lease, as jobs are run: who has lost it cannot move on.
+    Only triggers write there. A reader is held under a lease, as jobs are: a process that has lost it cannot move it.
     """
 
     def __init__(self, access: Access) -> None:
@@ -26,11 +26,11 @@ class Changes(Noun, ABC):
         return await self._put("register", name, now, at)
 
     async def place(self, name: str, now: datetime, at: Position | None = None) -> bool:
-        """Put a reader elsewhere, and take it from who reads it; False if there is none."""
+        """Move a reader to a position, and take it from its process; False if there is none."""
         return await self._put("place", name, now, at)
 
     async def take(self, name: str, lease: int) -> Position | None:
-        """Read under a lease from now on; where the reader is, or None if another lease has it that is not gone.
+        """Read under a lease from now on; the reader's position, or None if another lease has it that is not gone.
 
         If the database was restored elsewhere, all readers are first made to fit it.
         """
@@ -44,9 +44,9 @@ class Changes(Noun, ABC):
     async def move(
         self, session: Session, name: str, lease: int, before: Position, after: Position, now: datetime
     ) -> bool:
-        """Move a reader on in a transaction, with what was done about what it read; False if it was lost.
+        """Advance a reader by compare-and-set, in the transaction that applies a batch; False if it was lost.
 
-        It is lost if another lease has taken it, or it is not where it was. Whoever gets False undoes the transaction.
+        It is lost if another lease has taken it, or it has moved. After False the caller rolls the transaction back.
         """
         values = {"name": name, "lease": lease, "before": str(before), "after": str(after), "now": now}
         return bool(await self._fetch(session, "move", **values))
@@ -59,18 +59,18 @@ class Changes(Noun, ABC):
         ]
 
     async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
-        """How far behind a position is; no more than `most` writes are counted."""
+        """The backlog behind a position; no more than `most` writes are counted."""
         wanted = None if interests is None else list(interests)
         values = position.bounds() | {"high": position.high}
         ((rows, oldest_at),) = await self._look("lag", **values, interests=wanted, most=most)
         return Lag(rows, self._access.time(oldest_at))
 
     async def forget(self, name: str) -> bool:
-        """Drop a reader, so that nothing is kept for it; False if there is none."""
+        """Drop a reader, so that no changes are kept for it; False if there is none."""
         return bool(await self._run("forget", name=name))
 
     async def before(self, moment: datetime) -> Position:
-        """A position before all that was written at a time or later and is kept still."""
+        """A position before all kept changes that were written at a time or later."""
         ((first, high),) = await self._look("first_since", moment=moment)
         return Position(high=high) if first is None else Position(Snapshot(first), high=high)
 
@@ -82,8 +82,8 @@ class Changes(Noun, ABC):
         Args:
             session: The session.
             position: The position.
-            interest: Of which interest.
-            limit: How many there may be.
+            interest: The number of the interest.
+            limit: The largest number of keys.
         """
         values = position.bounds() | {"high": position.high, "interest": interest, "limit": limit + 1}
         keys = [row[0] for row in await self._fetch(session, "unread", **values)]
@@ -92,7 +92,7 @@ class Changes(Noun, ABC):
         return {key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys}
 
     async def size(self) -> int:
-        """How many bytes the feed takes; on SQLite about that many."""
+        """The size of the feed in bytes; on SQLite about."""
         return int((await self._look("size"))[0][0])
 
     # ----- steps
@@ -106,7 +106,7 @@ class Changes(Noun, ABC):
                 at = Position(high=high) if snapshot is None else Position(Snapshot.parse(snapshot), high=high)
             return bool(await self._fetch(session, query_name, name=name, position=str(at), now=now))
 
-    # ----- what each store does
+    # ----- different on each store
 
     @abstractmethod
     async def read(
@@ -116,11 +116,12 @@ class Changes(Noun, ABC):
         interests: Sequence[int] | None = None,
         session: OpenTransaction | None = None,
     ) -> Batch:
-        """What comes after a position: the changes of up to `limit` writes, of these interests or of all.
+        """The changes after a position: of up to `limit` writes, of these interests or of all.
 
-        All that one write tells is handed over together.
+        All changes of one write come together.
 
-        With a session, it is what that sees: of rows that are read in it, no change before is missed or comes twice.
+        With a session, they are the changes that it sees. They fit the rows that it reads: none is missed or comes
+        twice.
 
         Raises:
             Conflict: The position is of another server, from which the database was restored: take the reader again.
@@ -128,11 +129,11 @@ class Changes(Noun, ABC):
 
     @abstractmethod
     async def rotate(self, now: datetime, limit: int) -> Rotation:
-        """Make room: drop what all readers have passed, in one bounded step, and waiting for nobody.
+        """Make room: drop changes that all readers have passed, in one bounded step, and waiting for nobody.
 
-        What is younger than the longest `keep_for` of an outbox is kept.
+        Changes younger than the longest `keep_for` of an outbox are kept.
         """
 
     @abstractmethod
     async def oldest_transaction(self) -> timedelta | None:
-        """For how long the oldest transaction has been open; None if nobody can say."""
+        """The age of the oldest open transaction; None if it cannot be known."""

@@ -31,8 +31,8 @@ where seq > :high and (:interests is null or exists (
     select 1 from json_each(penstock.change.interests) i where i.value in (select value from json_each(:interests))
 ))
 order by seq limit :limit;
--- PostgreSQL: the first of a new batch: what the snapshot of this statement shows, which comes in each row. There are two
--- ranges of the index, and nothing between them is looked at.
+-- PostgreSQL: the first of a new batch: the changes that this statement's snapshot shows; the snapshot comes in each row.
+-- There are two ranges of the index, and nothing between them is looked at.
 with moment as materialized (select pg_current_snapshot()::text as snapshot)
 select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
@@ -115,7 +115,8 @@ select key from (
 ) unread where (seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]))
 limit :limit;
 
--- first_since: where what was written at a time or later begins: a transaction and the greatest number given, or a number.
+-- first_since: the beginning of the changes written at a time or later: a transaction and the greatest number given, or a
+-- number.
 -- Unbounded: it reads all that is kept.
 -- SQLite: the number before the lowest, or the greatest given.
 select null, coalesce((select min(seq) - 1 from penstock.change where changed_at >= :moment),
@@ -142,7 +143,7 @@ where seq = (select min(seq) from penstock.change)
 -- SQLite: on PostgreSQL slots are truncated.
 select coalesce(max(keep_for), 0) from penstock.outbox;
 
--- slots: into which slot changes are written, since when, how many bytes each holds, and how long outboxes keep theirs.
+-- slots: the slot into which changes are written, since when, the bytes of each, and how long outboxes keep theirs.
 -- PostgreSQL: SQLite deletes rows, and has no slots.
 select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n),
        coalesce((select max(keep_for) from penstock.outbox), '0')
@@ -165,7 +166,7 @@ select slot from penstock.change_slot for update;
 -- PostgreSQL: SQLite deletes rows, and has no slots.
 update penstock.change_slot set slot = :slot, since = :now where slot = :current returning slot;
 
--- oldest: for how many seconds the oldest transaction has been open, if this user may see those of others..
+-- oldest: for how many seconds the oldest transaction has been open, if this user may see those of others.
 -- PostgreSQL: SQLite does not tell.
 select case when pg_has_role('pg_read_all_stats', 'usage') then greatest(0, extract(epoch from clock_timestamp() - least(
     (select min(a.xact_start) from pg_stat_activity a
@@ -173,11 +174,11 @@ select case when pg_has_role('pg_read_all_stats', 'usage') then greatest(0, extr
     (select min(p.prepared) from pg_prepared_xacts p where p.database = current_database())
 )))::double precision end;
 
--- origin: of which server the feed was, and of which it is now.
+-- origin: the server that the feed was on, and the present one.
 -- PostgreSQL: SQLite's numbers move with the file.
 select s.origin, penstock.origin() from penstock.change_slot s;
 
--- settle_in: say of which server the feed is.
+-- settle_in: write the server that the feed is on.
 -- PostgreSQL: SQLite's numbers move with the file.
 update penstock.change_slot set origin = penstock.origin();
 

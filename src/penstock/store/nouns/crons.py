@@ -1,4 +1,4 @@
-"""Crons at rest. Who decides on a cron holds its row; on PostgreSQL others step around it."""
+"""Crons at rest. A scheduler that decides on a cron locks its row; on PostgreSQL others skip it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from penstock.store.rows.crons import kept_of, plan_values
 
 
 class Crons(Noun):
-    """Crons at rest: their plans, and how far each has come. A cron is under way until its last job has ended."""
+    """Crons at rest: plans, and the last decided time of each. A cron is under way until its last job has ended."""
 
     def __init__(self, access: Access, jobs: Jobs) -> None:
         super().__init__(access, "crons")
         self._jobs = jobs
 
     async def declare(self, plans: Sequence[CronPlan], now: datetime) -> None:
-        """Make the plans of a program known; those that differ from what was declared before hold from now on."""
+        """Store the plans of a program; plans that differ from the declaration before hold from now on."""
         if not plans:
             return
         async with self._reading() as session:
             known = {kept.plan.name: kept.plan for kept, _ in await self.list(session, now)}
         new = sorted((plan for plan in plans if known.get(plan.name) != plan), key=lambda plan: plan.name)
-        if not new:  # who finds all as it is takes no lock, and needs no right to write
+        if not new:  # an unchanged declaration takes no lock, and needs no right to write
             return
         async with self._writing() as session:
             for plan in new:
@@ -59,9 +59,9 @@ class Crons(Noun):
         return CronLook(bool(due), bool(overdue) and not due, self._access.time(next_at))
 
     async def decide(self, scope: CronScope, now: datetime, limit: int, decide: CronDecide) -> int:
-        """Have `decide` decide on up to `limit` that are due; how many there were.
+        """Have `decide` decide on up to `limit` that are due; the number of them.
 
-        It is told of each whether it is under way. They are held meanwhile, so that nobody decides on them twice. The
+        Its argument says whether a cron is under way. The crons are locked meanwhile: nobody decides on them twice. The
         decisions and the jobs are written together.
         """
         async with self._writing() as session:
@@ -86,7 +86,7 @@ class Crons(Noun):
         if not rows:
             return
         crons = [self._kept(row) for row in rows]
-        # Asked once the rows are held: what is seen now is what the last one who held them has left.
+        # Asked once the rows are locked: now the writes of the last holder are visible.
         jobs = [kept.job_id for kept in crons if kept.job_id is not None]
         found = await self._fetch(session, "under_way", ids=jobs) if jobs else ()
         running = {self._access.uuid(row[0]) for row in found}

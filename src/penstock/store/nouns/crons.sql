@@ -1,4 +1,4 @@
--- {cron}: a cron with how far it has come.
+-- {cron}: a cron with its last decided time.
 c.name, c.schedule, c.catch_up, c.overlap, c.jitter, c.function, c.job, c.takes_planned_at, c.declared, c.paused,
 c.last_at, c.next_at, c.job_id, c.planned_at
 
@@ -39,7 +39,7 @@ set schedule = :schedule, catch_up = :catch_up, overlap = :overlap, jitter = :ji
     takes_planned_at = :takes_planned_at, declared = :declared, last_at = :last_at, next_at = :next_at
 where name = :name;
 
--- move: write how far a cron has come.
+-- move: write the last decided time of a cron.
 update penstock.cron
 set paused = :paused, last_at = :last_at, next_at = :next_at, job_id = :job_id, planned_at = :planned_at
 where name = :name;

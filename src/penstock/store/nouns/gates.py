@@ -29,8 +29,8 @@ class Gates(Noun, ABC):
         self._rates = rates
 
     async def open(self, session: Session, lease: int, room: Room, now: datetime) -> tuple[list[Job], timedelta | None]:
-        """Start jobs that wait at a pool's gate; and after which time more may, if a rate limit is in the way."""
-        # The lock comes first: what the next statement sees begins after it.
+        """Start jobs that wait at a pool's gate; and the wait until more may start, if a rate limit is in the way."""
+        # The lock comes first: the snapshot of the next statement begins after it.
         if not await self._fetch(session, "lock", pool=room.pool):
             return [], None
         gate, turns = await self._turns(session, room, now)
@@ -57,7 +57,7 @@ class Gates(Noun, ABC):
             if row[7] is not None
         ]
 
-    # ----- what each store does
+    # ----- different on each store
 
     @abstractmethod
     async def _close(self, session: Session, pool: str) -> bool:
@@ -71,7 +71,7 @@ class Gates(Noun, ABC):
 
 
 def _rates_of(pool: str, gate: Gate, passed: Passage) -> list[RateRow]:
-    """What is to be kept of the rate limits of a pool after something has passed its gate."""
+    """The rows of a pool's rate limits to store after jobs have passed its gate."""
     policies = {key: gate.key_rate_limit if key else gate.rate_limit for key in passed.rates}
     return [
         RateRow(f"pool:{pool}", key, policy, passed.rates[key])

@@ -1,4 +1,4 @@
-"""Interests at rest, as far as both stores agree: which are declared, dropped and made anew, and when.
+"""Interests at rest, the part that both stores share: declaring, dropping and rebuilding them.
 
 Owns the order of a declaration. Each store reads interests with their tables, and makes triggers.
 """
@@ -36,7 +36,7 @@ Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite,
 
 
 class Interests(Noun, ABC, Generic[Right]):
-    """Interests at rest, and the triggers that capture what they want."""
+    """Interests at rest, and the triggers that capture their changes."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access, "interests")
@@ -52,7 +52,7 @@ class Interests(Noun, ABC, Generic[Right]):
         return numbers
 
     async def check(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Refuse what `declare` would refuse, without changing anything; what is in order takes no lock.
+        """Raise the errors of `declare`, without changing anything; interests in order take no lock.
 
         Where others hold locks on a table, it is not tried out what its database says to the SQL.
 
@@ -66,7 +66,7 @@ class Interests(Noun, ABC, Generic[Right]):
             await self._try_out(wanted, now)
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Have changes captured from now on, and mend what is amiss; the numbers of the interests, in their order.
+        """Have changes captured from now on, and mend broken triggers; the numbers of the interests, in their order.
 
         Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
         and was not in order is told of as ``lost``, in the transaction that makes its triggers anew; so is one that a
@@ -104,7 +104,7 @@ class Interests(Noun, ABC, Generic[Right]):
         return missing
 
     async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
-        """Have captured for tasks what they are declared with now, and nothing else.
+        """Capture for tasks exactly the interests they are declared with now.
 
         If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
         told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
@@ -125,7 +125,7 @@ class Interests(Noun, ABC, Generic[Right]):
             await self._drop(right, [one for one in stale if one is not None])
 
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        """Have them captured no more. What was captured stays until its readers have passed it.
+        """Stop capturing them. Captured changes stay until their readers have passed them.
 
         Args:
             ids: Their numbers.
@@ -144,17 +144,17 @@ class Interests(Noun, ABC, Generic[Right]):
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
         """Those of some tables of which each change counts, as a transaction sees it.
 
-        Tables are compared, and not names: whoever declared an interest may spell its table otherwise.
+        Tables are compared, and not names: an interest may spell its table otherwise.
         """
         names = {self._name(table): table for table in tables}
         return frozenset(names[row[0]] for row in await self._ask(session, "each_of", tables=[*names]))
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
-        """How the rows are read that an interest is about; None if there is no such interest, or no such table.
+        """The statements that read the rows of an interest; None if there is no such interest, or no such table.
 
         Args:
             number: Its number.
-            only: Which of its rows, with the columns that are told as they were. These rows are kept from being changed
+            only: A part of its rows, with the columns to read as they were. These rows are kept from being changed
                 until the transaction ends in which they are read.
         """
         one = next((one for one in (await self._stored()).values() if one.id == number), None)
@@ -171,7 +171,7 @@ class Interests(Noun, ABC, Generic[Right]):
         return by_identity(stored_interest(row, self._access.time(row[2])) for row in rows)
 
     async def _declared(self, interests: Sequence[Interest], session: OpenTransaction | None = None) -> set[Identity]:
-        """What the tasks of these interests are declared with now."""
+        """The interests with which the tasks of these interests are declared now."""
         rows = await self._ask(session, "declared", names=[one.name for one in interests])
         return {(row[0], row[1]) for row in rows}
 
@@ -231,7 +231,7 @@ class Interests(Noun, ABC, Generic[Right]):
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
         return self._state(stored.get(identity_of(interest))) == "ok" and not namesakes(interest, stored)
 
-    # ----- what each store does
+    # ----- different on each store
 
     def _within(self, right: Right | None) -> OpenTransaction | None:  # noqa: ARG002 - a lock is no transaction
         """The transaction that is the right to make triggers, if it is one."""
@@ -257,7 +257,7 @@ class Interests(Noun, ABC, Generic[Right]):
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
         """Declare interests, and undo that."""
 
-    # ----- what each store does
+    # ----- different on each store
 
     @abstractmethod
     async def mend(self, id_: int) -> bool:
@@ -272,7 +272,7 @@ class Interests(Noun, ABC, Generic[Right]):
 async def by_one_if_refused(
     interests: Sequence[Interest], work: Callable[[Sequence[Interest]], Awaitable[None]]
 ) -> None:
-    """Do something for interests together; if one is refused, for each, so that the error names the right one."""
+    """Run a step for interests together; if one is refused, for each, so that the error names the right one."""
     try:
         await work(interests)
     except DeclarationError:

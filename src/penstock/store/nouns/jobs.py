@@ -1,4 +1,4 @@
-"""Jobs as they are looked at, and asked to be canceled. How they move is each store's own."""
+"""Reads jobs, and requests cancels. Each store moves jobs in its own way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.store.rows.jobs import filter_values
 class Jobs(Noun, ABC):
     """Jobs at rest. Transactions of users only insert here; services move.
 
-    What takes an `OpenTransaction` runs in a transaction of the user's own as well, and waits for nothing else.
+    A method that takes an `OpenTransaction` also runs in a transaction of the user's own, and waits for nothing else.
     """
 
     def __init__(self, access: Access) -> None:
@@ -55,10 +55,10 @@ class Jobs(Noun, ABC):
         return [self._access.uuid(row[0]) for row in await self._fetch(session, "matching", **values)]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        """How many jobs stand in each place: ready, scheduled, running, finished."""
+        """The number of jobs in each place: ready, scheduled, running, finished."""
         return {row[0]: row[1] for row in await self._fetch(session, "count", now=now)}
 
-    # ----- what each store does
+    # ----- different on each store
 
     @abstractmethod
     async def enqueue(self, session: OpenTransaction, jobs: Sequence[NewJob], now: datetime) -> None:
@@ -87,14 +87,14 @@ class Jobs(Noun, ABC):
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 
-        Those that wait for their on_complete come first. Of the others each comes from the pool that then runs the
-        least, of equals from the one named first, and of a pool the most urgent and oldest comes first. Those that
+        Those that wait for their on_complete come first. A free place goes to the pool that runs the
+        fewest jobs, ties to the one named first; in a pool the most urgent and oldest job comes first. Jobs that
         pass a gate come last, as `pools.gate` decides.
         """
 
     @abstractmethod
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        """Write what became of running jobs; the ids that this lease still held."""
+        """Write the settlements of running jobs; the ids that this lease still held."""
 
     @abstractmethod
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
@@ -102,7 +102,7 @@ class Jobs(Noun, ABC):
 
     @abstractmethod
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
-        """The same for many jobs that share a transaction; how many the lease still held."""
+        """The same for many jobs that share a transaction; the number that the lease still held."""
 
     @abstractmethod
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
@@ -119,9 +119,9 @@ class Jobs(Noun, ABC):
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         """Let jobs whose on_complete has raised for the last time wait for it again; those that were so, as above.
 
-        How they end stays as it is, and calls that failed are kept, and counted anew.
+        Their outcomes stay as they are, and calls that failed are kept, and counted anew.
         """
 
     @abstractmethod
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget finished jobs whose time is over, in one bounded step; how many, or about how many beyond `limit`."""
+        """Forget expired finished jobs, in one bounded step; their number, approximate beyond `limit`."""

@@ -30,7 +30,7 @@ and (:error::text is null or strpos(error, :error) > 0)
 and (:since::timestamptz is null or coalesce(finished_at, enqueued_at) >= :since)
 and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :before)
 
--- {on_complete}: the part of a filter that is about what on_complete has raised.
+-- {on_complete}: the part of a filter that is about errors of on_complete.
 (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
 
 -- {pending}: a pending job as it is listed.
@@ -71,7 +71,7 @@ union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and exp
 -- Unbounded: of jobs that are rare it reads all.
 select id from ({found}) found order by id desc;
 
--- count: how many jobs stand in each state. Who waits at a gate could start, and counts as ready.
+-- count: the number of jobs in each state. A job that waits at a gate could start, and counts as ready.
 -- Unbounded: it reads whole indexes.
 select 'ready', (select count(*) from penstock.ready_job) + (select count(*) from penstock.scheduled_job where waiting)
 union all select 'scheduled', count(*) from penstock.scheduled_job where not waiting

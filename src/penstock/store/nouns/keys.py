@@ -25,7 +25,7 @@ class Keys(Noun):
         return bool(await self._fetch(transaction, "hold", id=job.id, **values))
 
     async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
-        """Who has a key."""
+        """The job that has a key."""
         for job_id, until_start, enqueued_at, canceled in await self._fetch(transaction, "holder", pool=pool, key=key):
             since = self._access.time(enqueued_at)
             return KeyHolder(self._access.uuid(job_id), bool(until_start), since, bool(canceled))

@@ -13,7 +13,7 @@ from penstock.store.nouns.noun import Access, Noun
 
 
 class Leases(Noun):
-    """Leases of workers: who may move which running jobs, and until when."""
+    """Leases of workers: the right to move running jobs, until a time."""
 
     def __init__(self, access: Access, jobs: Jobs) -> None:
         super().__init__(access, "leases")
@@ -50,7 +50,7 @@ class Leases(Noun):
         return [row[0] for row in await self._look("expired", now=now) if not self._is_extended(row[0], now)]
 
     async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:
-        """End an expired lease: settle the jobs that still run under it as `settle` decides; how many.
+        """End an expired lease: settle the jobs that still run under it as `settle` decides; their number.
 
         A job whose own transaction is about to settle it is left to that transaction; the lease is expired until
         none is left.

@@ -1,7 +1,7 @@
 """Locks at rest.
 
-A lock is one row while it is held. Each holder has a number of its own, the fence, and every move names it: who has
-lost a lock learns of it, and changes nothing.
+A lock is one row while it is held. Each holder has a fencing number, and every move names it: a holder that has
+lost its lock learns of it, and changes nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Locks(Noun):
     """Locks at rest. Each verb is a transaction of its own, but for `check` and `list`.
 
     Args:
-        access: For renewing, which no number of calls may keep up.
-        calls: For what functions and programs do, of which there may be many at once.
+        access: For renewals, which must not wait for calls.
+        calls: For requests of functions and programs, of which there may be many at once.
     """
 
     def __init__(self, access: Access, calls: Access) -> None:
@@ -29,7 +29,7 @@ class Locks(Noun):
         self._calls = calls
 
     async def take(self, key: str, attempt: UUID, holder: str, lease: timedelta, now: datetime) -> LockRow:
-        """Take a lock that is free or has run out; whose it is now. Asked again for an attempt, it answers the same."""
+        """Take a lock that is free or has expired; its present row. A repeated request has the same answer."""
         if self._access.looks_first:
             found = self._one(await self._call("find", key=key))
             if found is not None and found.expires_at > now:
@@ -49,7 +49,7 @@ class Locks(Noun):
         return bool(await self._run("renew", key=key, fence=fence, expires_at=now + lease))
 
     async def release(self, key: str, fence: int) -> LockRow | None:
-        """Give a lock back; how it was, or None if it does not have this holder any more."""
+        """Give a lock back; its last row, or None if it does not have this holder any more."""
         return self._one(await self._call("release", key=key, fence=fence))
 
     async def withdraw(self, key: str, attempt: UUID) -> LockRow | None:
@@ -57,7 +57,7 @@ class Locks(Noun):
         return self._one(await self._call("withdraw", key=key, attempt=attempt))
 
     async def check(self, transaction: OpenTransaction, key: str, fence: int) -> bool:
-        """Whether a lock has this holder, who keeps it at least until the transaction ends."""
+        """Whether a lock has this holder, which keeps it at least until the transaction ends."""
         return bool(await self._fetch(transaction, "check", key=key, fence=fence))
 
     async def list(self, session: Session, limit: int) -> builtins.list[LockRow]:
@@ -65,7 +65,7 @@ class Locks(Noun):
         return [self._lock(row) for row in await self._fetch(session, "list", limit=limit)]
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget locks that ran out `LOCK_KEPT` ago, in one bounded step; how many."""
+        """Forget locks that expired `LOCK_KEPT` ago, in one bounded step; their number."""
         return await self._prune(now - LOCK_KEPT, limit, "any_old")
 
     async def _call(self, query_name: str, /, **values: object) -> Sequence[Row]:

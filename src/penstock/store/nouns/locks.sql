@@ -4,8 +4,8 @@ insert or replace into penstock.lock (key, attempt, holder, taken_at, expires_at
 select :key, :attempt, :holder, :now, :expires_at
 where not exists (select 1 from penstock.lock where key = :key and expires_at > :now)
 returning key, fence, attempt, holder, taken_at, expires_at, wanted;
--- PostgreSQL: all who ask for this key wait for each other before the number is drawn, so that none who was before has a
--- greater one. Whoever finds the lock held does not come that far.
+-- PostgreSQL: all requests for this key wait for each other before the number is drawn, so that no earlier holder has a
+-- greater one. A request that finds the lock held draws none.
 with alone as materialized (select pg_advisory_xact_lock(hashtextextended('penstock.lock/' || :key, 0)))
 insert into penstock.lock as l (key, attempt, holder, taken_at, expires_at)
 select :key::text, :attempt::uuid, :holder, :now::timestamptz, :expires_at::timestamptz from alone
@@ -16,10 +16,10 @@ set fence = default, attempt = excluded.attempt, holder = excluded.holder, taken
 where l.expires_at <= :now
 returning key, fence, attempt, holder, taken_at, expires_at, wanted;
 
--- find: whose a lock is.
+-- find: the holder of a lock.
 select key, fence, attempt, holder, taken_at, expires_at, wanted from penstock.lock where key = :key;
 
--- want: say that somebody waits for a lock; nothing if it has another holder by now, or none.
+-- want: note that somebody waits for a lock; nothing if it has another holder by now, or none.
 update penstock.lock set wanted = true where key = :key and fence = :fence returning fence;
 
 -- renew: let a lock run out later, if it still has this holder.
@@ -43,7 +43,7 @@ select key, fence, attempt, holder, taken_at, expires_at, wanted from penstock.l
 -- Unbounded: it reads all locks.
 -- SQLite: there is one writer.
 delete from penstock.lock where fence in (select fence from penstock.lock where expires_at <= :now limit :limit);
--- PostgreSQL: steps around those that others have in hand.
+-- PostgreSQL: skips those that others have locked.
 with gone as materialized (select fence from penstock.lock where expires_at <= :now limit :limit for update skip locked)
 delete from penstock.lock l using gone g where l.fence = g.fence and l.expires_at <= :now;
 

@@ -1,6 +1,6 @@
-"""What the classes of nouns are made of: named queries, run in a store that says how.
+"""The base of the classes of nouns: named queries, run through a store's `Access`.
 
-Owns the seam between nouns and stores. A noun says which queries make up a verb; a store says how one is run, and how
+Owns the seam between nouns and stores. A noun composes queries into verbs; a store runs a query, and knows how
 values look in its database.
 """
 
@@ -23,7 +23,7 @@ Values = Mapping[str, Any]
 
 
 class Access(ABC):
-    """How nouns reach the database of one store.
+    """The database of one store, as nouns reach it.
 
     Attributes:
         dialect: The store's.
@@ -39,7 +39,7 @@ class Access(ABC):
 
     @abstractmethod
     async def begin_write(self) -> Session:
-        """A transaction for what services write: it need not be serializable."""
+        """A transaction for writes of services: it need not be serializable."""
 
     @abstractmethod
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
@@ -60,9 +60,9 @@ class Access(ABC):
         """Run a query for each of some rows: once with lists of their values, or as often as there are rows.
 
         Args:
-            session: In which it is run.
+            session: The session to run it in.
             query: The query.
-            rows: What differs from row to row; at least one.
+            rows: The parameters that differ from row to row; at least one row.
             values: Parameters that are the same for all.
         """
 
@@ -102,7 +102,7 @@ class Access(ABC):
         return ()
 
     def key_casts(self, definition: TableDefinition) -> Sequence[str]:
-        """What gives each value of a key its type."""
+        """SQL that gives each value of a key its type."""
         return [""] * len(definition.key)
 
     @abstractmethod
@@ -111,14 +111,14 @@ class Access(ABC):
 
     @abstractmethod
     def status(self, row: Row) -> JobStatus:
-        """How a job stands from a row of the query `find`, or of one like it."""
+        """The status of a job from a row of the query `find`, or of one like it."""
 
 
 class Noun:
     """One noun at rest, the same for both stores.
 
     Args:
-        access: How its database is reached.
+        access: The access to its database.
         names: Names of its files of queries.
     """
 
@@ -162,7 +162,7 @@ class Noun:
         return await session.execute(query.statement, self._access.args(query, values))
 
     async def _prune(self, now: datetime, limit: int, look: str = "") -> int:
-        """Delete rows that have had their time by the query `prune`, if a look finds any; how many."""
+        """Delete expired rows by the query `prune`, if a look finds any; their number."""
         values = {"now": now, "limit": limit}
         if look and self._access.looks_first and not await self._look(look, **values):
             return 0

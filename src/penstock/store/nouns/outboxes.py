@@ -1,4 +1,4 @@
-"""Outboxes at rest: how one stands, where its reader is, and the messages that are put aside."""
+"""Outboxes at rest: their cursors, their readers, and their set-aside messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.store.nouns.noun import Access, Noun
 
 
 class Outboxes(Noun):
-    """Outboxes at rest: how their delivery stands, and the messages that are put aside."""
+    """Outboxes at rest: their cursors, and their set-aside messages."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access, "outboxes", "feed")
@@ -33,17 +33,17 @@ class Outboxes(Noun):
         if not known:
             await self._run("add", **asdict(plan), backfill=backfill, now=now)
             known = await self._list(plan.name)  # which another program may have added just now
-        if known[0].plan != plan:  # who finds all as it is takes no lock, and needs no right to write
+        if known[0].plan != plan:  # an unchanged declaration takes no lock, and needs no right to write
             await self._run("declare", **asdict(plan), now=now)
             known = await self._list(plan.name)
         return known[0]
 
     async def capture(self, outbox: int, interests: Sequence[int], meaning: str | None = None) -> None:
-        """Have its messages read under these numbers too, and judged by this meaning."""
+        """Have its messages read under these numbers too, and judged by these criteria."""
         await self._run("capture", outbox=outbox, interests=[*interests], meaning=meaning)
 
     async def prepared(self, outbox: int) -> None:
-        """Its changes are captured from now on."""
+        """Note that its changes are captured from now on."""
         await self._run("prepared", outbox=outbox)
 
     async def topic(self, name: str) -> int:
@@ -67,10 +67,10 @@ class Outboxes(Noun):
         return await self._list(None)
 
     async def advance(self, step: Step, now: datetime, session: Session | None = None) -> bool:
-        """Write what a step says, in a transaction; by default in one of its own.
+        """Write a step, in a transaction; by default in one of its own.
 
         Returns:
-            False if the reader was lost, or the outbox was changed by others. Whoever gets False undoes the
+            False if the reader was lost, or the outbox was changed by others. The caller then rolls back the
             transaction.
         """
         if session is not None:
@@ -92,12 +92,12 @@ class Outboxes(Noun):
         return self._asides(await self._look("failed", outbox=outbox, now=now, limit=limit))
 
     async def next_retry(self, outbox: int) -> datetime | None:
-        """When the next of these is to be tried again."""
+        """The time of the next of these retries."""
         found: datetime | None = self._access.time((await self._look("next_retry", outbox=outbox))[0][0])
         return found
 
     async def kept_keys(self, outbox: int) -> set[str]:
-        """The keys of which messages wait or have failed, those parked left out."""
+        """The keys of messages that wait or have failed, without parked ones."""
         return {row[0] for row in await self._look("kept_keys", outbox=outbox)}
 
     async def turned(self, outbox: int) -> set[int]:
@@ -107,7 +107,7 @@ class Outboxes(Noun):
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
     ) -> set[str]:
-        """Of rows with these keys those of which a change of these kinds was put aside, as a session sees it."""
+        """The keys among these for which a change of these kinds was set aside, as a session sees it."""
         return {row[0] for row in await self._fetch(session, "put_keys", outbox=outbox, keys=[*keys], kinds=[*kinds])}
 
     async def aside(
@@ -117,7 +117,7 @@ class Outboxes(Noun):
         return self._asides(await self._look("aside", outbox=outbox, states=[*states], limit=limit, after=after))
 
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
-        """What is put aside of each outbox, by state; no more than `most` of each are counted."""
+        """The set-aside messages of each outbox, by state; no more than `most` of each are counted."""
         return [
             AsideCount(outbox, state, number, self._access.time(oldest_at), used_up)
             for outbox, state, number, oldest_at, used_up in await self._look("backlog", most=most)
@@ -128,7 +128,7 @@ class Outboxes(Noun):
         return bool(await self._run("pause", name=name, paused=paused))
 
     async def retry(self, name: str, now: datetime, seqs: Sequence[int] | None = None) -> int:
-        """Have what has failed tried again now: the next message and those aside, or some of these; how many."""
+        """Retry failed messages now: the next one and those set aside, or some of these; their number."""
         wanted = None if seqs is None else [*seqs]
         async with self._writing() as session:
             head = await self._fetch(session, "retry", name=name, said=now.isoformat(), seqs=wanted)
@@ -167,10 +167,10 @@ class Outboxes(Noun):
 
         Args:
             name: The outbox.
-            at: The position; None for where the feed ends.
-            backfill: What is left of older rows; `KEPT` for what was left of them.
+            at: The position; None for the end of the feed.
+            backfill: The new backfill; `KEPT` for the one before.
             now: The time.
-            forgets: Which messages that are put aside are forgotten: those that are read ``"again"``, which those that
+            forgets: The set-aside messages to forget: those that are read ``"again"``, which those that
                 were turned are not; with ``"pending"`` all but those parked; or ``"all"``.
             interests: The numbers under which it is known to be read; by default that does not matter.
             session: The transaction; by default one of its own.
@@ -194,7 +194,7 @@ class Outboxes(Noun):
             return True
 
     async def forget(self, name: str) -> bool:
-        """Drop an outbox, with its reader and what is put aside; False if there is none."""
+        """Drop an outbox, with its reader and its set-aside messages; False if there is none."""
         async with self._writing() as session:
             found = await self._fetch(session, "forget", name=name)
             await self._fetch(session, "forget_reader", reader=reader_name(name))
@@ -211,7 +211,7 @@ class Outboxes(Noun):
         return True
 
     async def _known_position(self, session: Session, at: Position | None) -> Position:
-        """A position that the feed has come to; by default where it ends."""
+        """A position that the feed has reached; by default its end."""
         if at is not None and "hold_room" in self._queries:
             await self._fetch(session, "hold_room")  # so that nothing after it is emptied meanwhile
         ((snapshot, high),) = await self._fetch(session, "moment")
@@ -271,7 +271,7 @@ class Outboxes(Noun):
 
 
 def _step_values(step: Step) -> dict[str, Any]:
-    """A step as the values of the query that writes how an outbox stands."""
+    """A step as the values of the query that writes an outbox's cursor."""
     return {
         "outbox": step.outbox.id,
         "epoch": step.outbox.epoch,
@@ -288,7 +288,7 @@ def _step_values(step: Step) -> dict[str, Any]:
 
 
 def _aside_values(one: Aside) -> dict[str, Any]:
-    """A message that is put aside as the values of the query that puts it there."""
+    """A set-aside message as the values of the query that puts it there."""
     change, trouble = one.change, one.trouble
     return {
         "seq": change.seq,

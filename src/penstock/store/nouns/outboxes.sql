@@ -15,7 +15,7 @@ insert into penstock.outbox (name, function, kind, source, spec, version, keep_f
 values (:name, :function, :kind, :source, :spec, :version, :keep_for, :now, :backfill)
 on conflict (name) do nothing returning id;
 
--- declare: what is declared of an outbox now; one of which a higher version was declared stays as it is.
+-- declare: store the declaration of an outbox; one of which a higher version was declared stays as it is.
 update penstock.outbox set
     function = :function, kind = :kind, source = :source, spec = :spec, version = :version, keep_for = :keep_for,
     declared_at = :now, epoch = epoch + 1
@@ -82,8 +82,8 @@ select id, name, function, kind, source, spec, version, keep_for, interests, dec
        (select r.fence from penstock.change_reader r where r.name = 'outbox:' || o.name)
 from penstock.outbox o where :name::text is null or name = :name order by name;
 
--- advance: write how an outbox stands, and move its reader on; nothing if others have changed or taken either. Whoever
--- gets no row undoes what was done.
+-- advance: write the cursor of an outbox, and move its reader on; nothing if others have changed or taken either. A caller
+-- that gets no row rolls back.
 -- SQLite: there is no UPDATE in WITH.
 update penstock.change_reader set position = :after, moved_at = :now
 where name = :reader and lease = :lease and position = :before;
@@ -97,7 +97,7 @@ update penstock.outbox set
     ) end
 where id = :outbox and epoch = :epoch and changes() > 0
 returning id;
--- PostgreSQL: one statement for both. An update in WITH is done whatever becomes of the rest, so it asks by itself.
+-- PostgreSQL: one statement for both. An update in WITH always runs, so it has a condition of its own.
 with unchanged as materialized (
     select id from penstock.outbox where id = :outbox and epoch = :epoch for update
 ), moved as (
@@ -115,7 +115,7 @@ update penstock.outbox set
 where id = :outbox and epoch = :epoch and exists (select from moved)
 returning id;
 
--- put: put messages aside, or write anew what is known of those that are.
+-- put: set messages aside, or write the trouble of those that are aside.
 -- SQLite: one statement for each message.
 insert into penstock.outbox_message ({columns})
 values (:outbox, :seq, :key, :state, :interest, :kind, :row_key, :before, :after, :changed_at, :attempts, :failed_at,
@@ -221,7 +221,7 @@ from unnest(:states::text[]) as s (asked), lateral (
 ) m
 order by seq limit :limit;
 
--- backlog: what is put aside of each outbox, by state, as far as it is counted.
+-- backlog: the set-aside messages of each outbox, by state, as far as they are counted.
 -- Unbounded: it counts up to as many as it is told.
 -- SQLite: it counts in subqueries, as a subquery in `from` cannot refer to what is beside it, and names its index.
 select id, state,
@@ -296,8 +296,8 @@ with o as materialized (
 )
 select seq from again;
 
--- skip: pass the next message by, if it has failed and has this number. An older row is passed by at once, whatever has
--- become of it: its number may not be its own for long.
+-- skip: pass the next message by, if it has failed and has this number. An older row is passed by at once in any state:
+-- its number may not be its own for long.
 -- SQLite: numbers are kept as JSON.
 update penstock.outbox set
     skips = case when json_extract(trouble, '$.left') is null
@@ -336,7 +336,7 @@ update penstock.outbox set trouble = :trouble, epoch = epoch + 1 where name = :n
 -- touch: an outbox was changed by others than its relay.
 update penstock.outbox set epoch = epoch + 1 where name = :name returning id;
 
--- hold_reader: keep an outbox under a lease, whoever reads it.
+-- hold_reader: keep an outbox under a lease, taken from its reader.
 update penstock.change_reader set lease = :lease where name = :reader returning name;
 
 -- place: begin anew elsewhere. An older row that has failed keeps its number, and those done with, whose number is 0,
@@ -370,7 +370,7 @@ update penstock.outbox set
 where name = :name
 returning id, interests;
 
--- put_reader: put the reader of an outbox elsewhere, and take it from who reads it.
+-- put_reader: move the reader of an outbox elsewhere, and take it from its relay.
 update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
 
 -- forget_unread: forget messages aside that are read again from a position on, but for those that were turned: the feed does

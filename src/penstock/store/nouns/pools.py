@@ -22,8 +22,8 @@ class Pools(Noun):
     """Pools at rest: their limits, and which worker holds how many slots.
 
     Args:
-        access: How the database is reached.
-        places: After which of their ready jobs a look at some pools begins, as values of the query `look`.
+        access: The access to the database.
+        places: The places of ready jobs after which a look at some pools begins, as values of the query `look`.
     """
 
     def __init__(self, access: Access, places: Callable[[Sequence[str]], Values] = lambda _pools: {}) -> None:
@@ -31,11 +31,11 @@ class Pools(Noun):
         self._places = places
 
     async def declare(self, pools: Sequence[PoolDefinition]) -> None:
-        """Make pools known; what differs from what was declared before holds from now on."""
+        """Store the declared pools; values that differ from the declaration before hold from now on."""
         if not pools:
             return
         known = {row[0]: tuple(row) for row in await self._look("declared")}
-        for pool in pools:  # who finds all as it is takes no lock, and needs no right to write
+        for pool in pools:  # an unchanged declaration takes no lock, and needs no right to write
             before = known.get(pool.name)
             if before != _declared_of(pool):
                 async with self._writing() as session:  # in the order in which others lock pools: its groups first
@@ -54,18 +54,18 @@ class Pools(Noun):
         return rows[0][0] if rows else None
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
-        """How pools stand for a worker, counting waiting jobs up to `most`."""
+        """The pools as a worker sees them, counting waiting jobs up to `most`."""
         rows = await self._look("look", lease=lease, pools=list(pools), most=most, **self._places(pools))
         groups = {row[-1] for row in rows} - {None}
         return _views_of(rows, {group: _members(await self._look("members", pool_group=group)) for group in groups})
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
-        """Take up to this many more slots; how many the worker holds then. What it lacks, it is known to want.
+        """Take up to this many more slots; the number the worker holds then. The store notes that it wants the rest.
 
         The slots of all workers together are never more than the limit. None are given to a lease that was lost.
         """
         async with self._writing() as session:
-            # Two statements: what the second one sees begins after the lock.
+            # Two statements: the snapshot of the second one begins after the lock.
             limit, group = 0, None
             for own, of_group, is_it in await self._fetch(session, "lock", pool=pool):
                 if is_it:
@@ -76,7 +76,7 @@ class Pools(Noun):
         return rows[0][0] if rows else 0
 
     async def release(self, lease: int, pool: str, count: int) -> int:
-        """Give this many slots back, and want none; how many the worker holds then."""
+        """Give this many slots back, and want none; the number the worker holds then."""
         rows = await self._run("release", lease=lease, pool=pool, count=count)
         return rows[0][0] if rows else 0
 
@@ -89,14 +89,14 @@ class Pools(Noun):
         return [KeyRow(*row) for row in await self._fetch(session, "waiting", pool=pool, keys=keys, most=most)]
 
     async def backlog(self, most: int) -> builtins.list[Backlog]:
-        """How much work of each pool waits, and of the jobs without one, counted up to `most`."""
+        """The waiting work of each pool, and of the jobs without one, counted up to `most`."""
         return [
             Backlog(pool, limit, granted, ready, self._access.time(oldest), scheduled)
             for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most)
         ]
 
     async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
-        """What goes on in each pool, that without a limit too, and what has ended since a time."""
+        """The present jobs of each pool, and of the one without a limit, and those that ended since a time."""
         rows = await self._fetch(session, "activity", since=since)
         return [Activity(pool, place, count, self._access.time(first)) for pool, place, count, first in rows]
 
@@ -106,7 +106,7 @@ def _members(rows: Sequence[Row]) -> list[Member]:
 
 
 def _declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None, str | None, str | None, int | None]:
-    """What is stored of a declared pool, in the order of the query `declared`."""
+    """The stored values of a declared pool, in the order of the query `declared`."""
     return (
         pool.name,
         pool.max_parallelism,
@@ -119,7 +119,7 @@ def _declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None
 
 
 def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Member]]) -> list[PoolView]:
-    """How pools stand for a worker, from the rows of the query `look`; those of a group with what the others lend."""
+    """The pools as a worker sees them, from rows of the query `look`; those of a group with slots lent by others."""
     views = []
     for *row, group in rows:
         view = PoolView(*row)
@@ -137,7 +137,7 @@ def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Memb
 
 
 def _pool_row_of(row: Sequence[Any]) -> PoolRow:
-    """How a pool stands as seen from outside, from a row of the query `list`."""
+    """A pool as seen from outside, from a row of the query `list`."""
     name, declared, limit, paused, granted, ready, scheduled, running, waiting, *rest = row
     of_key, rate, key_rate, group, ageing = rest
     return PoolRow(

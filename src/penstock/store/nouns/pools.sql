@@ -52,8 +52,8 @@ case when p.key_parallelism is null or p.pool_group is null then 0 else (
 -- declared: what was declared last.
 select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock.pool;
 
--- declare: make a pool known, and its gate. What differs from what was declared before holds from now on, and what was left
--- of its rate limits is looked at anew.
+-- declare: store a pool, and its gate. Values that differ from the declaration before hold from now on, and the counts
+-- of its rate limits are read anew.
 -- SQLite: there is no INSERT in WITH.
 insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
 values (:pool, :limit, :limit, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
@@ -96,7 +96,7 @@ with locked as materialized (
 )
 select name from changed;
 
--- changed: let workers learn anew what holds for the other pools of a group.
+-- changed: let workers read the limits of the other pools of a group anew.
 -- SQLite: there is one writer.
 update penstock.pool set epoch = epoch + 1 where pool_group = :pool_group and name <> :pool;
 -- PostgreSQL: locks them in the order in which all do.
@@ -208,7 +208,7 @@ select line.key, (
 )
 from line where line.key is not null limit :keys;
 
--- backlog: how much work of each pool waits, at its gate too, and of the jobs without one; of many it counts only some.
+-- backlog: the waiting work of each pool, at its gate too, and of the jobs without one; of many it counts only some.
 -- Unbounded: it counts jobs.
 -- SQLite: no lateral join, so it reads the ready jobs twice.
 select p.name, p.max_parallelism, p.granted,

@@ -1,4 +1,4 @@
--- declared: the functions that programs have declared, and what kind they are.
+-- declared: the functions that programs have declared, with their kinds.
 select name, kind from penstock.function;
 
 -- declare: make functions known; one that was of another kind is of this one from now on.

@@ -23,15 +23,15 @@ class Rates(Noun):
         super().__init__(access, "rates")
 
     async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
-        """What is left of a rate limit, held against others until the transaction ends; None if nothing was taken."""
+        """The token count of a rate limit, locked until the transaction ends; None if nothing was taken."""
         return self._state(await self._fetch(transaction, "hold", name=name, key=key, now=now))
 
     async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
-        """What is left of a rate limit; None if nothing was taken."""
+        """The token count of a rate limit; None if nothing was taken."""
         return self._state(await self._fetch(transaction, "peek", name=name, key=key))
 
     async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
-        """Keep what is left of rate limits."""
+        """Store the token counts of rate limits."""
         rows = [
             {
                 "name": row.name,
@@ -47,11 +47,11 @@ class Rates(Noun):
         await self._fetch_each(transaction, "keep", rows)
 
     async def forget(self, transaction: OpenTransaction, name: str, key: str) -> None:
-        """Forget what was taken of a rate limit."""
+        """Forget the tokens taken from a rate limit."""
         await self._fetch(transaction, "forget", name=name, key=key)
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget rate limits that are full again, in one bounded step; how many."""
+        """Forget rate limits that are full again, in one bounded step; their number."""
         return await self._prune(now, limit, "any_full")
 
     def _state(self, rows: Sequence[Row]) -> RateState | None:
@@ -90,7 +90,7 @@ def rate_of(text: str | None) -> RateLimit | None:
 
 
 def state_of(value: int | None, parts: int | None, moment: datetime | None) -> RateState | None:
-    """What is left of a rate limit, as stored; a row of no parts was only held."""
+    """The token count of a rate limit, as stored; a row of no parts was only held."""
     if value is None or not parts or moment is None:
         return None
     return RateState(value, parts, moment)

@@ -1,4 +1,4 @@
--- hold: hold a rate limit against others; what is left of it.
+-- hold: lock a rate limit; its token count.
 -- SQLite: there is one writer.
 select value, parts, moment from penstock.rate_limit where name = :name and key = :key;
 -- PostgreSQL: a new one is written with zero parts, and others as they are. If they were only read, they would count as read
@@ -7,10 +7,10 @@ insert into penstock.rate_limit as r (name, key, value, parts, moment, open_at, 
 values (:name, :key, 0, 0, :now::timestamptz, :now, :now)
 on conflict (name, key) do update set value = r.value returning value, parts, moment;
 
--- peek: what is left of a rate limit.
+-- peek: the token count of a rate limit.
 select value, parts, moment from penstock.rate_limit where name = :name and key = :key and parts > 0;
 
--- keep: keep what is left of rate limits.
+-- keep: store the token counts of rate limits.
 -- SQLite: one statement a rate limit.
 insert into penstock.rate_limit (name, key, value, parts, moment, open_at, full_at)
 values (:name, :key, :value, :parts, :moment, :open_at, :full_at)
@@ -34,7 +34,7 @@ delete from penstock.rate_limit
 where (name, key) in (
     select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit
 );
--- PostgreSQL: steps around those that others have in hand.
+-- PostgreSQL: skips those that others have locked.
 with full_again as materialized (
     select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked
 )

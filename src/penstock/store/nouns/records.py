@@ -1,4 +1,4 @@
-"""Records of reactive tasks, as they are listed and changed by whoever looks after them.
+"""Records of reactive tasks, as administrators list and change them.
 
 A record is what is kept of one row of a task. Whatever is changed is held first, in the order of keys: planners and
 workers hold records in this order too, and look at job rows after them.
@@ -42,7 +42,7 @@ _ROW = "r"
 
 
 class Records(Noun):
-    """Records of reactive tasks, as they are listed and changed by whoever looks after them."""
+    """Records of reactive tasks, as administrators list and change them."""
 
     def __init__(self, access: Access, jobs: Jobs, tasks: Tasks, ends: TaskEnds) -> None:
         super().__init__(access, "records")
@@ -70,17 +70,17 @@ class Records(Noun):
     async def among(
         self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
     ) -> builtins.list[RecordState]:
-        """The same of these rows of these tasks only, whatever the filter says of tasks."""
+        """The same of these rows of these tasks only, instead of the filter's tasks."""
         values = _where(where) | {"tasks": builtins.list(tasks), "keys": builtins.list(keys)}
         return self._states(await self._fetch(session, "records_of", **values))
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
-        """How many records meet a filter. It reads them all."""
+        """The number of records that meet a filter. It reads them all."""
         name = "count_failed" if where.states == FAILED else "count_records"
         return [RecordCount(*row) for row in await self._fetch(session, name, **_where(where))]
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
-        """How much there is to do for each task, counted up to `most`, whatever the number of records."""
+        """The backlog of each task, counted up to `most`; its cost does not grow with the records."""
         time = self._access.time
         return [
             TaskBacklog(*(*row[:6], time(row[6]), bool(row[7]), time(row[8]), time(row[9])))
@@ -88,11 +88,11 @@ class Records(Noun):
         ]
 
     async def asked(self, session: Session, job: UUID) -> bool:
-        """Whether somebody has asked for a job to be canceled, and nobody has carried that out."""
+        """Whether a job has an open request to cancel."""
         return bool((await self._fetch(session, "asked", id=job))[0][0])
 
     async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
-        """What is before a job that waits at the gate of its pool, of what has its concurrency key."""
+        """The first job before one that waits at the gate of its pool, with the same concurrency key."""
         for found, stands, task, key in await self._fetch(session, "ahead", id=job, now=now):
             return Ahead(self._access.uuid(found), STANDS[stands], task, key)
         return None
@@ -129,7 +129,7 @@ class Records(Noun):
         )
 
     async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
-        """The key of a row as the change feed spells it, from what the driver takes for its columns."""
+        """The key of a row as the change feed spells it, from its columns' values in the driver's form."""
         dialect, text = self._access.dialect, self._access.key_text(definition)
         names = [dialect.quote(name) for name in definition.key]
         given = zip(names, self._given(definition), strict=True)
@@ -148,7 +148,7 @@ class Records(Noun):
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> builtins.list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are. Attempts are counted anew.
+        """Run rows again, or only those whose jobs have these states; the rows run. Attempts are counted anew.
 
         Those that run are run once more when they have ended.
         """
@@ -165,7 +165,7 @@ class Records(Noun):
     async def delete(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
         """Forget records; those that are forgotten. Pending jobs are canceled first.
 
-        Of those whose jobs run a cancel is requested, and they stay.
+        Records with running jobs stay, and the cancel of their jobs is requested.
         """
         async with self._writing() as session:
             held = await self._ends.hold(session, rows)

@@ -82,7 +82,7 @@ group by r.task, r.state;
 
 -- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
 -- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
--- looked at. Of what may start, of what starts later and of what has failed it counts only so many.
+-- looked at. Of ready, of scheduled and of failed jobs it counts only so many.
 -- Unbounded: it counts jobs.
 -- SQLite: there is no lateral join, so it counts over all pools.
 with few (task, place, run_at, key) as materialized (
@@ -156,7 +156,7 @@ select r.task, r.key from penstock.task_record r
 join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
 order by r.task, r.key for no key update of r;
 
--- ahead: of what has the concurrency key of a job that waits at the gate of its pool, the job that runs, or that waits for
+-- ahead: for a job that waits at the gate of its pool, the job with the same concurrency key that runs, or that waits for
 -- its next attempt, or is the first to start before it; with its task and row, if it is of a task. Those that are due and
 -- are not let wait yet are in line all the same. Subqueries of one value let the index give the first job, which a
 -- join with them does not.
@@ -200,7 +200,7 @@ from ahead order by stands desc, rank, place, id limit 1;
 -- asked: whether somebody has asked for a job to be canceled, and nobody has carried that out.
 select exists (select from penstock.cancel_request where job_id = :id::uuid);
 
--- held_records: how the jobs stand of records that are held.
+-- held_records: the states of the jobs of locked records.
 -- SQLite: takes rows as JSON.
 select r.task, r.key, r.id, r.live, r.state
 from json_each(:rows) g cross join penstock.task_state r
@@ -211,8 +211,8 @@ select r.task, r.key, r.id, r.live, r.state from penstock.task_state r
 join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
 order by r.task, r.key;
 
--- rerun: records that are held have one generation more, which is due now. What has to be done about a row that has left or
--- is gone is done again as such.
+-- rerun: locked records have one generation more, which is due now. The run of a row that has left or
+-- is gone is repeated as such.
 -- SQLite: takes rows as JSON.
 update penstock.task_record as r set
     generation = r.generation + 1, idle = not r.live, live = 1, due_at = :now, latest_at = :now,
@@ -233,7 +233,7 @@ returning r.task, r.key, r.idle;
 delete from penstock.cancel_request
 where job_id in (select penstock_bytes(value) from json_each(:ids))
   and not exists (select 1 from penstock.running_job u where u.id = job_id);
--- PostgreSQL: passes by what workers have in hand, who wait for the records.
+-- PostgreSQL: skips jobs that workers have locked, which wait for the records.
 delete from penstock.cancel_request c where c.ctid in (
     select r.ctid from penstock.cancel_request r
     where r.job_id = any(:ids::uuid[]) and not exists (select from penstock.running_job u where u.id = r.job_id)
@@ -260,7 +260,7 @@ with gone as (
 select task, key from gone;
 
 -- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
--- SQLite: whatever has ended is in one table.
+-- SQLite: all finished jobs are in one table.
 select f.id, f.options ->> 'task', f.args ->> 'key'
 from penstock.finished_job f
 where f.id in (select penstock_bytes(value) from json_each(:ids)) and f.state in ('failed', 'canceled')

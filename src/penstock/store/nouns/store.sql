@@ -21,6 +21,6 @@ select pg_notify(:channel, '');
 -- PostgreSQL: on SQLite they look at the file's version.
 select pg_sequence_last_value('penstock.change_seq'::regclass);
 
--- identity: which database of which running server this is.
+-- identity: this database, on this running server.
 -- PostgreSQL: a file is known by its path.
 select oid, pg_postmaster_start_time() from pg_database where datname = current_database();

@@ -26,14 +26,14 @@ class TaskEnds(Noun, ABC):
 
     @abstractmethod
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
-        """Look whether the rows of jobs have changed that have ended, or are to run again; then begin anew."""
+        """Compare the generations of jobs that have ended or are to run again; begin changed rows anew."""
 
     @abstractmethod
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
         """See to it that there is a pending job for the last generation of rows."""
 
     async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
-        """Hold the records of rows: their tasks, keys and jobs, whether these are live, and how they stand."""
+        """Lock the records of rows: their tasks, keys and jobs, whether these are live, and their states."""
         if not rows:
             return []
         if "hold_records" in self._queries:
@@ -43,7 +43,7 @@ class TaskEnds(Noun, ABC):
     async def rerun(
         self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> list[RowKey]:
-        """Run rows again, or of these only those whose jobs stand so; those that are."""
+        """Run rows again, or only those whose jobs have these states; the rows run."""
         held = [row for row in await self.hold(session, rows) if states is None or row[4] in states]
         if held:
             again = await self._fetch(session, "rerun", **of_rows(held), now=now)
@@ -52,7 +52,7 @@ class TaskEnds(Noun, ABC):
         return [(row[0], row[1]) for row in held]
 
     async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
-        """Of some jobs that have failed or were canceled those of tasks, and whether their rows are run again."""
+        """The jobs of tasks among failed or canceled ones, and whether their rows run again."""
         rows = await self._fetch(session, "of_tasks", ids=[*ids])
         found: dict[UUID, RowKey] = {self._access.uuid(row[0]): (row[1], row[2]) for row in rows}
         again = await self.rerun(session, list(found.values()), now, _RETRIABLE)

@@ -26,21 +26,21 @@ _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
 
 
 class Tasks(Noun, ABC):
-    """Reactive tasks at rest, and the records of their rows. Jobs are made of these, and end with them."""
+    """Reactive tasks at rest, and the records of their rows. Their jobs are made with them, and end with them."""
 
     def __init__(self, access: Access, changes: Changes) -> None:
         super().__init__(access, "moves", "tasks")
         self._changes = changes
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
-        """Make the tasks of a program known: as they were kept before, or as they are kept now if they are new.
+        """Store the tasks of a program; each as it was stored before, or as it is stored now if it is new.
 
         A task of which a higher version was declared stays as it is.
         """
         known = {row.plan.name: row for row in await self.list()} if plans else {}
         for plan in sorted(plans, key=lambda plan: plan.name):
             new, reconciling = newly(plan, known.get(plan.name))
-            if not new:  # who finds all as it is takes no lock, and needs no right to write
+            if not new:  # an unchanged declaration takes no lock, and needs no right to write
                 continue
             values = {"now": now, "reconciling": None if reconciling is None else reconciling.text()}
             async with self._writing() as session:  # at once: what is stored as declared is not looked at again
@@ -55,10 +55,10 @@ class Tasks(Noun, ABC):
     async def plan(
         self, rows: Sequence[RowPlan], move: Move | None, now: datetime, progress: Sequence[Progress] = ()
     ) -> int | None:
-        """Write what is planned, and move the reader on with it; how many jobs there are more.
+        """Write plans, and move the reader with them; the number of new jobs.
 
-        With it goes how far looking at the rows of tasks has come. None, and nothing is written, if the reader was
-        lost, or such a task was declared anew meanwhile, or looking at its rows was begun anew.
+        The progress of scans is written too. None, and nothing is written, if the reader was
+        lost, or such a task was declared anew meanwhile, or its scan was begun anew.
         """
         async with self._kept_if_committed() as session:
             launched = await self._plan(session, rows, now) if rows else 0
@@ -78,7 +78,7 @@ class Tasks(Noun, ABC):
         await self._run("hold", task=task, until=until)
 
     async def held(self, now: datetime) -> dict[int, datetime | None]:
-        """The tasks of which no jobs start: until when, or None for those that are paused."""
+        """The tasks that start no jobs: each with a time, or None if it is paused."""
         rows = await self._look("held", now=now)
         return {row[0]: None if row[1] else self._access.time(row[2]) for row in rows}
 
@@ -88,7 +88,7 @@ class Tasks(Noun, ABC):
         return rows[0][0] if rows else None
 
     async def release(self, task: int, now: datetime, limit: int) -> int:
-        """Make jobs of a task due that were put off while it was held, in one bounded step; how many."""
+        """Make jobs of a task due that were put off while it was held, in one bounded step; their number."""
         return len(await self._run("release", task=task, now=now, held=HELD, limit=limit))
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
@@ -102,28 +102,28 @@ class Tasks(Noun, ABC):
         return None
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
-        """Filter and watch of a task as they are kept."""
+        """Filter and watch of a task as stored."""
         ((found,),) = await self._fetch(session, "signature", task=task)
         return str(found)
 
     async def generations(self, session: OpenTransaction | None, task: int, keys: Sequence[str]) -> dict[str, int]:
-        """How many changes the records of rows of one task know of, by key; without a session as they are committed."""
+        """The generations of the records of rows of one task, by key; without a session as they are committed."""
         rows = await self._ask(session, "generations", task=task, keys=[*keys])
         return {key: number for key, number in rows}  # noqa: C416 - records
 
     async def mark(self, transaction: OpenTransaction, lease: int, job: Job) -> bool:
-        """Say in a transaction that a running job is done, whatever comes after; False if the lease does not hold it.
+        """Mark a running job as completed, in a transaction; False if the lease does not hold it.
 
         Once that has committed, the job ends as success, also if its worker is lost.
         """
         return await self._execute(transaction, "mark", id=job.id, lease=lease, started_at=job.started_at) == 1
 
     async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
-        """Of jobs that the lease holds, whether that was said; None for those of which a transaction may be saying it.
+        """Whether each job that the lease holds is marked; None if an open transaction may mark it.
 
         SQLite has no such transactions beside others: it waits for its turn, and knows.
         """
-        rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after whoever may be saying it
+        rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after a transaction that may be marking it
         return {self._access.uuid(row[0]): None if row[1] is None else bool(row[1]) for row in rows}
 
     async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
@@ -132,21 +132,21 @@ class Tasks(Noun, ABC):
         return [self._access.time(time) for row in rows for time in self._access.items(row[0])]
 
     async def open(self, task: int, until: datetime) -> bool:
-        """Let none of a task's jobs start until a time, and forget what failed; False if another one was quicker."""
+        """Let none of a task's jobs start until a time, and forget failures; False if another process was quicker."""
         return bool(await self._run("open", task=task, until=until))
 
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
-        """What is kept of some rows, by key."""
+        """The records of some rows, by key."""
         rows = await self._fetch(session, "records", task=task, keys=[*keys])
         return {row[0]: Kept(row[1], row[2]) for row in rows}
 
     async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
-        """What is kept of rows after a key, in the order of keys."""
+        """The records of rows after a key, in the order of keys."""
         rows = await self._fetch(session, "slice", task=task, after=after, limit=limit)
         return {key: Kept(after, gone, state, bool(runs), *rest) for key, after, gone, state, runs, *rest in rows}
 
     async def forget(self, now: datetime, limit: int) -> int:
-        """Forget records whose time is over, and their jobs with them, in one bounded step; how many."""
+        """Forget expired records, and their jobs with them, in one bounded step; their number."""
         return int((await self._run("forget", now=now, limit=limit))[0][0])
 
     # ----- steps
@@ -157,7 +157,7 @@ class Tasks(Noun, ABC):
 
     @abstractmethod
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
-        """Write what is planned; how many jobs there are more."""
+        """Write plans; the number of new jobs."""
 
     async def _declare(self, session: Session, plan: TaskPlan, row: TaskRow | None, values: dict[str, Any]) -> None:
         if row is None:
@@ -219,7 +219,7 @@ def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
 
 
 def _progress_values(progress: Progress) -> dict[str, Any]:
-    """How far looking at the rows of a task has come, as values of the query that writes it."""
+    """The progress of a scan of a task's rows, as values of the query that writes it."""
     task, reconciling = progress.task, progress.reconciling
     return {
         "task": task.id,
@@ -232,7 +232,7 @@ def _progress_values(progress: Progress) -> dict[str, Any]:
 
 
 def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | None]:
-    """Whether a declaration says anything new of a task, and which of its rows are to be looked at for that."""
+    """Whether a declaration changes a task, and the scan of its rows that follows from it."""
     if known is None:
         return True, Reconciling()
     if known.plan.version > plan.version or known.plan == plan:

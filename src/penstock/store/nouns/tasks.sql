@@ -45,7 +45,7 @@ insert into penstock.task
 values (:name, :function, :kind, :pool, :priority, :options, :resets, :history, :version, :signature, :spec, :now, :reconciling)
 on conflict (name) do nothing returning id;
 
--- declare: what is declared of a task now; one of which a higher version was declared stays as it is. The interests that
+-- declare: store the declaration of a task; one of which a higher version was declared stays as it is. The interests that
 -- it has had are known by their numbers also when they are dropped, unless they were about another table.
 -- SQLite: numbers are kept as JSON.
 update penstock.task set
@@ -163,7 +163,7 @@ select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets
        ) as interest, t.earlier
 from penstock.task t order by t.name;
 
--- record: write what rows have changed, of each once; those to be run have one generation more. What is only gone is
+-- record: write the changes of rows, of each once; those to be run have one generation more. A row that is only gone is
 -- written where there is a record. A row that has changed before its first run has still only entered. For how long a run
 -- may be put off counts from the first change since the last one began. The records are locked in the order of their keys,
 -- here and wherever they are. New records, which nobody else can know, have their jobs at once; the others are returned,
@@ -240,13 +240,13 @@ returning id;
 -- SQLite: the other half of postpone.
 delete from penstock.ready_job where id in (select penstock_bytes(value) from json_each(:ids));
 
--- informed: jobs in ready learn what has changed since of their rows.
+-- informed: ready jobs get the later changes of their rows.
 -- SQLite: part of launch.
 update penstock.ready_job as j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
 
--- put_off: scheduled jobs learn what has changed since of their rows, and when they are due.
+-- put_off: scheduled jobs get the later changes of their rows, and their new times.
 -- Those that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only the
 -- hold has put off.
 -- SQLite: part of launch.
@@ -256,9 +256,9 @@ from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g
 where not k.value ->> 2 and j.id = g.id;
 
 -- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
--- that of the others learns what has changed since, unless it runs, and so learns at its end. One that was due and is due
+-- that of the others gets the later changes, unless it runs, and so gets them at its end. One that was due and is due
 -- later now, or has a key now, is scheduled again; who resumes the task is not to take it for one that only the hold has put
--- off. What a worker or who cancels has in hand is passed by: they look at the record when they are done. Requests to cancel
+-- off. Jobs that a worker or a cancel has locked are skipped: it looks at the record when it is done. Requests to cancel
 -- that came before the change are not about it, and are forgotten.
 -- SQLite: takes rows as JSON, and makes those jobs only that are due later, or pass a gate.
 insert into penstock.scheduled_job
@@ -354,7 +354,7 @@ delete from penstock.cancel_request where job_id in (
 select id from penstock.ready_job where id in (select penstock_bytes(value) from json_each(:ids))
 union all
 select id from penstock.scheduled_job where id in (select penstock_bytes(value) from json_each(:ids));
--- PostgreSQL: holds them against other workers, and passes by what these have in hand.
+-- PostgreSQL: locks them, and skips those that other workers have locked.
 with ready as (
     select j.id from penstock.ready_job j where j.id = any(:ids::uuid[]) for update skip locked
 ), scheduled as (
@@ -371,9 +371,9 @@ from json_each(:rows) g join penstock.task_record r on r.task = g.value ->> 0 an
 where r.generation > g.value ->> 2 and not (
     g.value ->> 3 and r.generation = (g.value ->> 2) + 1 and r.for_version between 0 and g.value ->> 4
 );
--- PostgreSQL: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up by
--- itself, as a plan that was made while there were few would read them all; what is alike in all is said of the first. What
--- others have written while this one waited for them it cannot write: that is left to `idle`.
+-- PostgreSQL: one statement for any number of rows, whose records are locked in the order of their keys. Each is looked up
+-- by itself, as a plan that was made while there were few would read them all; what is alike in all is said of the first.
+-- Rows that others have written while this one waited are left to `idle`.
 with held as materialized (
     select r.task, r.key, g.finished, r.place, r.generation > g.generation and not (
                g.finished and r.generation = g.generation + 1 and r.for_version between 0 and :version::integer
@@ -418,13 +418,13 @@ where ctid = any(:places::text[]::tid[]);
 select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
 from penstock.task_record where task = :task and key = :key;
 
--- signature: filter and watch of a task as they are kept.
+-- signature: filter and watch of a task as stored.
 select signature from penstock.task where id = :task;
 
 -- hold: let none of a task's jobs start until a time, or until a later one that was set before.
 update penstock.task set held_until = greatest(coalesce(held_until, :until), :until::timestamptz) where id = :task;
 
--- held: the tasks of which no jobs start now, and until when.
+-- held: the tasks that start no jobs now, with the times until which they do not.
 -- Unbounded: it reads them all.
 select id, paused, held_until from penstock.task where paused or held_until > :now;
 
@@ -442,14 +442,14 @@ where id in (
 )
 returning id;
 
--- mark: a running job is done, as its handler says; nothing if the lease does not hold this attempt of it any more.
+-- mark: mark a running job as completed; nothing if the lease does not hold this attempt of it any more.
 update penstock.running_job set marked = true where id = :id and lease = :lease and started_at = :started_at;
 
--- marked: which of the jobs that run under a lease are done, as their handlers have said.
--- SQLite: there is one writer, and who asks waits for the turn to write.
+-- marked: the jobs under a lease that are marked as completed.
+-- SQLite: there is one writer, and this query waits for its turn to write.
 select id, marked from penstock.running_job
 where id in (select penstock_bytes(value) from json_each(:ids)) and lease = :lease;
--- PostgreSQL: says null of those that a transaction holds, which may be about to say so; waits for none.
+-- PostgreSQL: null for those that a transaction has locked, which may be about to mark them; waits for none.
 with free as materialized (
     select j.id, j.marked from penstock.running_job j where j.id = any(:ids::uuid[]) and j.lease = :lease for update skip locked
 )
@@ -473,15 +473,15 @@ update penstock.task set failures = array(
 update penstock.task set held_until = greatest(coalesce(held_until, :until), :until::timestamptz), failures = null
 where id = :task and failures is not null returning id;
 
--- generations: of which of their changes the records of rows of one task are.
+-- generations: the generations of the records of rows of one task.
 select key, generation from penstock.task_record where task = :task and key = any(:keys::text[]);
 
--- records: what is kept of some rows.
+-- records: the records of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);
 
--- slice: what is kept of rows in the order of their keys, how the jobs have ended of those that have, whether one runs for
+-- slice: the records of rows in the order of their keys, the ends of their jobs if they have ended, whether one runs for
 -- the last change of its row, and which that was.
--- SQLite: whatever has ended is in one table.
+-- SQLite: all finished jobs are in one table.
 select r.key, r.after, r.gone, f.state,
        exists (select 1 from penstock.running_job u where u.id = r.id and u.args ->> 'generation' = r.generation),
        r.change, r.before, r.version
@@ -494,15 +494,15 @@ select r.key, r.after, r.gone, f.state,
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
 where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
 
--- progress: how far looking at the rows of a task has come; NULL once it is done. Not if it was declared
--- anew meanwhile, or somebody has begun anew with them.
+-- progress: write the progress of a scan of a task's rows; NULL once it is done. Not if the task was declared
+-- anew meanwhile, or its scan was begun anew.
 update penstock.task
 set reconciling = :reconciling, begun = begun + :begins::integer,
     reconciled_at = case when :reconciling::text is null then :now::timestamptz else reconciled_at end
 where id = :task and begun = :begun and declared_at = :declared_at and version = :version and signature = :signature
 returning id;
 
--- forget: forget the oldest records whose time is over, and their jobs with them; how many.
+-- forget: forget the oldest expired records, and their jobs with them; their number.
 -- SQLite: there is no DELETE in WITH.
 delete from penstock.finished_job where id in (
     select id from penstock.task_record where forget_at <= :now and not live order by forget_at, task, key limit :limit
@@ -511,7 +511,7 @@ delete from penstock.task_record where (task, key) in (
     select task, key from penstock.task_record where forget_at <= :now and not live order by forget_at, task, key limit :limit
 );
 select changes();
--- PostgreSQL: steps around those whom somebody has in hand.
+-- PostgreSQL: skips locked ones.
 with old as (
     delete from penstock.task_record r where (r.task, r.key) in (
         select o.task, o.key from penstock.task_record o

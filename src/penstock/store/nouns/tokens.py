@@ -1,4 +1,4 @@
-"""Tokens at rest. Who ends a job with one locks the token first and then the job, so that each counts once."""
+"""Tokens at rest. Redeeming one locks the token first and then the job, so that each counts once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Tokens(Noun):
     """What a running attempt says and asks: how far it has come, and to be completed by an outside system.
 
     Args:
-        access: For what workers do.
-        calls: For what functions and programs do, of which there may be many at once.
+        access: For workers.
+        calls: For requests of functions and programs, of which there may be many at once.
         jobs: Settles jobs.
     """
 
@@ -31,7 +31,7 @@ class Tokens(Noun):
         self._jobs = jobs
 
     async def report(self, lease: int, progress: Mapping[UUID, Progress]) -> None:
-        """Write how far jobs have come that run under a lease."""
+        """Write the progress of jobs that run under a lease."""
         rows = [{"id": job_id, "progress": progress_text(said)} for job_id, said in progress.items()]
         await self._run_each("report", rows, lease=lease)
 
@@ -48,7 +48,7 @@ class Tokens(Noun):
         return bool(await self._calls.run(self._queries["issue"], values))
 
     async def void(self, job_id: UUID, attempt: int) -> bool:
-        """Let the token of an attempt that has failed count no more; False if it has been brought before."""
+        """Void the token of an attempt that has failed; False if it has been redeemed before."""
         rows = await self._calls.run(self._queries["void"], {"id": job_id, "attempt": attempt})
         return not rows or rows[0][0] == "expired"
 
@@ -76,7 +76,7 @@ class Tokens(Noun):
         return Redeemed(accepted=True, told=told)
 
     async def expire(self, now: datetime, limit: int, settle: Settle) -> int:
-        """Settle jobs held outside of which nobody has told in time, and give their slots back; how many."""
+        """Settle jobs held outside that nobody completed in time, and give their slots back; the number of jobs."""
         return await self._sweep("overdue", {"now": now, "limit": limit}, "expired", now, settle)
 
     async def cancel(self, now: datetime, limit: int, settle: Settle) -> int:
@@ -84,7 +84,7 @@ class Tokens(Noun):
         return await self._sweep("canceled", {"limit": limit}, "canceled", now, settle)
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget tokens of which nobody need know any more what came of them; how many."""
+        """Forget tokens whose outcomes nobody needs any more; the number of tokens."""
         return await self._prune(now, limit)
 
     # ----- steps

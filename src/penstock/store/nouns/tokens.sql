@@ -3,10 +3,10 @@ r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_
 r.enqueued_at, r.started_at,
 case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
 
--- report: write how far running jobs have come.
+-- report: write the progress of running jobs.
 -- SQLite: one statement a job.
 update penstock.running_job set progress = :progress where id = :id and lease = :lease;
--- PostgreSQL: one statement for any number of jobs; passes by those that a transaction of a user has in hand.
+-- PostgreSQL: one statement for any number of jobs; skips those that a transaction of a user has locked.
 update penstock.running_job r set progress = t.progress
 from unnest(:id::uuid[], :progress::text[]) as t (id, progress)
 where r.id = t.id and r.id in (
@@ -21,7 +21,7 @@ on conflict (job_id, attempt) do update
 set hash = excluded.hash, deadline = excluded.deadline, kept_until = excluded.kept_until, told = null
 returning job_id;
 
--- void: let a token count no more, unless it has been brought: what came of it.
+-- void: void a token, unless it has been redeemed; its outcome.
 update penstock.token set told = coalesce(told, 'expired') where job_id = :id and attempt = :attempt returning told;
 
 -- hold: move jobs whose functions have returned from the lease of their worker to lease 0, and their slots with them,
@@ -58,17 +58,17 @@ select id from held;
 -- known: the token of an attempt.
 select hash, deadline, told from penstock.token where job_id = :id and attempt = :attempt for update;
 
--- lease_of: under which lease an attempt runs, and its job.
+-- lease_of: the lease under which an attempt runs, and its job.
 select r.lease, {job}
 from penstock.running_job r where r.id = :id and r.attempt = :attempt and r.ending is null for update;
 
--- tell: what came of a token.
+-- tell: write the outcome of a token.
 update penstock.token set told = :told, kept_until = :kept_until where job_id = :id and attempt = :attempt;
 
 -- free_slot: give back the slot of a job that ran under lease 0.
 update penstock.slot set held = greatest(0, held - 1) where pool = :pool and lease = 0;
 
--- overdue: jobs under lease 0 of which nobody has told in time.
+-- overdue: jobs under lease 0 that nobody completed in time.
 select {job}
 from penstock.token t join penstock.running_job r on r.id = t.job_id and r.attempt = t.attempt
 where t.told is null and t.deadline <= :now and r.lease = 0 order by t.deadline limit :limit for update of t skip locked;
@@ -79,7 +79,7 @@ from penstock.token t join penstock.running_job r on r.id = t.job_id and r.attem
 where t.told is null and r.lease = 0 and r.id in (select c.job_id from penstock.cancel_request c) limit :limit
 for update of t skip locked;
 
--- prune: forget tokens that have had their time, but for those that jobs still wait for.
+-- prune: forget expired tokens, but for those that jobs still wait for.
 delete from penstock.token
 where (job_id, attempt) in (
     select t.job_id, t.attempt from penstock.token t

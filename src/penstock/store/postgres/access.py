@@ -1,4 +1,4 @@
-"""How nouns reach PostgreSQL: the driver takes and gives values as they are, and one statement writes many rows."""
+"""The access of nouns to PostgreSQL: the driver converts no values, and one statement writes many rows."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def run(
     """Run one query in a transaction of its own.
 
     Args:
-        connections: On one of them it is run.
+        connections: The query runs on one of them.
         query: The query.
         values: Its parameters.
         once: Whether it must not be run again if nobody knows whether it has been.

@@ -36,7 +36,7 @@ BOOLEAN: Write = struct.Struct(">?").pack
 
 
 def count_of(columns: Sequence[str]) -> bytes:
-    """The beginning of each row: how many columns it has."""
+    """The beginning of each row: its number of columns."""
     return struct.pack(">h", len(columns))
 
 
@@ -51,7 +51,7 @@ def field(value: bytes) -> bytes:
 
 
 def pieces(rows: Iterable[bytes]) -> Iterator[bytes]:
-    """All that is sent for these rows, in pieces that are not too small."""
+    """The bytes to send for these rows, in pieces that are not too small."""
     piece, size = [_HEADER], 0
     for row in rows:
         piece.append(row)

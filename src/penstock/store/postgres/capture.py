@@ -1,4 +1,4 @@
-"""The triggers and functions that capture a table for all interests in it, and how its rows are read.
+"""The triggers and functions that capture a table for all interests in it, and the statements that read its rows.
 
 One row of the feed tells all interests of a write. PostgreSQL parses a trigger's condition for each statement that
 writes, so the condition is short: it is true for every row that an interest may be about. The function is exact.
@@ -60,7 +60,7 @@ _ENABLED = {"A": "always", "R": "replica", "O": ""}
 
 
 class Trigger(NamedTuple):
-    """A trigger: what follows its name, and for which sessions it fires, as the catalog says it."""
+    """A trigger: the SQL behind its name, and the sessions for which it fires, as the catalog says it."""
 
     text: str
     enabled: str = "A"  # also for sessions that apply the changes of a subscription
@@ -153,7 +153,7 @@ def function_name(capture: int, event: str) -> str:
 
 
 def _condition(interest: Interest, event: str) -> When:
-    """Which writes of an event fire the trigger for an interest; at least those that it wants."""
+    """The condition on which an event fires the trigger for an interest; at least for the writes that it wants."""
     conditions = conditions_of(interest)
     if event == "update":
         return conditions.wide_update()
@@ -183,11 +183,11 @@ def _spelling(interests: Iterable[Interest], types: Mapping[str, str]) -> str:
     )
 
 
-# ----- how the rows of an interest are read, spelled as its triggers spell them
+# ----- reading the rows of an interest, spelled as its triggers spell them
 
 
 def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Source:
-    """How the rows of an interest are read; spelled alike whatever the settings of the session."""
+    """The statements that read the rows of an interest; spelled alike with all settings of the session."""
     match, spelling = conditions_of(interest).exact_match("r"), PostgresFeedSpelling(types)
     table, spelled = POSTGRES.table(interest.table), spelling.array("r", interest.key)
     key = row_of([f"r.{POSTGRES.quote(name)}" for name in interest.key])
@@ -211,7 +211,7 @@ def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Sour
 
 
 def _passed(interest: Interest, types: Mapping[str, str]) -> str:
-    """Which captured rows are not behind a place, by the types and collations of the columns."""
+    """A condition for captured rows that are not behind a place, by the types and collations of the columns."""
     named = [f"c{number}" for number in range(len(interest.place))]
     columns = ", ".join(f"r.{POSTGRES.quote(name)}" for name in interest.place)
     given = ", ".join(f"(g.value ->> {literal(name)})::{types[name]}" for name in interest.place)

@@ -1,10 +1,10 @@
 """PostgreSQL's description of its tables, and changes of the schema under a lock that all processes respect.
 
-Owns how long is waited for locks. The right to change the schema is an advisory lock, held by a connection of its own
+Owns the waits for locks. The right to change the schema is an advisory lock, held by a connection of its own
 and asked for again and again: a statement that waited for it would hold a snapshot, for which building an index
 concurrently waits in turn. That connection stays open for a second, as a start takes the lock several times. Each
-change then takes table locks of its own, and gives up soon if it cannot have them: whoever waits for a table lock
-keeps all others waiting behind it.
+change then takes table locks of its own, and gives up soon if it cannot have them: a transaction that waits for one
+blocks all others behind it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PostgresCatalog(_Description):
 
     Args:
         connections: For short looks.
-        direct: For what takes long, and for changes: to the server itself, if there is a way past the pooler.
+        direct: For long statements and changes: to the server itself, if there is a way past the pooler.
         clock: The machine's time.
     """
 
@@ -171,7 +171,7 @@ class PostgresSchemaLock(_Description):
     """See `store.contract.SchemaLock`.
 
     Args:
-        connection: On it changes are made.
+        connection: The connection for changes.
         clock: The machine's time.
         queries: Those of the catalog.
         pooled: Whether the connection leads through a pooler, which keeps no settings.
@@ -277,7 +277,7 @@ async def _value(connection: Connection, sql: str, *args: Any) -> Any:
         return await connection.fetchval(sql, *args, timeout=_UNHURRIED)
 
 
-# ----- what is stored
+# ----- stored tables
 
 
 def _table(row: Any) -> StoredTable:

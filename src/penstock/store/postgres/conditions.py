@@ -50,7 +50,7 @@ _ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|([0-9]{250}){4}"
 
 
 class PostgresSpelling(Spelling):
-    """How PostgreSQL says it."""
+    """PostgreSQL's SQL for filters."""
 
     true = "true"
 
@@ -255,7 +255,7 @@ def _interval(name: str) -> str:
 
 
 def _within_time(name: str, kind: Kind) -> str:
-    """A day or a point in time, with the ends of time for what is infinite, as the driver reads it."""
+    """A day or a point in time, with the ends of time for infinite values, as the driver reads them."""
     return _of_time(name, kind, name, *(_CONSTANTS[kind](end) for end in _ENDS[kind]))
 
 

@@ -32,7 +32,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class Watched(Protocol):
-    """A session that may wait for an answer: since when, by `Connections.now`, and how to cut it off."""
+    """A session that may wait for an answer: the time since when, by `Connections.now`, and its `cut`."""
 
     asked_at: float | None
 
@@ -41,16 +41,16 @@ class Watched(Protocol):
 
 
 class Connections:
-    """At most `size` connections; those who find none free wait in line.
+    """At most `size` connections; callers that find none free wait in line.
 
     Args:
-        route: How they are opened.
-        size: How many connections at most.
+        route: The route to the database, which opens them.
+        size: The largest number of connections.
         wait: Seconds to wait for a free connection, or for the database to come back, before giving up.
         statement_timeout: Seconds after which a statement that has not answered is given up.
 
     Attributes:
-        route: How they are opened.
+        route: The route to the database, which opens them.
         wait: Seconds to wait for a free connection.
         answer_timeout: Seconds after which a server that does not answer is given up.
         now: Monotonic seconds, at most a second old.
@@ -141,7 +141,7 @@ class Connections:
             connection = await self._line.take()
         except BaseException:
             if self._closed:
-                self._close_free()  # what was given to this caller, who had gone, when all others were dropped
+                self._close_free()  # the connection given to a caller that had gone, when all others were dropped
             raise
         if connection is not None and not connection.is_closed():
             return connection
@@ -158,7 +158,7 @@ class Connections:
         Args:
             connection: The connection.
             broken: Whether it cannot be used again.
-            lingering: Whether a snapshot is still open on it. Who gets it next ends that together with beginning, which
+            lingering: Whether a snapshot is still open on it. Its next user ends it together with beginning, which
                 saves a round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
         """
         if broken or self._closed or connection.is_closed():
@@ -217,20 +217,20 @@ class Connections:
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
-        """Close a connection, so that what it still does in the database is stopped there too."""
+        """Close a connection, so that its statement in the database is stopped too."""
         self._lingering.discard(connection)
         if not connection.is_closed():
             self._beside(_close(connection), lambda _task: connection.terminate())
 
     def _beside(self, work: Coroutine[Any, Any, T], done: Callable[[asyncio.Task[T]], None]) -> None:
-        """Do something that nobody waits for, and `done` after it: also if the event loop ends before it has begun."""
+        """Run a task that nobody waits for, and `done` after it: also if the event loop ends before it has begun."""
         task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         task.add_done_callback(done)
 
     def _end_snapshots(self) -> None:
-        """End the snapshots of connections that nobody uses: the server keeps for them what others delete."""
+        """End the snapshots of connections that nobody uses: the server keeps rows for them that others delete."""
         self._linger_timer = None
         for connection in self._line.take_free(self._lingering.__contains__):
             self._lingering.discard(connection)

@@ -1,4 +1,4 @@
-"""How PostgreSQL spells what penstock says."""
+"""PostgreSQL's spelling of types, values and clauses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ POSTGRES = Dialect(
     schemas=True,
     given_identity=" overriding system value",
     advance_identity=_ADVANCE_IDENTITY,
-    # As it is when the lock is held, whatever is visible; named by the table, however that is spelled.
+    # The row as it is once the lock is held, not as the snapshot shows it; named by the table.
     unless_each="to_regprocedure('penstock.each_' || md5((pg_identify_object("
     "'pg_class'::regclass, '{0}'::regclass, 0)).identity) || '()') is null",
     any_of="= any({0})",

@@ -1,4 +1,4 @@
-"""From asyncpg's errors to penstock's: which of them mean try again, and which are somebody's mistake."""
+"""Translates asyncpg's errors to penstock's: try again, or somebody's mistake."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LOST = (
     EOFError,
     asyncio.IncompleteReadError,
 )
-REFUSALS = (  # what may be raised on a connection
+REFUSALS = (  # the errors that a connection may raise
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     OSError,
     TimeoutError,
 )
-# What asyncpg cannot encode, it calls a PostgresError of class 22 like the server, or one of these.
+# For a value that it cannot encode, asyncpg raises a PostgresError of class 22 like the server, or one of these.
 _INPUT = (OverflowError, UnicodeEncodeError, asyncpg.UnsupportedClientFeatureError)
 
 
@@ -55,7 +55,7 @@ def was_not_sent(error: BaseException) -> bool:
 
 
 def uncertain(error: BaseException) -> DatabaseUnavailable:
-    """What is raised if nobody knows whether a commit took effect."""
+    """The error if nobody knows whether a commit took effect."""
     return DatabaseUnavailable(
         f"The connection to the database was lost during the commit: {error}.",
         fix="Check whether it took effect before you try again.",
@@ -92,12 +92,12 @@ def _text(error: BaseException) -> str:
 
 
 def _by_class(error: BaseException) -> BaseException:
-    """What the driver itself refuses, without asking the server: a value, or a use of the connection."""
+    """The meaning of the driver's own refusal, without asking the server: a value, or a use of the connection."""
     if isinstance(error, _INPUT):
         return ValueInvalid(f"The database cannot take a value: {error}.")
     if isinstance(error, asyncpg.InterfaceError):
         return ContextError(f"A database connection was misused: {error}.", fix="Await all calls of a ctx.")
-    if isinstance(error, ValueError):  # of what it cannot encode it says something else
+    if isinstance(error, ValueError):  # a value that it cannot encode has another message
         return RowInvalid(
             f"The database holds a value that Python cannot represent: {error}.",
             fix="Correct the row, or do not read the column.",

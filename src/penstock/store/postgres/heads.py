@@ -1,7 +1,7 @@
-"""Where ready jobs begin, for when dead rows lie before them.
+"""The place where ready jobs begin, if dead rows lie before them.
 
-As long as anybody holds an old snapshot, for a long report or a dump, what was deleted since stays in tables and
-indexes, and each look for the first ready job passes over all of it again. Owns from where on is looked instead, and
+As long as anybody holds an old snapshot, for a long report or a dump, rows deleted since stay in tables and
+indexes, and each look for the first ready job passes over all of them again. Owns the place to begin instead, and
 how often from the very first all the same, as jobs with a higher priority come before those that are known.
 """
 
@@ -23,7 +23,7 @@ class Heads:
     """The heads of pools, as the claims of one process have found them.
 
     Args:
-        clock: By which it is known how long a claim took.
+        clock: The clock for the time a claim took.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -32,7 +32,7 @@ class Heads:
         self._whole_at = 0.0
 
     def after(self, pools: Sequence[str]) -> dict[str, list[int]]:
-        """After which rank and number is looked for jobs of these pools now."""
+        """The rank and number after which to look for jobs of these pools now."""
         whole = self._clock.monotonic() >= self._whole_at
         heads = [FIRST if whole else self._known.get(pool, FIRST) for pool in pools]
         return {"after_ranks": [rank for rank, _ in heads], "after_seqs": [seq for _, seq in heads]}
@@ -48,12 +48,12 @@ class Heads:
     def learn(
         self, began: float, pools: Sequence[str], passed: int, places: Sequence[Head], jobs: Sequence[Job]
     ) -> None:
-        """What came of a claim.
+        """Learn from the result of a claim.
 
         Args:
-            began: When it did.
-            pools: Where it looked.
-            passed: How many entries of the index it has passed over, of dead rows and others.
+            began: The time at which it began.
+            pools: The pools it looked at.
+            passed: The number of index entries it has passed over, of dead rows and others.
             places: The places of the jobs.
             jobs: The jobs that it found, in order.
         """

@@ -33,7 +33,7 @@ from penstock.store.rows.interests import (
 )
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
-# These are no queries of a .sql file: they go along with what makes triggers.
+# These are no queries of a .sql file: they belong to the statements that make triggers.
 _LOCK_INTERESTS = "lock table penstock.interest in share row exclusive mode"
 _FORGOTTEN = "delete from penstock.interest where id = {}"
 _CAPTURED = """
@@ -43,7 +43,7 @@ _INSTALLED = """
 update penstock.interest i set installed = f.found from penstock.interest_found f
 where f.id = i.id and i.capture = {number}"""
 _LAST_ID = 2**31 - 1  # trials use the numbers that no interest reaches
-_VIRTUAL = " virtual"  # what the view adds to the type of such a column
+_VIRTUAL = " virtual"  # the view adds this to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
@@ -61,7 +61,7 @@ class PostgresInterests(Interests[SchemaLock]):
                 await session.execute(Statement(_LOCK_INTERESTS))
                 stored = await self._stored(session)
                 one = next((one for one in stored.values() if one.id == id_), None)
-                if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
+                if one is None or one.installed is None or self._state(one) == "ok":  # its program declares it
                     return False
                 for statement in await self._statements(Rebuild(stored, [one]), session):
                     await session.execute(Statement(statement))
@@ -109,7 +109,7 @@ class PostgresInterests(Interests[SchemaLock]):
         return (*made, *_each_dropped(rebuild.dropped, rebuild.stored))
 
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
-        async with self._changing():  # whoever makes the same functions has them first
+        async with self._changing():  # another process that makes the same functions has them first
             for group in by_capture(interests):
                 await by_one_if_refused(group, partial(self._try_out_group, now))
 
@@ -126,7 +126,7 @@ class PostgresInterests(Interests[SchemaLock]):
                     await session.execute(Statement(statement))
         except DataError as error:
             raise _refused(group[0], error) from error
-        except (DatabaseBusy, Conflict):  # whoever declares it waits for these locks
+        except (DatabaseBusy, Conflict):  # a program that declares it waits for these locks
             return
 
 

@@ -1,4 +1,4 @@
-"""Jobs at rest on PostgreSQL. Each verb is one statement; the SQL says what it does."""
+"""Jobs at rest on PostgreSQL. Each verb is one statement, described in the SQL."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class PostgresJobs(Jobs):
     async def _pass_gates(
         self, rooms: Line, lease: int, now: datetime, opened: dict[str, timedelta | None]
     ) -> list[Job]:
-        """Start jobs that wait at the gates of these pools; `opened` learns after which time more may start."""
+        """Start jobs that wait at the gates of these pools; `opened` gets the wait until more may start."""
         taken: list[Job] = []
         for room in rooms:
             async with self._writing() as session:
@@ -188,7 +188,7 @@ class PostgresJobs(Jobs):
         return won
 
     async def _prepare_one(self) -> None:
-        """Run on one connection what it will run most, about no jobs at all: the server has it ready from then on."""
+        """Run the most frequent statements once on a connection, for no jobs: then the server has them prepared."""
         connection = await self._connections.acquire()
         broken = True
         try:
@@ -204,7 +204,7 @@ class PostgresJobs(Jobs):
     async def _claim(
         self, lease: int, limit: int, rooms: Sequence[Room], now: datetime
     ) -> tuple[Row, builtins.list[Job]]:
-        """What is so beside the jobs, and the jobs."""
+        """The facts beside the jobs, and the jobs."""
         began, pools = self._heads.now(), [room.pool for room in rooms]
         first, *rows = await self._run(
             "claim",

@@ -1,6 +1,6 @@
 """The way to the database: to the server itself, or through a pooler that lends its connections for one transaction.
 
-Owns what a connection is told when it opens, and finds out by itself whether a pooler such as PgBouncer stands in
+Owns the settings of a new connection, and finds out by itself whether a pooler such as PgBouncer stands in
 between. Nothing of a session outlives its transaction there: neither settings, nor prepared statements, nor LISTEN.
 """
 
@@ -38,7 +38,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no t
     """A connection that knows PostgreSQL's own types from those before it.
 
     asyncpg asks the server what an array is of, on every connection anew and in three round trips, of which one takes
-    longer than most of what follows. If it comes to ask in another way, it will do so again.
+    longer than most later statements. If a new version of asyncpg asks in another way, it asks again.
     """
 
     _known: ClassVar[dict[int, Any]] = {}
@@ -60,10 +60,10 @@ class _NothingAsked:
 
 
 class Route:
-    """How connections to one database are opened.
+    """The way to one database: it opens connections.
 
     Args:
-        url: Where to connect.
+        url: The URL of the database.
         statement_timeout: Seconds after which the server stops a statement.
         lease: Seconds until others go on in the place of a process that is gone.
         pooled: Whether a pooler is known to stand in between, though it may not show.
@@ -127,9 +127,9 @@ async def _leads_to_server(connection: Connection) -> bool:
 
 
 def _limits(statement_timeout: float) -> dict[str, str]:
-    """How long the server lets a statement run, and wait, and a transaction idle, whose client may be gone or stuck.
+    """The server's limits on a running or waiting statement, and on an idle transaction, whose client may be gone.
 
-    Waiting ends before running does, so that who waits for others is told from who is slow.
+    The limit on waiting is shorter, so that a statement that waits for a lock is distinguished from a slow one.
     """
     return {
         "lock_timeout": f"{max(1.0, statement_timeout * _WAIT_PART * 1000):.0f}",
@@ -139,9 +139,9 @@ def _limits(statement_timeout: float) -> dict[str, str]:
 
 
 def _probes(lease: float) -> dict[str, str]:
-    """When the server sees that a client's machine was cut off, and lets go of what its transaction had locked.
+    """The settings by which the server notices that a client's machine was cut off, and releases its locks.
 
-    That is before its lease has run out, so that whoever goes on in its place need not wait for its locks.
+    That is before its lease has run out, so that its successor need not wait for its locks.
     """
     return {
         "tcp_keepalives_idle": f"{max(1, int(lease * _QUIET_PART))}",

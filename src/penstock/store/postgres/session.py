@@ -74,9 +74,9 @@ class PostgresSession:
     """A transaction that has begun.
 
     Args:
-        connections: Where its connection came from, and goes.
+        connections: The pool of its connection.
         connection: Its connection.
-        lingering: Whether its rollback is left to who uses the connection next (see `Connections.release`).
+        lingering: Whether its rollback is left to the next user of the connection (see `Connections.release`).
     """
 
     __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at")
@@ -159,7 +159,7 @@ class PostgresSession:
         return names, rows
 
     async def _read_only_failed(self, error: BaseException) -> BaseException:
-        """What a failure means; the transaction goes on without what failed, if its connection still can."""
+        """The meaning of a failure; the transaction goes on without the statement, if its connection still can."""
         self.asked_at = None
         if self._ended:
             return self._failed(error)
@@ -208,7 +208,7 @@ class PostgresSession:
         if connection is None:
             return
         self._ended = True
-        # Whoever left a statement behind has still to take note of its answer, and may yet use the connection.
+        # The caller of an unawaited statement has still to read its answer, and may yet use the connection.
         broken = self._doubtful or self.asked_at is not None or connection.is_closed()
         if broken or self._lingering:
             self._end(broken=broken, lingering=not broken)
@@ -253,10 +253,10 @@ class PostgresSession:
         for piece in pieces:
             yield piece
             await clock.sleep(0)
-            self.asked_at = self._connections.now  # the server has taken what came before
+            self.asked_at = self._connections.now  # the server has taken the pieces before
 
     def _failed(self, error: BaseException) -> BaseException:
-        """What the failure of a statement means."""
+        """The meaning of a statement's failure."""
         meant = self._meant(error)
         return left_behind() if self._ended and isinstance(error, Exception) else meant
 

@@ -25,7 +25,7 @@ _CHANNEL = "penstock"
 _PAUSE = 0.005
 _CHECK_EVERY = 10.0
 _LOOK_EVERY = 0.025  # seconds; a look takes less than 0.2 ms of both processors
-_READS = 2 * BACKSTOP  # for so long one who has looked at the feed is one who reads it
+_READS = 2 * BACKSTOP  # seconds for which a process that has looked at the feed counts as a reader
 _RECONNECT_AFTER = 0.5
 _LAST_WAIT = 1.0
 
@@ -34,8 +34,8 @@ class PostgresSignals:
     """See `store.contract.Signals`.
 
     Args:
-        connections: On one of them notifications are sent.
-        direct: On one of them is listened; not through a pooler.
+        connections: One of them sends notifications.
+        direct: One of them listens; not through a pooler.
         queries: Those of the store.
 
     Attributes:
@@ -73,10 +73,10 @@ class PostgresSignals:
         self._readers.pop(event, None)
 
     def until_fed(self, reader: asyncio.Event, position: Position) -> float:
-        """For how long a reader of the change feed need not look.
+        """The seconds for which a reader of the change feed need not look.
 
-        The looks of this process see what is written before it commits. So the reader looks by itself while something
-        may be about to: what it has not been handed, what was written just now, what was open when it looked.
+        The looks of this process see writes before they commit. So the reader looks by itself while something
+        may be about to: unread changes, recent writes, transactions that were open when it looked.
         """
         now = self._clock.monotonic()
         self._readers[reader] = now + _READS
@@ -85,7 +85,7 @@ class PostgresSignals:
         return BACKSTOP
 
     async def close(self) -> None:
-        """Send what is still to be sent, and stop listening and sending."""
+        """Send pending notifications, and stop listening and sending."""
         try:
             if self._sender is not None and not self._sender.done():
                 await self._clock.wait(self._sent, _LAST_WAIT)

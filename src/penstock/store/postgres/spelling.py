@@ -1,4 +1,4 @@
-"""How captured keys and columns are spelled as JSON, as SQL that means the same for every session."""
+"""The JSON spelling of captured keys and columns, as SQL that means the same for every session."""
 
 from __future__ import annotations
 

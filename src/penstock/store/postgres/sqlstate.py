@@ -1,4 +1,4 @@
-"""What PostgreSQL means by an SQLSTATE: whether to try again, or whose mistake it is. Knows no driver.
+"""The meaning of PostgreSQL's SQLSTATEs: try again, or somebody's mistake. Knows no driver.
 
 `postgres.errors` reads asyncpg's errors with it, and `store.guest` those of the user's driver.
 """
@@ -24,7 +24,7 @@ from penstock.errors import (
 
 Meanings = Mapping[str, tuple[type[PenstockError], str, str]]
 
-# By SQLSTATE, or what it begins with.
+# By SQLSTATE, or its beginning.
 MEANINGS: Meanings = {
     "40": (Conflict, "Another transaction was first: {text}.", ""),
     "55P03": (DatabaseBusy, "A lock was held for too long: {text}.", "Try again."),
@@ -50,11 +50,11 @@ _KEY = re.compile(r"Key \((?P<columns>.*?)\)=")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the server said when it refused a statement.
+    """The server's refusal of a statement.
 
     Attributes:
         text: Its message, without the full stop.
-        detail: What it added, such as the key that is there already.
+        detail: Its detail, such as the key that is there already.
     """
 
     state: str

@@ -39,7 +39,7 @@ from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 
 _OLDEST = 130000
-_FOR_SERVICES = 4  # one to claim, one to settle, one for those who plan and hand over, one to notify
+_FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one to notify
 
 
 class PostgresStore:
@@ -95,7 +95,7 @@ class PostgresStore:
             raise
 
     async def _check_direct(self) -> None:
-        """Refuse a way past the pooler that leads to another pooler, or to another database."""
+        """Refuse a `direct_database` that leads to another pooler, or to another database."""
         direct = await self._identity_by(self._direct)
         if self._direct.route.pooled:
             raise ConfigError(

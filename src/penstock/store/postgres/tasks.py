@@ -1,7 +1,7 @@
-"""How tasks are planned on PostgreSQL: records are written, and their jobs made, by one statement each for many rows.
+"""Plans tasks on PostgreSQL: one statement writes records, and one makes their jobs, each for many rows.
 
-A record that is new has its job in the same statement; who has waited for another one reads its job as it is only in
-the next.
+A new record has its job in the same statement; after a wait for a locked record, its present job is visible only in
+the next statement.
 """
 
 from __future__ import annotations

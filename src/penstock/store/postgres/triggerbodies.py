@@ -150,7 +150,7 @@ class FunctionBody:
 
 
 def _captured(row: FeedRow, old: str, new: str) -> tuple[str, str, str]:
-    """What holds the captured columns, before and after, and the assignments that read them."""
+    """The variables that hold the captured columns, before and after, and the assignments that read them."""
     values = {"row_before": row.before(old) if old else "null", "row_after": row.after(new) if new else "null"}
     before, after = (name if value != "null" else "null" for name, value in values.items())
     return before, after, "".join(f" {name} := {value};" for name, value in values.items() if value != "null")

@@ -1,6 +1,6 @@
-"""The steps of a schema push as changes of the database: which statements, in which order, and which together.
+"""The steps of a schema push as changes of the database: the statements, their order, and their transactions.
 
-Owns how each database is changed without making others wait. On PostgreSQL short statements run together. Long ones
+Changes each database without making others wait. On PostgreSQL short statements run together. Long ones
 run alone, under a lock that lets others read and write. A step with both is finished before the next begins, so that
 one that fails leaves nothing behind. SQLite has one writer, so a table is changed in one piece. Where ALTER TABLE does
 not suffice the table is written anew, as SQLite's documentation of ALTER TABLE describes (section 7).

@@ -27,7 +27,7 @@ from penstock.store.sql.dialect import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a push does, or would do."""
+    """The plan of a push."""
 
     migrations: tuple[tuple[str, str], ...]  # names and SQL of penstock's own migrations that are missing, in order
     sql: tuple[str, ...]  # statements that make the tables fit, in order
@@ -68,10 +68,10 @@ class _Comparison:
 
 
 async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: bool = True) -> Plan:
-    """Make the database fit the declared tables, in any number of processes at once; tells what was done.
+    """Make the database fit the declared tables, in any number of processes at once; the plan it has carried out.
 
     On SQLite all of it is one transaction. On PostgreSQL each piece is one, and the next push completes an interrupted
-    one. Without `apply` nothing is written, and the plan tells what would be done.
+    one. Without `apply` nothing is written.
 
     Raises:
         DeclarationError: A table cannot be held by this store, or names collide.

@@ -26,7 +26,7 @@ def plan_values(plan: CronPlan) -> dict[str, Any]:
 
 
 def kept_of(row: Sequence[Any]) -> KeptCron:
-    """A cron from its row: the plan, then how far it has come."""
+    """A cron from its row: the plan, then its last decided time."""
     *plan, paused, last_at, next_at, job_id, planned_at = row
     given = dict(zip(_PLAN, plan, strict=True))
     given |= {name: bool(given[name]) for name in ("takes_planned_at", "declared")}
@@ -34,14 +34,14 @@ def kept_of(row: Sequence[Any]) -> KeptCron:
 
 
 def job_text(job: NewJob) -> str:
-    """What the jobs of all runs of a cron have in common, as JSON."""
+    """The common part of the jobs of all runs of a cron, as JSON."""
     common = {name: getattr(job, name) for name in _JOB}
     ahead = rank(job.run_at) - job.rank  # of a job without priority; the same at any time
     return json.dumps({**common, "ahead": ahead, "options": options_text(job.options)}, ensure_ascii=False)
 
 
 def run_of(plan: CronPlan, planned_at: datetime, run_at: datetime, uuid: UUID) -> NewJob:
-    """The job of one run. What another version has written beside what is known here is left out."""
+    """The job of one run. Unknown fields, written by another version, are left out."""
     given = json.loads(plan.job)
     common = {name: given[name] for name in _JOB if name in given}
     if plan.takes_planned_at:

@@ -23,7 +23,7 @@ class FoundTrigger:
 
     name: str
     table: str = ""  # as SQL: that of the interest or a partition
-    enabled: str = ""  # for which sessions it fires, as the catalog says it
+    enabled: str = ""  # the sessions for which it fires, as the catalog says it
     here: bool = True  # whether it is on the interest's table itself
 
 

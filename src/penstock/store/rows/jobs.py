@@ -24,7 +24,7 @@ _OPTIONS = tuple(field.name for field in fields(Options) if field.name not in _L
 _RETRIES = ("retry", "on_complete_retry")
 _TIMES_OF_ENDING = ("finished_at", "started_at", "run_at", "failing_since")
 _NONE = type(None)
-_TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: what is no time is for ever
+_TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that is no time means for ever
     **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace"), (str, _NONE)),
     "timeout": (int, float, _NONE),
     "until_start": (bool, _NONE),
@@ -67,7 +67,7 @@ def _options(text: str) -> Options:
         given = json.loads(text, parse_constant=_refuse)
     except ValueError:
         given = None
-    if not isinstance(given, dict):  # left to whoever can read it, as any other options
+    if not isinstance(given, dict):  # left to a version that can read it, as any other options
         return Options(unread=json.dumps({"options": text}))
     unread = {name: given.pop(name) for name in [*given] if name not in _OPTIONS}
     for field in _RETRIES:
@@ -94,7 +94,7 @@ _few_options = lru_cache(1024)(_options)  # those of a pool's jobs are mostly th
 
 
 def ending_text(ending: Ending | None) -> str | None:
-    """How a job ends, as stored."""
+    """The ending of a job, as stored."""
     if ending is None:
         return None
     given: dict[str, Any] = asdict(ending) | {"state": ending.state.value}
@@ -104,7 +104,7 @@ def ending_text(ending: Ending | None) -> str | None:
 
 
 def ending_of(text: str | None) -> Ending | None:
-    """How a job ends, from what was stored."""
+    """The ending of a job, from its stored form."""
     if text is None:
         return None
     given = json.loads(text)
@@ -132,7 +132,7 @@ def _attempt_form(attempt: Attempt) -> dict[str, Any]:
 
 
 def attempts_of(text: str | None) -> tuple[Attempt, ...]:
-    """Attempts that failed, from what was stored."""
+    """Attempts that failed, from their stored form."""
     return () if text is None else tuple(map(_attempt_of, json.loads(text)))
 
 

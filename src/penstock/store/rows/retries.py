@@ -40,7 +40,7 @@ def retry_parts(policy: Retry) -> dict[str, Any]:
 
 
 def retry_of(form: Any) -> Retry:
-    """A policy, from what was stored; waits that plain SQL has written too long are the longest that there are.
+    """A policy, from its stored form; waits that plain SQL has written too long become the longest allowed.
 
     Raises:
         DeclarationError, TypeError or ValueError: It is none that this version knows.

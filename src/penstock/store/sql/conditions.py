@@ -1,6 +1,6 @@
 """Filters and watches as SQL: conditions for a trigger's WHEN, where no parameter can be given, and for a WHERE.
 
-Owns how conditions are joined and negated, and the promise: the SQL is never false of a row for which the filter is
+Owns joining and negating conditions, and the promise: the SQL is never false of a row for which the filter is
 true. Where a database cannot say a condition exactly, the SQL is *wider* and `exact` is false. Python then asks the row
 again, with `reactive.evaluate`. Each store spells the conditions that are not made of others: a `Spelling`.
 """
@@ -30,7 +30,7 @@ class ConditionSql:
 
     sql: str  # without parameters, in parentheses where it needs them
     exact: bool  # true of exactly the rows that are meant; otherwise it may be true of more
-    columns: tuple[str, ...]  # what Python needs to ask a row again
+    columns: tuple[str, ...]  # the columns that Python needs to ask a row again
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class WatchSql:
 
     expressions: tuple[str, ...]  # one of them differs if there is a change; NULL is a value like others
     exact: bool  # whether they differ only then
-    columns: tuple[str, ...]  # what Python needs to ask about a change again
+    columns: tuple[str, ...]  # the columns that Python needs to ask about a change again
 
 
 class _Writer:
@@ -100,7 +100,7 @@ def condition_sql(
         condition: The filter.
         definition: The table it is about.
         dialect: The store's.
-        alias: What stands before the columns: ``new`` or ``old`` in a trigger, an alias of the table in a query.
+        alias: The prefix of the columns: ``new`` or ``old`` in a trigger, an alias of the table in a query.
         own: Whether it runs on connections of penstock's only; on SQLite it is exact then.
     """
     writer = _Writer(dialect.spelling(definition, dialect, alias, own=own))

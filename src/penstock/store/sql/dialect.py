@@ -1,4 +1,4 @@
-"""Where the SQL of the two stores parts: parameters, types, and the form of values. Everything else is shared.
+"""The differences between the SQL of the two stores: parameters, types, and the form of values.
 
 Owns the list of differences. Each store fills in one instance.
 """
@@ -57,7 +57,7 @@ class Part:
 
 
 class Spelling(ABC):
-    """How one store spells leaves and terms over one row.
+    """One store's spelling of leaves and terms over one row.
 
     Args:
         definition: The row's table.
@@ -97,7 +97,7 @@ class Spelling(ABC):
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one database spells penstock's SQL. In templates {0} stands for the column or the parameter."""
+    """One database's spelling of penstock's SQL. In templates {0} stands for the column or the parameter."""
 
     name: str  # ``sqlite`` or ``postgres``
     title: str  # in files of queries: ``SQLite`` or ``PostgreSQL``
@@ -120,7 +120,7 @@ class Dialect:
     unless_each: str = ""  # the condition that changes of a table, {0} as quoted SQL, may be merged
     any_of: str = ""  # compares a column with many values in one parameter, if the store can
     max_key_bytes: int = 2048  # longest total of text and bytes in the columns of an index
-    # Patterns of words in queries that both stores share, and what stands for them here.
+    # Patterns of words in queries that both stores share, with their replacements here.
     respell: tuple[tuple[re.Pattern[str], str], ...] = ()
 
     def respelled(self, sql: str) -> str:

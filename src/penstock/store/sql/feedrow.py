@@ -1,7 +1,8 @@
-"""One row of the feed as SQL: which interests a write concerns, and the columns captured for them.
+"""One row of the feed as SQL: the interests that a write concerns, and the columns captured for them.
 
-Owns what triggers tell, for both stores; each store only spells it. Interests may capture different columns: the row
-then holds one piece of JSON for each choice of columns, and each kind names its piece by number.
+Owns the content of rows that triggers write, for both stores; each store only spells it. Interests may capture
+different columns: the row then holds one piece of JSON for each choice of columns, and each kind names its piece by
+number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Conditional(NamedTuple):
 
 
 class FeedSpelling(ABC):
-    """How one store spells the parts of a row. JSON is text, as the feed holds it."""
+    """One store's spelling of the parts of a row. JSON is text, as the feed holds it."""
 
     concatenate = "||"
 
@@ -46,7 +47,7 @@ class FeedSpelling(ABC):
 
 @dataclass(frozen=True, slots=True)
 class FeedRow:
-    """What one row of the feed tells."""
+    """The content of one row of the feed."""
 
     interests: Mapping[int, Interest]  # all that have their own pieces in it, by number
     told: Mapping[int, When]  # the interests that it may tell, and when

@@ -31,7 +31,7 @@ _END = re.compile(r";\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Query:
-    """One named query: what it is for, its statement, and the names of the values that this takes, in order.
+    """One named query: its purpose, its statement, and the names of its parameters, in order.
 
     Attributes:
         then: Statements that follow in the same transaction, where a store cannot say all in one.
@@ -81,7 +81,7 @@ def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
 
 
 def _form(body: str, dialect: Dialect) -> str | None:
-    """What a query is in this dialect; None if it exists in the other one only."""
+    """The form of a query in this dialect; None if it exists in the other one only."""
     forms = _FORM.split(body)
     if len(forms) == 1:
         return body

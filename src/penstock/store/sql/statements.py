@@ -94,17 +94,17 @@ class TableStatements:
         return [self.encode_one(name, value) for name, value in zip(self.definition.key, values, strict=True)]
 
     def note_size(self, rows: int, size: int) -> None:
-        """Learn from rows that were read how large rows of this table are: larger ones count at once."""
+        """Learn the size of this table's rows from rows that were read: larger ones count at once."""
         if rows:
             self._row_bytes = max(size / rows, 0.9 * self._row_bytes)
 
     def piece_rows(self, count: int) -> int:
-        """How many of `count` rows to read at once, so that they likely have no more than 4 MiB."""
+        """The number of `count` rows to read at once, so that they likely have no more than 4 MiB."""
         likely = int(_PIECE_BYTES / self._row_bytes)
         return count if count <= likely else max(_LEAST_PIECE, min(likely, _LARGEST_PIECE))
 
     def bytes_of(self, rows: Sequence[Row]) -> int:
-        """About how large rows are, as `values.total_bytes` counts: column by column, which is quicker."""
+        """The approximate size of rows, as `values.total_bytes` counts: column by column, which is quicker."""
         try:
             texts = "".join([row[place] or "" for place in self._texts for row in rows])
             blobs = sum([len(row[place] or b"") for place in self._blobs for row in rows])
@@ -131,7 +131,7 @@ class TableStatements:
         return self._cached(("get_many", count), lambda: f"{sql}{self._has_any_key(count)}", reads=True), args
 
     def part(self, names: tuple[str, ...], *, many: bool = False) -> tuple[Statement, RowDecoder]:
-        """Some columns of the row with a key, and what decodes them; or of many, whose keys are one parameter."""
+        """Some columns of the row with a key, and their decoder; or of many, whose keys are one parameter."""
         listed = ", ".join(map(self.dialect.quote, names))
         which = f"{self._key()} {self.dialect.any_of.format(self._p(1))}" if many else self._has_key(1)
         sql = f"select {listed} from {self.table} where {which}"
@@ -266,12 +266,12 @@ class TableStatements:
         return ", ".join(map(self.dialect.quote, self.definition.key))
 
     def _has_key(self, first: int) -> str:
-        """That a row has the key whose values begin with a parameter."""
+        """The condition that a row has the key whose values begin with a parameter."""
         columns = enumerate(self.definition.key_columns, first)
         return " and ".join(f"{self.dialect.quote(column.name)} = {self._typed(column, n)}" for n, column in columns)
 
     def _has_any_key(self, count: int) -> str:
-        """That a row has one of so many keys of several columns."""
+        """The condition that a row has one of this many keys of several columns."""
         columns = self.definition.key_columns
         keys = (
             ", ".join(self._typed(column, n) for n, column in enumerate(columns, 1 + place * len(columns)))
@@ -311,7 +311,7 @@ class TableStatements:
 
 
 def _encoding(definition: TableDefinition, column: Column, dialect: Dialect) -> Convert | None:
-    """From the neutral form of a value to what the driver takes."""
+    """The function from the neutral form of a value to the driver's."""
     encode = dialect.encode.get(column.kind)
     if encode is None or column.kind is not Kind.DECIMAL:
         return encode

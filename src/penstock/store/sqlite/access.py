@@ -1,4 +1,4 @@
-"""How nouns reach SQLite: ids are bytes, times are text, lists are JSON, and each row is written by a statement."""
+"""The access of nouns to SQLite: ids are bytes, times are text, lists are JSON; one statement writes one row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SqliteAccess(Access):
     """See `store.nouns.Access`."""
 
     dialect = SQLITE
-    looks_first = True  # one transaction writes at a time, whoever's it is
+    looks_first = True  # one transaction writes at a time, of all processes
 
     def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
         self._begin_read = begin_read

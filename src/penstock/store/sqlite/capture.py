@@ -2,7 +2,7 @@
 
 One row of the feed tells all interests of a write. Triggers use only what every SQLite has, as other programs fire
 them too. That includes collations, so columns are compared without theirs.
-Captured values are JSON whatever the columns hold. JSON has no bytes and no infinities: these are text whose first
+Captured values are always JSON. JSON has no bytes and no infinities: these are text whose first
 character is written as an escape. The spelling tells them from the same text; a JSON parser does not.
 """
 
@@ -121,7 +121,7 @@ def _came(conditions: Conditions) -> str:
 
 
 def source(interest: Interest, collations: Mapping[str, str]) -> Source:
-    """How the rows of an interest are read; `collations` by the names of columns in lower case."""
+    """The statements that read the rows of an interest; `collations` by the names of columns in lower case."""
     match = Conditions(interest, "is not", _unlike, "").exact_match("r")
     table, key = SQLITE.quote(interest.table), key_text("r", interest.key)
     columns = [f"r.{SQLITE.quote(name)}" for name in interest.place]

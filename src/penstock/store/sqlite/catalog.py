@@ -146,7 +146,7 @@ class SqliteSchemaLock(_Description):
         return await self.run(lambda: question(self._connection))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do something in the transaction, in its thread."""
+        """Run work in the transaction, in its thread."""
         try:
             return await run_in_thread(self._executor, self._connection, work, None)
         except sqlite3.Error as error:
@@ -174,7 +174,7 @@ def _failure(error: sqlite3.Error) -> BaseException:
     )
 
 
-# ----- what is stored
+# ----- stored tables
 
 
 def _table(name: str, schema: str, kind: str, columns: str, indexes: str, sql: str, attached: str) -> StoredTable:

@@ -74,7 +74,7 @@ class _Unsayable(Exception):
 
 
 class LiteSpelling(Spelling):
-    """How SQLite says it."""
+    """SQLite's SQL for filters."""
 
     true = "1"
 

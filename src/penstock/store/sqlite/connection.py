@@ -1,7 +1,7 @@
-"""One connection to a SQLite file, and how a statement runs on it: on the event loop, or in a thread.
+"""One connection to a SQLite file. A statement runs on it on the event loop, or in a thread.
 
 Owns the settings of a connection. A statement that touches few rows takes microseconds, less than handing it to a
-thread; all others, and whatever may wait for a disk or a lock, run in a thread and can be stopped.
+thread; all others, and those that may wait for a disk or a lock, run in a thread and can be stopped.
 """
 
 from __future__ import annotations
@@ -116,5 +116,5 @@ async def _interrupt(connection: sqlite3.Connection, future: asyncio.Future[T]) 
             await asyncio.wait([future], timeout=0.05)
         except asyncio.CancelledError:  # the thread is still on the connection
             cancelled = True
-    future.exception()  # it is known, whoever hears of it
+    future.exception()  # the result is known, even if nobody reads it
     return cancelled

@@ -1,8 +1,8 @@
-"""How a connection takes the write lock of a SQLite file, which other processes may have.
+"""Takes the write lock of a SQLite file, which other processes may have.
 
-SQLite keeps no line for it: whoever tries while it is free has it. A program that writes again and again leaves it free
-for some microseconds between two commits, which nobody meets who tries a few times in a second. So those who have
-waited for a while try more often than those who have just come, and they are the ones who get it.
+SQLite has no queue for it: the first to try while it is free gets it. A program that writes again and again leaves it
+free for some microseconds between two commits, and a few tries in a second all miss these. So callers that have
+waited for a while try more often than new ones, and get it first.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def pause_after(tries: int, waited: float) -> float:
     """Seconds until the next try, on average.
 
     Args:
-        tries: How many there were.
+        tries: The number of tries before.
         waited: Seconds since the first.
     """
     return min(_FIRST * 1.5 ** (tries - 1), _LONGEST) if waited < _PATIENT_FOR else _EAGER
 
 
 def in_a_row(waited: float) -> int:
-    """How often to try without a pause; once takes some microseconds."""
+    """The number of tries without a pause; one takes some microseconds."""
     return 1 if waited < _EAGER_FOR else _IN_A_ROW
 
 

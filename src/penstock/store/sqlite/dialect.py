@@ -1,4 +1,4 @@
-"""How SQLite spells what penstock says."""
+"""SQLite's spelling of types, values and clauses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decimal_of(value: str | float) -> Decimal:
 
 
 def given(spelled: str) -> str | bytes | float:
-    """What a string in captured JSON stands for, as `store.sqlite.capture` spells it. SQLite ends text at NUL there."""
+    """The value of a string in captured JSON, as `store.sqlite.capture` spells it. SQLite ends text at NUL there."""
     text: str = json.loads(spelled)
     if spelled.startswith('"\\u005cx'):
         return bytes.fromhex(text[2:])

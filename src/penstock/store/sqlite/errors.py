@@ -20,7 +20,11 @@ from penstock.errors import (
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _AWAY = (DatabaseUnavailable, "The database file cannot be reached: {error}.", "Check the file and its disk.")
-_BROKEN = (ConfigError, "The file is not a sound SQLite database: {error}.", "Restore it from a backup.")
+_BROKEN = (
+    ConfigError,
+    "The file is not a sound SQLite database: {error}.",
+    "Name another file, or restore this one from a backup.",
+)
 _LOCKED = (DatabaseBusy, "Another process holds the write lock of the database for too long.", "Try again.")
 _MEANINGS: dict[int, tuple[type[PenstockError], str, str]] = {
     sqlite3.SQLITE_BUSY: _LOCKED,

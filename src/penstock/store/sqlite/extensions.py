@@ -22,7 +22,7 @@ class Extensions:
         self._written: set[int] = set()
 
     def end(self, lease: int) -> datetime | None:
-        """Until when a lease is extended; None if it is not."""
+        """The time until which a lease is extended; None if it is not."""
         try:
             return datetime.fromisoformat(self._file(lease).read_text())
         except (FileNotFoundError, ValueError):  # no text: the machine has died since, and the worker with it
@@ -42,13 +42,13 @@ class Extensions:
         self._written.add(lease)
 
     def forget(self, lease: int) -> None:
-        """Remove what this process wrote of a lease: the database knows of its end, or it has none."""
+        """Remove this process's file of a lease: the database knows of its end, or it has none."""
         if lease in self._written:
             self.remove(lease)
             self._written.discard(lease)
 
     def remove(self, lease: int) -> None:
-        """Remove what anybody wrote of a lease."""
+        """Remove the file of a lease, of any process."""
         try:
             self._file(lease).unlink(missing_ok=True)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What SQLite lacks and every connection of penstock's brings: decimals, sums beyond 64 bits, Python's filters."""
+"""SQL functions of penstock's own connections to SQLite: decimals, sums beyond 64 bits, Python's filters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def register_functions(connection: sqlite3.Connection) -> None:
-    """Teach a connection what `store.sqlite.dialect` says."""
+    """Add the functions to a connection that `store.sqlite.dialect` uses."""
     connection.create_collation("penstock_decimal", compare_decimals)
     connection.create_aggregate("penstock_decimal_sum", 1, DecimalSum)  # type: ignore[arg-type]  # stub wants ints
     connection.create_function("penstock_wide_integer", 2, wide_integer, deterministic=True)
@@ -44,7 +44,7 @@ def wide_integer(high: int | None, low: int | None) -> str | None:
 
 
 def readable(text: bytes | None) -> str | None:
-    """Text, given as its bytes: what of it is no UTF-8, which other programs can store, is replaced."""
+    """Text, given as its bytes: bytes that are no UTF-8, which other programs can store, are replaced."""
     return None if text is None else text.decode(errors="replace")
 
 

@@ -43,7 +43,7 @@ class SqliteInterests(Interests[Session]):
         async with self._writing() as session:
             stored = await self._stored(session)
             one = next((one for one in stored.values() if one.id == id_), None)
-            if one is None or one.installed is None or self._state(one) == "ok":  # whoever has added it declares it
+            if one is None or one.installed is None or self._state(one) == "ok":  # its program declares it
                 return False
             await self._rebuild(session, Rebuild(stored, [one]))
         return True

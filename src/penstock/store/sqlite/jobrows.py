@@ -81,7 +81,7 @@ def new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: boo
 
 
 def ended_row(settlement: Settlement) -> dict[str, Any]:
-    """What is kept of a job that has ended."""
+    """The row of a job that has ended."""
     return {
         "finished_at": encode_datetime(settlement.finished_at),
         "expires_at": encode_datetime(settlement.expires_at),
@@ -101,5 +101,5 @@ def job_from(row: Sequence[Any]) -> Job:
 
 
 def time_of(text: str | None) -> datetime | None:
-    """A point in time, from what was stored."""
+    """A point in time, from its stored form."""
     return None if text is None else datetime.fromisoformat(text)

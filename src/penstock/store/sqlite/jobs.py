@@ -258,7 +258,7 @@ class SqliteJobs(Jobs):
             await self._write(session, "started", values)
 
     async def settle_pending(self, session: Session, settlement: Settlement) -> None:
-        """Write what became of a pending job."""
+        """Write the settlement of a pending job."""
         job_id = settlement.id.bytes
         rows = await self._fetch(session, "settle_pending", id=job_id)
         rows = rows or await self._fetch(session, "settle_scheduled", id=job_id)

@@ -1,7 +1,7 @@
 """Leases of workers on SQLite.
 
-One transaction at a time writes, whoever's it is. So a lease whose row cannot be written in time is extended beside the
-database; nobody takes over what is extended.
+One transaction of all processes writes at a time. So a lease whose row cannot be written in time is extended beside the
+database; nobody takes over an extended lease.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class SqliteLeases(Leases):
     async def _extend(self, lease: int, ttl: timedelta, offset: timedelta) -> bool:
         """Extend a lease beside the database; False if it was lost.
 
-        Who rescues looks there once the lease has ended. So an extension counts if it stood there before.
+        A rescuer looks there once the lease has ended. So an extension counts if it was written before.
 
         Args:
             lease: The lease.
-            ttl: For how long, from now.
-            offset: What the caller's time is ahead of the clock's.
+            ttl: The time to hold it, from now.
+            offset: The difference of the caller's time and the clock's.
 
         Raises:
             DatabaseBusy: The lease has run out, so that only the database can tell whose it is.

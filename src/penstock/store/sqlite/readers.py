@@ -15,11 +15,11 @@ _KEPT = 8  # idle connections kept open: each holds files open and pages in memo
 
 
 class Readers:
-    """At most `size` connections; those who find none free wait in line.
+    """At most `size` connections; callers that find none free wait in line.
 
     Args:
         connect: Opens a connection.
-        size: How many connections at most.
+        size: The largest number of connections.
         wait: Seconds to wait for a free connection before giving up.
     """
 

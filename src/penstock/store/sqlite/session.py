@@ -16,7 +16,7 @@ from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
 from penstock.values import total_bytes
 
-# What SQLite's own read-only mode lets pass, such as COMMIT, would end a transaction that others share.
+# Statements that SQLite's own read-only mode lets pass, such as COMMIT, would end a transaction that others share.
 _QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)\b", re.IGNORECASE | re.DOTALL)
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class SqliteSession:
             raise translate(error) from error
 
     async def _leave(self) -> None:
-        """Interrupt what is still under way in threads, whose callers are gone, and wait until the connection is free.
+        """Interrupt statements under way in threads, whose callers are gone, and wait until the connection is free.
 
         A statement on the event loop would wait for the thread's, and all else with it.
         """

@@ -89,7 +89,7 @@ class SqliteStore:
     async def open(self, *, look: bool = False) -> None:
         """Open the file, creating it if need be; to `look` only, it stays in the journal mode that it is in."""
         self._keep_mode = look
-        # As many threads as connections: who has a connection does not wait for a thread.
+        # As many threads as connections: a caller with a connection does not wait for a thread.
         self._executor = ThreadPoolExecutor(self._config.max_connections, thread_name_prefix="penstock-sqlite-reader")
         connection = await self._connect(read_only=False)
         connection.execute("pragma wal_autocheckpoint = 0")  # the writer does it beside the commits
@@ -239,7 +239,7 @@ class WriteSession(SqliteSession):
 
     def _use(self) -> sqlite3.Connection:
         connection = super()._use()
-        if not connection.in_transaction:  # what is written now would stay, and what came before is gone
+        if not connection.in_transaction:  # new writes would stay, and the earlier ones are gone
             raise ContextError(
                 "The transaction has failed before this call, and can only be rolled back.",
                 fix="Do not catch database errors inside a mutation.",

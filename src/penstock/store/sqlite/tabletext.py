@@ -1,6 +1,6 @@
 """Reads the text of a CREATE TABLE, which is all that SQLite keeps of a table: its columns, constraints and options.
 
-Owns taking the text apart at its commas, so that a table can be written anew with all that penstock does not know of
+Owns taking the text apart at its commas, so that a table can be written anew with all parts unknown to penstock
 kept as it was. Leaves the meaning of columns and indexes to SQLite's own pragmas.
 """
 
@@ -33,8 +33,8 @@ class TableText:
 
     Attributes:
         columns: The text of each column, by its name in lower case.
-        constraints: What is said of the table as a whole.
-        options: What follows the columns, such as ``strict``.
+        constraints: The constraints of the table as a whole.
+        options: The text behind the columns, such as ``strict``.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def read_choices(sql: str) -> Iterator[StoredCheck]:
 
 
 def _split(sql: str) -> tuple[list[str], str]:
-    """What stands between the commas inside the table's own parentheses, and what follows them."""
+    """The parts between the commas inside the table's own parentheses, and the text behind these."""
     parts: list[str] = []
     depth = start = 0
     for token in _TOKEN.finditer(sql):
@@ -101,7 +101,7 @@ def _line(part: str) -> str:
 
 
 def _collation(column: str) -> str:
-    """What a column says of its collation, as SQL; not what a formula or a check in it does."""
+    """The collation of a column as SQL; not that of a formula or a check in it."""
     depth, said, found = 0, False, ""
     for token in _TOKEN.finditer(column):
         if token["space"]:

@@ -1,4 +1,4 @@
-"""The ends of jobs of reactive tasks on SQLite: whoever ends one looks whether its row has changed meanwhile."""
+"""Ends jobs of reactive tasks on SQLite: the end of a job checks whether its row has changed meanwhile."""
 
 from __future__ import annotations
 

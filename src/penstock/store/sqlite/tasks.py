@@ -1,4 +1,4 @@
-"""How tasks are planned on SQLite: whoever writes a record and its job is the only one who writes."""
+"""Plans tasks on SQLite, where one transaction at a time writes a record and its job."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Writer:
 
     Attributes:
         executor: The one thread in which the write connection works when it may take long. Nothing else runs there,
-            since whoever has the turn keeps all other writers waiting, those of other processes too.
+            since the holder of the turn keeps all other writers waiting, those of other processes too.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, wait: float) -> None:
@@ -115,7 +115,7 @@ class Writer:
             raise translate(error) from error
 
     async def finish(self) -> None:
-        """End the turn: keep what was done, and wait until it is durable.
+        """End the turn: keep its changes, and wait until they are durable.
 
         Raises:
             Conflict: The shared commit failed; run the transaction again.
@@ -129,10 +129,10 @@ class Writer:
         await self._end_turn()
 
     async def undo(self, *, wait: bool) -> None:
-        """End the turn: undo what was done.
+        """End the turn: undo its changes.
 
         Args:
-            wait: Whether to wait for the shared commit of those before: what this transaction read of them is true
+            wait: Whether to wait for the shared commit of those before: its reads of their changes are true
                 only if they are durable.
 
         Raises:
@@ -142,7 +142,7 @@ class Writer:
             try:
                 self.connection.execute("rollback to member")
                 self.connection.execute("release member")
-            except sqlite3.Error as error:  # what cannot be undone alone is undone with all others
+            except sqlite3.Error as error:  # a transaction that cannot be undone alone is undone with all others
                 self._broken(_again(error))
         await self._leave_turn(wait=wait)
 
@@ -159,9 +159,9 @@ class Writer:
         self._pass_on(comes_back=True)
         if not self._busy:
             try:
-                await self._clock.sleep(0)  # whoever is about to begin may still join
+                await self._clock.sleep(0)  # a transaction that is about to begin may still join
             except BaseException:
-                done.cancel()  # nobody waits for it; what was written is kept all the same
+                done.cancel()  # nobody waits for it; its changes are kept all the same
                 self._commit_if_idle()
                 raise
             if not done.done():
@@ -172,10 +172,10 @@ class Writer:
         """Give the turn to the next in line, committing first if there is enough.
 
         Args:
-            comes_back: Whether who ends it sees to the commit, if nobody is in line.
+            comes_back: Whether the caller commits, if nobody is in line.
         """
         if self._open and not self.connection.in_transaction:
-            self._broken(_again("the database has rolled it back"))  # which no one of the others is to blame for
+            self._broken(_again("the database has rolled it back"))  # none of the others has caused it
         if self._finished and self._enough():
             self._commit()
         else:
@@ -194,7 +194,7 @@ class Writer:
                 return
         self._busy = False
         if self._open and not comes_back:
-            # Whoever is about to begin may still join: the commit comes after all that is ready to run now.
+            # A transaction about to begin may still join: the commit comes after all tasks that are ready to run.
             asyncio.get_running_loop().call_soon(self._commit_if_idle)
 
     def _commit_if_idle(self) -> None:
@@ -276,7 +276,7 @@ class Writer:
             self._next()
 
     def _broken(self, error: BaseException) -> None:
-        """The database's transaction is gone: this is what all learn who had finished in it."""
+        """The database's transaction is gone: the error for all that had finished in it."""
         if self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("rollback")
@@ -336,7 +336,7 @@ class Writer:
     # ----- the end
 
     async def settle(self) -> None:
-        """Wait for what is still under way."""
+        """Wait for work that is still under way."""
         self._commit_if_idle()
         while under_way := [work for work in (self._committing, self._emptying, self._checkpoint) if work is not None]:
             await asyncio.wait(under_way)
@@ -350,7 +350,7 @@ class Writer:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file this is, whatever its name; None if there is none."""
+    """The identity of this file, under any name; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - before each transaction, and much quicker
     except OSError:

@@ -5,7 +5,7 @@ do $$ begin
     end loop;
 end $$;
 create index finished_job_long_expires_at on penstock.finished_job_long (expires_at);
--- Of the jobs of tasks those that have failed, to be counted. As text, since what is stored past all doors may be no number.
+-- Failed jobs of tasks, to be counted. As text, since a value that somebody wrote by hand may be no number.
 create index finished_job_long_failed on penstock.finished_job_long ((options::jsonb ->> 'task')) where state = 'failed';
 
 -- Queues of mutations that conflict; nobody writes or reads these tables. A mutation locks one of them before its
@@ -94,11 +94,11 @@ from penstock.interest i cross join lateral (
     ))
 ) own;
 
--- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
+-- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by callers that send
 -- messages (insert only); read by readers. One row tells all interests of a write, each with its kind, as in `1,2` and
 -- `enter,leave`; where they capture other columns, `before` and `after` hold a piece for each choice, and a kind names its
--- own: `enter 1`. Numbers are given one by one, so that who has seen a change has a greater one; xid is the transaction.
--- Slots are used in a ring, and truncated once all readers have passed what is in them.
+-- own: `enter 1`. Numbers are given one by one, so that a writer that has seen a change gets a greater one; xid is the
+-- transaction. Slots are used in a ring, and truncated once all readers have passed their changes.
 create sequence penstock.change_seq cache 1;
 grant usage on sequence penstock.change_seq to public; -- who sends messages inserts into the feed as themselves
 create table penstock.change (
@@ -120,8 +120,8 @@ end $$;
 create index change_xid on penstock.change (xid);
 create index change_seq_order on penstock.change (seq);
 
--- One row: into which slot changes are written, and on which server. Written by the pruner, and by readers that find the
--- database restored on another server; read by these. What the triggers of interests ask is `current_slot`.
+-- One row: the slot into which changes are written, and the server. Written by the pruner, and by readers that find the
+-- database restored on another server; read by these. The triggers of interests read `current_slot`.
 create table penstock.change_slot (
     slot smallint not null,
     since timestamptz not null default now(),
@@ -131,7 +131,7 @@ create table penstock.change_slot (
 -- The same slot as a constant in the plans of triggers, which are made anew when it is another one. The pruner replaces it.
 create function penstock.current_slot() returns smallint language sql immutable as 'select 0::smallint';
 
--- Of which server, and of which database there, the transactions are whose numbers the feed holds.
+-- The server and the database whose transaction numbers the feed holds.
 create function penstock.origin() returns text language plpgsql stable as $$
 declare
     here text := (select oid from pg_database where datname = current_database());
@@ -166,14 +166,14 @@ create function penstock.new_job_id() returns uuid language sql volatile as $$
     ) made
 $$;
 
--- Refuses what penstock.enqueue and penstock.send cannot take.
+-- Raises the errors of penstock.enqueue and penstock.send.
 create function penstock.refuse(message text, hint text) returns void language plpgsql as $$
 begin
     raise exception using errcode = 'invalid_parameter_value', message = 'penstock: ' || refuse.message, hint = refuse.hint;
 end $$;
 
--- Enqueues a call of a function in a pool, as part of the transaction; the id of its job. What has no value is as a pool
--- of the program has it by default. Whether the arguments fit the function is seen when it is called.
+-- Enqueues a call of a function in a pool, as part of the transaction; the id of its job. Options without a value are as a
+-- pool of the program has them by default. Whether the arguments fit the function is seen when it is called.
 create function penstock.enqueue(
     pool text,
     function text,

@@ -2,8 +2,8 @@
 -- Differs: SQLite has one writer, and needs no lock.
 select pool from penstock.gate where pool = :pool for update;
 
--- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
--- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
+-- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
+-- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or
 -- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
 -- while they wait for their next attempt count as if they ran.
 -- Differs: LATERAL with a limit keeps the order of keys, whatever the planner thinks of the tables.
@@ -65,12 +65,13 @@ from gate left join lateral (
     limit :keys
 ) turn on true;
 
--- start: give jobs that wait at the gate of a pool to a lease, so many of each key, and remember who had the last turn. A
--- pool whose limit was changed since the worker last looked at it gives nothing. None of a key starts behind a job of a task
--- that is due and does not wait yet, as another worker is about to let it, or as more are due than are let wait at once.
+-- start: give jobs that wait at the gate of a pool to a lease, so many of each key, and remember the key with the last turn.
+-- A pool whose limit was changed since the worker last looked at it gives nothing. None of a key starts behind a job of a
+-- task that is due and does not wait yet, as another worker is about to let it, or as more are due than are let wait at
+-- once.
 -- Differs: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys. None of
 -- a key starts behind a job of a task that it steps around. It holds the pool, as `claim` does, so that a change of its
--- limit waits for it; whoever holds the gate waits for no other pool.
+-- limit waits for it; the holder of a gate waits for no other pool.
 with unchanged as materialized (
     select p.name from penstock.pool p where p.name = :pool and p.epoch = :epoch for key share of p
 ), allotted as materialized (

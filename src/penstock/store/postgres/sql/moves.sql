@@ -52,7 +52,7 @@ from moved order by run_at, id;
 -- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing. If there are
 -- more, those of the pools that run the least come first, of equals of those named first.
 -- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule. It holds the
--- pools against a change of their limits, which waits for what began before it, and after which nothing starts as before.
+-- pools against a change of their limits, which waits for earlier claims, and after which nothing starts as before.
 -- It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed over.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
@@ -120,8 +120,8 @@ from (
     from taken
 ) found order by rank nulls first, seq;
 
--- succeed: write that running jobs have returned, and nothing follows from it: what becomes of most. What they have in
--- common is said once; `returned` are those that say anything for themselves. The lease is the fence: the jobs that it does
+-- succeed: write that running jobs have returned, and nothing follows from it: the end of most. Values that they have in
+-- common come once; `returned` are those with values of their own. The lease is the fence: the jobs that it does
 -- not hold any more are returned.
 -- Differs: one statement for any number of jobs.
 with gone as (
@@ -141,7 +141,7 @@ with gone as (
 select t.id from unnest(:ids) as t (id)
 where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id from gone);
 
--- settle: write what became of running jobs. If only its on_complete was left of one, what is known is when its last
+-- settle: write the settlements of running jobs. If only its on_complete was left of one, it keeps the time when its last
 -- attempt began. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: one statement for any number of jobs.
 with outcome as materialized (
@@ -213,7 +213,7 @@ select id, function, kind, args, run_at, pool, priority, options, on_complete, e
        null
 from scheduled;
 
--- settle_pending: write what became of pending jobs that were canceled.
+-- settle_pending: write the settlements of pending jobs that were canceled.
 -- Differs: one statement for any number of jobs.
 with outcome as materialized (
     select * from unnest(
@@ -250,7 +250,7 @@ with outcome as materialized (
 select id from gone;
 
 -- retry: make jobs pending again that have failed or were canceled; one that is not so any more is not returned.
--- Requests to cancel it that came before are forgotten. Its attempts begin anew, what became of the last ones is kept, and
+-- Requests to cancel it that came before are forgotten. Its attempts begin anew, the outcomes of the last ones are kept, and
 -- their tokens count no more.
 -- Differs: one statement for any number of jobs.
 with asked as materialized (

@@ -85,8 +85,8 @@ select id, null as pool, null as function, null as args, null as run_at, null as
        null as concurrency_key
 from letter where place = 26;
 
--- What has no value is as a pool of the program has it by default. Whether the arguments fit the function is seen when
--- it is called. A new id is laid out as in clock.py: a UUIDv7.
+-- Options without a value are as a pool of the program has them by default. Whether the arguments fit the function is seen
+-- when it is called. A new id is laid out as in clock.py: a UUIDv7.
 create trigger penstock_enqueue_insert instead of insert on penstock_enqueue begin
     select raise(abort, 'penstock: there is no such pool. Start the program that declares it on this database once.')
     where not exists (select 1 from penstock_pool p where p.name = new.pool);
@@ -137,7 +137,8 @@ create trigger penstock_enqueue_insert instead of insert on penstock_enqueue beg
         as blob
     ) from (select cast((julianday('now') - 2440587.5) * 86400000 as integer) as ms) t, penstock_byte b;
     -- All are scheduled at first. The rank is as jobs/order.py says; without ageing a step of priority is 2922 days.
-    -- A context is kept as text, also one that is a number or comes of json_object(…), which would become a part of the JSON.
+    -- A context is kept as text, also one that is a number or comes of json_object(…), which would become a part of the
+    -- JSON.
     insert into penstock_scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete,
         attempt, enqueued_at, gated, waiting, concurrency_key)
     select e.id, p.name, f.name, f.kind, ifnull(new.args, '{}'), ifnull(new.priority, 0),

@@ -2,8 +2,8 @@
 -- Differs: SQLite has one writer, and needs no lock.
 select pool from penstock_gate where pool = :pool;
 
--- turns: how the gate of a pool stands, and the keys whose jobs wait there and may start, beginning after the one that had
--- the last turn: of each, how many wait and run, and what is left of its rate limit. Keys that run as many as they may, or
+-- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
+-- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or
 -- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
 -- while they wait for their next attempt count as if they ran.
 -- Differs: there is no LATERAL.

@@ -93,7 +93,7 @@ delete from penstock_ready_job where seq in (select value from json_each(:seqs))
 -- held: the jobs that run under a lease (SQLite only: part of succeed).
 select id, rowid from penstock_running_job where lease = :lease;
 
--- succeed: write that running jobs have returned, and nothing follows from it: what becomes of most.
+-- succeed: write that running jobs have returned, and nothing follows from it: the end of most.
 -- Differs: the fence is held, which tells the rows that the lease holds. Here are their results by row, for all that end at
 -- one time: a statement for each job would keep its pages for an undo of its own.
 insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
@@ -105,7 +105,7 @@ from json_each(:results) returned join penstock_running_job r on r.rowid = cast(
 -- succeeded: jobs that have returned run no more (SQLite only: the second half of succeed).
 delete from penstock_running_job where rowid in (select cast(key as integer) from json_each(:results));
 
--- settle: take a running job from its lease. If only its on_complete was left, what is known is when its last attempt
+-- settle: take a running job from its lease. If only its on_complete was left, it keeps the time when its last attempt
 -- began. The lease is the fence: a job it no longer holds is not returned.
 -- Differs: takes it out; end, enqueue or enqueue_scheduled puts it in. In a returning clause SQLite takes columns that are
 -- null for not null if it is asked with "is null"; so coalesce is.
