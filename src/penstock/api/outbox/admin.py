@@ -19,7 +19,6 @@ from penstock.api.outbox.overview import look_at, messages_of, outbox_of
 from penstock.api.outbox.rebuilding import chosen_rows, rebuild, resend, reset_of
 from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.run.attempts import Attempts
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import DataError, ValueInvalid
 from penstock.observe.logs import event as log_event
@@ -208,7 +207,7 @@ class OutboxAdmin:
             DeclarationError: `where` cannot be translated; if it is a text, `ValueInvalid`.
         """
         row = await outbox_of(calls.store, name)
-        return await resend(calls.engine, row, chosen_rows(self.find(row.plan.name), row.plan.name, where))
+        return await resend(calls.runner, row, chosen_rows(self.find(row.plan.name), row.plan.name, where))
 
     @for_programs(_ADMIN)
     async def drop(self, calls: JobCalls, name: str) -> None:
@@ -236,7 +235,7 @@ class OutboxAdmin:
 
 async def _again(calls: JobCalls, write: Callable[[], Awaitable[T]]) -> T:
     """Write something; again, if a relay was in the way."""
-    return await Attempts(calls.engine).run(write, "Looking after outboxes")
+    return await calls.runner.attempt(write, "Looking after outboxes")
 
 
 def _numbers(given: Any) -> builtins.list[int]:

@@ -19,8 +19,8 @@ from penstock.calls.handlers.deliveries import ChangeRules
 from penstock.calls.lease import Lease
 from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
+from penstock.calls.run.running import Execution
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import ROW
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
@@ -162,9 +162,9 @@ def chosen_rows(declared: DeclaredOutbox | None, name: str, where: str | RowFilt
     return Chosen(definition, trace_filter(definition, given, "resend: where"))
 
 
-async def resend(engine: Engine, row: OutboxRow, chosen: Chosen) -> int:
+async def resend(attempts: Attempts, row: OutboxRow, chosen: Chosen) -> int:
     """Append chosen rows to the change feed, some in each transaction; how many."""
-    store, number = engine.store, row.interests[-1]
+    engine, store, number = attempts.engine, attempts.engine.store, row.interests[-1]
     only = condition_sql(chosen.condition, chosen.definition, store.dialect, ROW, own=True)
     source = await store.interests.source(number, only)
     if source is None:
@@ -189,7 +189,7 @@ async def resend(engine: Engine, row: OutboxRow, chosen: Chosen) -> int:
         return len(meant), rows[-1] if len(rows) == _AT_ONCE else None
 
     while more:
-        sent, last = await Attempts(engine).run(append, "Sending rows again")
+        sent, last = await attempts.attempt(append, "Sending rows again")
         count, more, place = count + sent, last is not None, None if last is None else last[3]
     store.signals.notify()
     log_event("outbox.resent", logging.WARNING, outbox=row.plan.name, rows=count)

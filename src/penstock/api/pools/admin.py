@@ -13,8 +13,8 @@ from typing import Any, TypedDict, Unpack
 from penstock.api.callers import for_programs, for_writers
 from penstock.api.guests import Guests
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.jobs.permit import NONE_HOLDS_AFTER
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.running import NONE_HOLDS_AFTER
 from penstock.errors import ContextError, DataError, UsageError
 from penstock.functions.function import Function
 from penstock.jobs.filter import JobFilter

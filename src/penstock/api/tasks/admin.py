@@ -17,7 +17,6 @@ from penstock.api.tasks.explaining import explain
 from penstock.api.tasks.selection import WHOLE, Act, Changed, Part, Selection, task_of
 from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.run.attempts import Attempts
 from penstock.errors import ValueInvalid
 from penstock.observe.logs import event as log_event
 from penstock.reactive.filter import ANYTHING, GONE, STATES, TaskFilter
@@ -329,7 +328,7 @@ def _act(calls: JobCalls, verb: Verb, where: _Where) -> Act:
     states = None if where.states is None or GONE in where.states else where.states  # they must still be in
 
     async def write(once: Callable[[], Awaitable[Sequence[RowKey]]]) -> int:
-        return len(await Attempts(calls.engine).run(once, "Looking after reactive tasks"))
+        return len(await calls.runner.attempt(once, "Looking after reactive tasks"))
 
     async def act(piece: Sequence[RecordState]) -> int:
         rows = [(one.task, one.key) for one in piece]

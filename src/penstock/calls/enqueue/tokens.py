@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock.calls.runs import Runs
+from penstock.calls.run.attempts import Attempts
 from penstock.errors import LimitExceeded, TokenExpired, ValueInvalid
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.states import JobEvent
@@ -22,7 +22,7 @@ _LONGEST_ERROR = 10_000
 _NOBODY_TOLD = "CallTimeout: no completion came within the time that complete_later gave"
 
 
-async def complete(runner: Runs, token: object, result: Any) -> Completion:
+async def complete(runner: Attempts, token: object, result: Any) -> Completion:
     """End the job of a token with success."""
     limit = runner.engine.config.max_result_bytes
 
@@ -39,7 +39,7 @@ async def complete(runner: Runs, token: object, result: Any) -> Completion:
     return await _redeem(runner, token, "success", outcome)
 
 
-async def fail(runner: Runs, token: object, error: object, *, retryable: object) -> Completion:
+async def fail(runner: Attempts, token: object, error: object, *, retryable: object) -> Completion:
     """End the attempt of a token with failure; its retry policy says whether there is another one."""
     if not isinstance(error, str) or not error:
         raise ValueInvalid(f"An error is a text that says what went wrong, not {error!r}.")
@@ -50,18 +50,18 @@ async def fail(runner: Runs, token: object, error: object, *, retryable: object)
     return await _redeem(runner, token, "failed", lambda: outcome)
 
 
-def settle_expired(runner: Runs) -> Callable[[list[Job]], list[Settlement]]:
+def settle_expired(runner: Attempts) -> Callable[[list[Job]], list[Settlement]]:
     """The settlements of jobs that nobody completed in time."""
     return lambda jobs: _told(runner, jobs, "expired", Outcome(JobEvent.RAISED, error=_NOBODY_TOLD))
 
 
-def settle_canceled(runner: Runs) -> Callable[[list[Job]], list[Settlement]]:
+def settle_canceled(runner: Attempts) -> Callable[[list[Job]], list[Settlement]]:
     """The settlements of jobs held outside that somebody canceled."""
     return lambda jobs: _told(runner, jobs, "canceled", Outcome(JobEvent.CANCELED))
 
 
 async def _redeem(
-    runner: Runs, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
+    runner: Attempts, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
 ) -> Completion:
     """Settle the job of a token; the outcome is only made and checked once the token is known to count."""
     token, store = token_of(text), runner.engine.store
@@ -80,11 +80,11 @@ async def _redeem(
     return Completion(redeemed.accepted, redeemed.told)
 
 
-def _told(runner: Runs, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
+def _told(runner: Attempts, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
     for job in jobs:
         log_event("job.told", job=job_id(job.id), attempt=job.attempt, told=told)
     return _settled(runner, jobs, outcome)
 
 
-def _settled(runner: Runs, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
+def _settled(runner: Attempts, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
     return runner.engine.decide((job, outcome) for job in jobs)

@@ -14,8 +14,8 @@ from typing import Any
 
 from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
-from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
+from penstock.calls.run.running import Execution
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction, FunctionKind

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.calls.handlers.taskrun import TaskRun, doc_id_of
+from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
-from penstock.calls.runs import Runs
 from penstock.errors import DataError, PenstockError, TaskConditionFailed
 from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table, make_row
@@ -24,7 +24,7 @@ Calls = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
 
 
 async def get_documents(
-    runner: Runs, runs: Sequence[TaskRun], fields: Sequence[str] | None
+    runner: Attempts, runs: Sequence[TaskRun], fields: Sequence[str] | None
 ) -> list[Table | PenstockError]:
     """For each run its row, or why it has changed or cannot be read; ValueInvalid for a field the table lacks."""
     first, engine = runs[0], runner.engine

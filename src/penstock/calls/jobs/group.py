@@ -122,7 +122,7 @@ class Groups:
             await self._share(group, queue)
 
         try:
-            await self._runner.attempts.in_turn(once, self._waiting[0].job.function, again=again)
+            await self._runner.in_turn(once, self._waiting[0].job.function, again=again)
         except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again
             self._part(group, error)
             return False
@@ -161,7 +161,7 @@ class Groups:
         self._take(group)
         asked = [(call.function, call.arguments) for call in group]
         generations = await known_generations(self._runner.engine, asked)
-        session = await self._runner.attempts.begin_write(queue, for_ever=True)
+        session = await self._runner.begin_write(queue, for_ever=True)
         shared: Shared | None = None
         try:
             shared = Shared(session, await self._ordered(session))

@@ -18,11 +18,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from penstock.calls.handlers.mark_completed import end_of_marked
-from penstock.calls.jobs.permit import Withdrawn
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
-from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Running
+from penstock.calls.run.running import Execution, Running, Withdrawn
 from penstock.calls.run.threads import offload
 from penstock.errors import (
     CallTimeout,

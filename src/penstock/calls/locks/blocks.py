@@ -15,9 +15,8 @@ from typing import Any, Literal, NoReturn
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.locks.locks import Ask, Holding
+from penstock.calls.locks.locks import Ask, Holding, Locks
 from penstock.calls.run.bridge import Wait
-from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LockLost, ValueInvalid
 from penstock.transaction.tracking import Calls
 
@@ -85,16 +84,14 @@ class LockBlock:
 
     def __init__(
         self,
-        runner: Runs,
+        locks: Locks,
         key: object,
         wait: object,
         lease: object,
         on_lost: object = "cancel",
         calls: Calls | None = None,
     ) -> None:
-        self._locks = runner.locks
-        self._clock = runner.engine.clock
-        self._machine = runner.engine.machine
+        self._locks = locks
         self._key, self._wait, self._lease = checked_key(key), _checked_wait(wait), _checked_lease(lease)
         if on_lost not in ("cancel", "signal"):
             raise ValueInvalid(f"with_lock: on_lost is 'cancel' or 'signal', not {on_lost!r}.")
@@ -140,7 +137,7 @@ class LockBlock:
             raise ContextError("This block was entered twice.", fix="Call with_lock for each block.")
         name = "" if self._calls is None else f" {self._calls.function}"
         holder = f"{socket.gethostname()}:{os.getpid()}{name}"
-        attempt = UUID(int=self._clock.uuid7())
+        attempt = UUID(int=self._locks.clock.uuid7())
         taking = self._locks.acquire(Ask(self._key, self._wait, self._lease, attempt, holder, owner))
         self.holding = await (taking if self._calls is None else self._calls.track(taking))
         return self.holding
@@ -161,7 +158,7 @@ class LockBlock:
     async def _is_cancelled_yet(self) -> bool:
         """Wait for a cancellation that was asked for and has not come, so that it does not come after the block."""
         try:
-            await self._machine.sleep(0)
+            await self._locks.machine.sleep(0)
         except asyncio.CancelledError:
             return True
         return False

@@ -5,7 +5,8 @@ Owns the three kinds of ctx for functions written with async def; `sync` has the
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -13,14 +14,16 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence, refuse_in_transaction
+from penstock.calls.locks.locks import Locks
+from penstock.calls.run.attempts import Attempts
+from penstock.calls.run.engine import Engine
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
 from penstock.calls.run.running import Cancellation, Running, no_work
 from penstock.calls.run.sql import prepare_sql
 from penstock.calls.run.work import ActionWork
-from penstock.calls.runs import Runs
 from penstock.clock import Random, random_of
 from penstock.errors import DataError
-from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.jobs.work import Work
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls
@@ -29,6 +32,34 @@ from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by place, and by name
+Run = Coroutine[Any, Any, Any]
+
+
+class Runs(Attempts, ABC):
+    """What a ctx asks of the runner, which makes each ctx; see `run.runner.Runner`."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.locks = Locks(engine)
+
+    @abstractmethod
+    def run_query(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Run: ...
+
+    @abstractmethod
+    def run_mutation(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Run: ...
+
+    @abstractmethod
+    def run_action(
+        self, function: AnyFunction, given: Given, depth: int = 0, attempt: Running | None = None
+    ) -> Run: ...
+
+    @abstractmethod
+    def nested_query(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Run: ...
+
+    @abstractmethod
+    def nested_mutation(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Run: ...
 
 
 @refuses_other_words
@@ -94,7 +125,7 @@ class QueryCtx:
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run another query in the same snapshot, with its arguments and result checked."""
-        return self._scope.track(self._runner.nested_query(self._scope, self._depth, function, args, kwargs))
+        return self._scope.track(self._runner.nested_query(self._scope, self._depth, function, (args, kwargs)))
 
     def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
         """Refused: a transaction takes no locks.
@@ -171,7 +202,7 @@ class MutationCtx(QueryCtx):
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run another mutation as a sub-transaction: if it raises, only its own changes are undone."""
-        return self._scope.track(self._runner.nested_mutation(self._scope, self._depth, function, args, kwargs))
+        return self._scope.track(self._runner.nested_mutation(self._scope, self._depth, function, (args, kwargs)))
 
 
 @refuses_other_words
@@ -283,25 +314,25 @@ class ActionCtx:
             ContextError: On entering: it is held here already.
             ValueInvalid: The key or an option cannot be.
         """
-        return LockBlock(self._runner, key, wait, lease, on_lost, self._calls)
+        return LockBlock(self._runner.locks, key, wait, lease, on_lost, self._calls)
 
     def run_query(
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run a query in a snapshot of its own."""
-        return self._calls.track(self._runner.run_query(function, args, kwargs, self._depth + 1, self._work))
+        return self._calls.track(self._runner.run_query(function, (args, kwargs), self._depth + 1, self._work))
 
     def run_mutation(
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run a mutation in a transaction of its own."""
-        return self._calls.track(self._runner.run_mutation(function, args, kwargs, self._depth + 1, self._work))
+        return self._calls.track(self._runner.run_mutation(function, (args, kwargs), self._depth + 1, self._work))
 
     def run_action(
         self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run another action. Of use to change the runtime; otherwise a plain helper function does."""
-        return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self._attempt))
+        return self._calls.track(self._runner.run_action(function, (args, kwargs), self._depth + 1, self._attempt))
 
     @property
     def _work(self) -> Work | None:

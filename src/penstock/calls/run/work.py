@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any
 
+from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.running import Running
-from penstock.calls.runs import Runs
 from penstock.clock import secret
 from penstock.errors import ContextError, LeaseLost, ValueInvalid
 from penstock.jobs.job import JobId, job_uuid
@@ -26,7 +26,7 @@ class ActionWork:
 
     __slots__ = ("_attempt", "_calls", "_runner")
 
-    def __init__(self, attempt: Running, runner: Runs, calls: Calls) -> None:
+    def __init__(self, attempt: Running, runner: Attempts, calls: Calls) -> None:
         self._attempt = attempt
         self._runner = runner
         self._calls = calls
