@@ -62,7 +62,7 @@ class Declaring:
         return declare
 
     @property
-    def action(self) -> ActionDeclaration:
+    def action(self) -> ActionDecorator:
         """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
 
         It also takes options: ``runtime="process"``, for CPU-bound actions written with def, which then run in a
@@ -70,19 +70,16 @@ class Declaring:
         calls, and returns a list of as many results or exceptions; the arguments of a call are those that make an item.
         ``linger``: how long the first job of a batch waits for more.
         """
-        declare: ActionDeclaration = self._declare_action(public=True)
+        declare: ActionDecorator = self._declare_action(public=True)
         return declare
 
     @property
-    def internal_action(self) -> ActionDeclaration:
+    def internal_action(self) -> ActionDecorator:
         """Declare an action that only this program may call; see `action`."""
-        declare: ActionDeclaration = self._declare_action(public=False)
+        declare: ActionDecorator = self._declare_action(public=False)
         return declare
 
     def _declare_action(self, *, public: bool) -> Any:
-        def add(handler: Any, runtime: Runtime, batch: Batch | None) -> Any:
-            return self._add(ActionFunction(handler, public=public, runtime=runtime, batch=batch))
-
         def declare(
             handler: Any = None,
             /,
@@ -92,9 +89,11 @@ class Declaring:
             of: Any = None,
             linger: timedelta = timedelta(0),
         ) -> Any:
-            if handler is not None:
-                return add(handler, runtime, None)
-            return lambda given: add(given, runtime, None if batch is None else Batch(given, batch, of, linger))
+            def add(given: Any) -> Any:
+                calls = None if batch is None else Batch(given, batch, of, linger)
+                return self._add(ActionFunction(given, public=public, runtime=runtime, batch=calls))
+
+            return add if handler is None else add(handler)
 
         return declare
 
@@ -149,19 +148,6 @@ class MutationDecorator(Protocol):
     ) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
 
 
-class ActionDecorator(Protocol):
-    """What `App.action` gives: it declares a function."""
-
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
-    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
-    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
-
-
 class BatchDecorator(Protocol[P, T]):
     """What ``App.action(batch=…, of=…)`` gives: it declares a function whose handler takes many calls at once."""
 
@@ -175,11 +161,9 @@ class BatchDecorator(Protocol[P, T]):
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
 
 
-class ActionDeclaration(Protocol):
+class ActionDecorator(Protocol):
     """What `App.action` gives: it declares a function, or takes options and gives what declares one."""
 
-    @overload
-    def __call__(self) -> ActionDecorator: ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
@@ -189,7 +173,7 @@ class ActionDeclaration(Protocol):
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
-    def __call__(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
+    def __call__(self, handler: None = None, /, *, runtime: Runtime = ...) -> ActionDecorator: ...
     @overload
     def __call__(
         self, handler: None = None, /, *, batch: int, of: Callable[P, T], linger: timedelta = ...

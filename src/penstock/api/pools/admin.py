@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 from penstock.api.callers import for_programs, for_writers
 from penstock.api.guests import Guests
 from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.enqueue.tokens import complete, fail
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.running import NONE_HOLDS_AFTER
 from penstock.errors import ContextError, DataError, UsageError
@@ -145,7 +146,7 @@ class PoolAdmin:
             LimitExceeded: The result is too large.
             ContextError: The ctx is one of a mutation or a query, whose transactions end no work.
         """
-        return await calls.complete(token, result)
+        return await complete(calls, token, result)
 
     @for_programs()
     async def fail(self, calls: JobCalls, token: str, error: str, *, retryable: bool = True) -> Completion:
@@ -161,7 +162,7 @@ class PoolAdmin:
             TokenExpired: The token has expired, or its attempt has ended.
             ValueInvalid: The error is no text.
         """
-        return await calls.fail(token, error, retryable=retryable)
+        return await fail(calls, token, error, retryable=retryable)
 
     # ----- the limit
 

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from penstock.calls.enqueue import tokens
 from penstock.calls.enqueue.bulk_enqueue import BulkEnqueue, NotMade
 from penstock.calls.journal import tell_of_retries
 from penstock.calls.run.attempts import Attempts
@@ -31,7 +30,6 @@ from penstock.jobs.job import (
 from penstock.jobs.order import FARTHEST, rank
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
-from penstock.pools.results import Completion
 from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
@@ -59,7 +57,7 @@ class JobCalls:
         self.store = runner.engine.store
         self._scope = scope
         self.in_thread = in_thread
-        self.answer: Answer = answer or (scope.track if scope is not None else _as_it_is)
+        self.answer: Answer = answer or (scope.track if scope is not None else lambda call: call)
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """A call as `answer` gives it to a caller who awaits it."""
@@ -258,14 +256,6 @@ class JobCalls:
                 fix="Do it in an action or with a backend, or enqueue the job again.",
             )
 
-    async def complete(self, token: object, result: object) -> Completion:
-        """End the job of a token with success; see `tokens.complete`."""
-        return await tokens.complete(self._outside_of_transactions(), token, result)
-
-    async def fail(self, token: object, error: object, *, retryable: object) -> Completion:
-        """End the attempt of a token with failure; see `tokens.fail`."""
-        return await tokens.fail(self._outside_of_transactions(), token, error, retryable=retryable)
-
     async def find(self, uuid: UUID) -> JobStatus | None:
         """How a job stands; None if it is unknown, or its status has expired."""
         return (await self.find_many([uuid]))[0]
@@ -286,24 +276,12 @@ class JobCalls:
             return call
         return _in_span(tracing, pool, function.name, call)
 
-    def _outside_of_transactions(self) -> Attempts:
-        if self._scope is not None:
-            raise ContextError(
-                "A transaction cannot complete a job with a token; it can only add jobs.",
-                fix="Complete the job in an action, or from the program.",
-            )
-        return self.runner
-
 
 async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[Any, Any, T]) -> T:
     with tracing.send(pool, function) as span:
         sent = await call
         tracing.sent(span, cast("Any", sent))
         return sent
-
-
-def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-    return call
 
 
 def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCalls] | None = None) -> JobCalls:

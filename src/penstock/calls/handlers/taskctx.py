@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
 
@@ -13,6 +13,7 @@ from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.errors import PenstockError, TaskConditionFailed
 from penstock.reactive.task import Change
 from penstock.schema.table import Table
+from penstock.transaction.tracking import tracked
 
 T = TypeVar("T", bound=Table)
 
@@ -105,7 +106,8 @@ class TaskCtx(OfTask[T], ActionCtx):
         """Which attempt at this change this is, from 1."""
         return 1 if self._attempt is None else self._attempt.job.attempt
 
-    def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
+    @tracked
+    async def get_document(self, fields: Sequence[str] | None = None) -> T:
         """The row as it is now, if it is as this run was planned for: it matches, and nothing watched has changed.
 
         Args:
@@ -118,9 +120,13 @@ class TaskCtx(OfTask[T], ActionCtx):
                 that.
             ValueInvalid: A field is none of the table.
         """
-        return self._calls.track(self._get_document(fields))
+        (row,) = await get_documents(self._runner, [self._run], fields)
+        if isinstance(row, PenstockError):
+            raise row
+        return cast("T", row)
 
-    def mark_completed(self, connection: Any = None) -> Coroutine[Any, Any, None]:
+    @tracked
+    async def mark_completed(self, connection: Any = None) -> None:
         """Complete this run, whatever comes after: at once, or as part of a transaction of your own.
 
         On a connection of yours (of any library that pools take), it is completed if that transaction commits, and with
@@ -136,13 +142,7 @@ class TaskCtx(OfTask[T], ActionCtx):
                 transaction is rolled back.
             ContextError: The connection cannot be used, or leads to another kind of database.
         """
-        return self._calls.track(mark_completed(self._runner, self._attempt, connection))
-
-    async def _get_document(self, fields: Sequence[str] | None) -> T:
-        (row,) = await get_documents(self._runner, [self._run], fields)
-        if isinstance(row, PenstockError):
-            raise row
-        return cast("T", row)
+        await mark_completed(self._runner, self._attempt, connection)
 
 
 class MutationTaskCtx(OfTask[T], MutationCtx):
@@ -160,11 +160,9 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
         """Which attempt at this change this is, from 1."""
         return self.work.attempt
 
-    def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
+    @tracked
+    async def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `TaskCtx.get_document`; in the transaction of this run."""
-        return self._scope.track(self._get_document(fields))
-
-    async def _get_document(self, fields: Sequence[str] | None) -> T:
         run, transaction = self._run, self._scope.transaction
         self._runner.engine.readers.add(run.task.name)
         shared, place = transaction.shared, (run.number, run.key)
@@ -212,7 +210,8 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
         self.__dict__.update(ctx.__dict__)
         self.runs = runs
 
-    def get_documents(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, dict[TaskBatchRun[T], T]]:
+    @tracked
+    async def get_documents(self, fields: Sequence[str] | None = None) -> dict[TaskBatchRun[T], T]:
         """The rows of those runs that are as they were planned for, as with `TaskCtx.get_document`, asked for at once.
 
         The other runs end as skipped, or failed if their rows cannot be read, unless the handler says otherwise.
@@ -223,7 +222,14 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
         Raises:
             ValueInvalid: A field is none of the table.
         """
-        return self._calls.track(self._get_documents(fields))
+        found: dict[TaskBatchRun[T], T] = {}
+        states = [run._run for run in self.runs]  # noqa: SLF001 - its own
+        for run, row in zip(self.runs, await get_documents(self._runner, states, fields), strict=True):
+            if isinstance(row, PenstockError):
+                run.fail(row)
+            else:
+                found[run] = cast("T", row)
+        return found
 
     def log(self, message: str, **facts: Any) -> None:
         """Tell something of this batch, in a log event that names the task.
@@ -239,13 +245,3 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
     ) -> None:
         """See `TaskCtx.throttle_all`."""
         self.runs[0].throttle_all(delay, until=until, local=local)
-
-    async def _get_documents(self, fields: Sequence[str] | None) -> dict[TaskBatchRun[T], T]:
-        found: dict[TaskBatchRun[T], T] = {}
-        states = [run._run for run in self.runs]  # noqa: SLF001 - its own
-        for run, row in zip(self.runs, await get_documents(self._runner, states, fields), strict=True):
-            if isinstance(row, PenstockError):
-                run.fail(row)
-            else:
-                found[run] = cast("T", row)
-        return found

@@ -26,7 +26,7 @@ from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.jobs.work import Work
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
-from penstock.transaction.tracking import Calls
+from penstock.transaction.tracking import Calls, tracked
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -75,7 +75,7 @@ class QueryCtx:
 
     def __init__(self, runner: Runs, scope: Scope, depth: int) -> None:
         self._runner = runner
-        self._scope = scope
+        self._scope = self._calls = scope
         self._depth = depth
         self.db = DatabaseReader(scope)
 
@@ -110,7 +110,8 @@ class QueryCtx:
             raise no_work()
         return work
 
-    def sql(self, query: str, /, **values: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+    @tracked
+    async def sql(self, query: str, /, **values: Any) -> list[dict[str, Any]]:
         """Rows of an SQL query that the builder cannot say, in the same snapshot, with ``:named`` values.
 
         Values come as the database's driver gives them. The read set then holds all tables.
@@ -119,13 +120,19 @@ class QueryCtx:
             DataError: It is no query, or writes.
             LimitExceeded: It gives more rows than one transaction may read.
         """
-        return self._scope.track(self._sql(query, values))
+        transaction = self._scope.transaction
+        sql, args = prepare_sql(query, values, transaction.store.dialect)
+        async with self._scope.lock:
+            names, rows = await transaction.fetch_read_only(sql, args)
+        if len(set(names)) < len(names):
+            raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def run_query(
-        self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another query in the same snapshot, with its arguments and result checked."""
-        return self._scope.track(self._runner.nested_query(self._scope, self._depth, function, (args, kwargs)))
+        result: R = await self._runner.nested_query(self._scope, self._depth, function, (args, kwargs))
+        return result
 
     def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
         """Refused: a transaction takes no locks.
@@ -134,15 +141,6 @@ class QueryCtx:
             ContextError: Always.
         """
         refuse_in_transaction()
-
-    async def _sql(self, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
-        transaction = self._scope.transaction
-        sql, args = prepare_sql(query, values, transaction.store.dialect)
-        async with self._scope.lock:
-            names, rows = await transaction.fetch_read_only(sql, args)
-        if len(set(names)) < len(names):
-            raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
-        return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @refuses_other_words
@@ -170,9 +168,8 @@ class MutationCtx(QueryCtx):
         """Messages to topics, sent if this transaction commits."""
         return Sender(self.job_calls)
 
-    def rate_limit(
-        self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
-    ) -> Coroutine[Any, Any, RateStatus]:
+    @tracked
+    async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """Take tokens of a declared rate limit with this transaction; whether there were enough, or when there will be.
 
         Raises what `RateLimiter.take` raises, and:
@@ -181,9 +178,10 @@ class MutationCtx(QueryCtx):
             ContextError: The app declares no such rate limit.
         """
         policy = policy_of(self._runner.engine.rate_limits, name)
-        return self.job_calls.track(take_tokens(self.job_calls, name, policy, key, count, reserve=reserve))
+        return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
 
-    def check_fence(self, key: str, fence: int) -> Coroutine[Any, Any, None]:
+    @tracked
+    async def check_fence(self, key: str, fence: int) -> None:
         """Go on only if a lock still has this holder, and let nobody else have it before this transaction has ended.
 
         So what a holder writes who has lost its lock, and does not know it yet, is refused.
@@ -196,13 +194,13 @@ class MutationCtx(QueryCtx):
             LockLost: It does not have this holder any more.
             ValueInvalid: There can be no such key or number.
         """
-        return self._scope.track(check_fence(self.job_calls, key, fence))
+        await check_fence(self.job_calls, key, fence)
 
-    def run_mutation(
-        self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another mutation as a sub-transaction: if it raises, only its own changes are undone."""
-        return self._scope.track(self._runner.nested_mutation(self._scope, self._depth, function, (args, kwargs)))
+        result: R = await self._runner.nested_mutation(self._scope, self._depth, function, (args, kwargs))
+        return result
 
 
 @refuses_other_words
@@ -279,9 +277,8 @@ class ActionCtx:
             self._random = random_of(self._runner.engine.clock.seed())
         return self._random
 
-    def rate_limit(
-        self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
-    ) -> Coroutine[Any, Any, RateStatus]:
+    @tracked
+    async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """Take tokens of a declared rate limit, at once; whether there were enough, or when there will be.
 
         Raises what `RateLimiter.take` raises, and:
@@ -290,7 +287,7 @@ class ActionCtx:
             ContextError: The app declares no such rate limit.
         """
         policy = policy_of(self._runner.engine.rate_limits, name)
-        return self.job_calls.track(take_tokens(self.job_calls, name, policy, key, count, reserve=reserve))
+        return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
@@ -316,23 +313,23 @@ class ActionCtx:
         """
         return LockBlock(self._runner.locks, key, wait, lease, on_lost, self._calls)
 
-    def run_query(
-        self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a snapshot of its own."""
-        return self._calls.track(self._runner.run_query(function, (args, kwargs), self._depth + 1, self._work))
+        result: R = await self._runner.run_query(function, (args, kwargs), self._depth + 1, self._work)
+        return result
 
-    def run_mutation(
-        self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation in a transaction of its own."""
-        return self._calls.track(self._runner.run_mutation(function, (args, kwargs), self._depth + 1, self._work))
+        result: R = await self._runner.run_mutation(function, (args, kwargs), self._depth + 1, self._work)
+        return result
 
-    def run_action(
-        self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another action. Of use to change the runtime; otherwise a plain helper function does."""
-        return self._calls.track(self._runner.run_action(function, (args, kwargs), self._depth + 1, self._attempt))
+        result: R = await self._runner.run_action(function, (args, kwargs), self._depth + 1, self._attempt)
+        return result
 
     @property
     def _work(self) -> Work | None:

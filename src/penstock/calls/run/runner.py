@@ -287,7 +287,7 @@ class Runner(Runs):
             UnawaitedCall: Calls, helpers or tasks that have the ctx are left.
         """
         run = handler or function.handler
-        calls = ctx._calls if isinstance(ctx, ActionCtx) else ctx._scope  # noqa: SLF001 - it is run here
+        calls: Calls = ctx._calls  # noqa: SLF001 - it is run here
         try:
             if function.is_async:
                 result = await run(ctx, **arguments)

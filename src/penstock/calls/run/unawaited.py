@@ -59,10 +59,10 @@ def _runs_of(coroutine: Any) -> Iterator[Calls]:
         for value in _parts(coroutine):
             for held in (value, *_parts(value)):
                 kind = type(held)  # not isinstance, which asks objects of users what they are
-                if issubclass(kind, QueryCtx | DatabaseReader):
-                    yield held._scope  # noqa: SLF001 - its own
-                elif issubclass(kind, ActionCtx):
+                if issubclass(kind, QueryCtx | ActionCtx):
                     yield held._calls  # noqa: SLF001 - its own
+                elif issubclass(kind, DatabaseReader):
+                    yield held._scope  # noqa: SLF001 - its own
         coroutine = coroutine.cr_await
 
 
