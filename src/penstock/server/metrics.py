@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.api.outbox.overview import look_at
-from penstock.api.outbox.views import OutboxStatus
+from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.app import Backend
 from penstock.config import Config
 from penstock.errors import TryAgain

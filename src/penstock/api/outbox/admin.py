@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from penstock.api.callers import for_programs
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.api.outbox.overview import look_at, messages_of, outbox_of
 from penstock.api.outbox.rebuilding import chosen_rows, rebuild, resend, reset_of
-from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus
+from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus, look_at, messages_of, outbox_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import DataError, ValueInvalid

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.outbox.outboxes import Outboxes
-from penstock.api.outbox.overview import look_at
+from penstock.api.outbox.views import look_at
 from penstock.calls.run.engine import Engine
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
