@@ -6,33 +6,36 @@ calls for, and `services/planner/planner` writes it.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.api.declaring import TaskDecorator
 from penstock.api.pools.workpool import Workpool
 from penstock.api.tasks.admin import TaskAdmin
-from penstock.api.tasks.options import TaskOptions, given_of, job_options
-from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskCtx
-from penstock.calls.handlers.taskbatch import TaskCall, batch_handler
-from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskCtx
-from penstock.calls.handlers.taskrun import TaskRun
-from penstock.calls.run.context import ActionCtx, MutationCtx
+from penstock.calls.handlers.taskhandlers import TaskCall, task_function
 from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.changes.interest import Interest
+from penstock.config import FOR_EVER
 from penstock.errors import DeclarationError
-from penstock.functions.batch import Batch
+from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER, Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.functions.registry import Registry
-from penstock.jobs.job import Options
-from penstock.observe import points
+from penstock.jobs.job import DEFAULT_POOL, Options
+from penstock.jobs.retry import Retry
 from penstock.reactive.breaker import CircuitBreaker
-from penstock.reactive.task import Change, ReactiveTask, interest_name, spec_of
+from penstock.reactive.task import (
+    DEFAULT_ON,
+    LONGEST_WAIT,
+    Cause,
+    Cleanup,
+    OnVersionChange,
+    ReactiveTask,
+    interest_name,
+    spec_of,
+)
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract.store import Store
@@ -44,6 +47,36 @@ T = TypeVar("T", bound=Table)
 
 _ROW = "{row}"
 READER = "tasks"
+RETRY = Retry(max_attempts=5, initial_backoff=10.0, base=2.0, max_backoff=86_400.0)
+_OF_TASK = (
+    "debounce", "max_wait", "run_at", "key", "priority", "history", "cleanup", "keep_for", "version",
+    "on_version_change",
+)  # fmt: skip
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of a reactive task; see `ReactiveTasks.reactive_task`."""
+
+    on: Sequence[Cause]
+    name: str | None
+    debounce: timedelta
+    max_wait: timedelta | None
+    retry: Retry | None
+    reset_retries_on_data_change: bool
+    timeout: timedelta | None
+    pool: Workpool | None
+    priority: int
+    key: str | None
+    run_at: str | None
+    history: int
+    cleanup: Cleanup
+    keep_for: timedelta
+    version: int
+    on_version_change: OnVersionChange
+    reconcile_on_trigger_change: bool
+    batch: int | None
+    linger: timedelta
+    breaker: CircuitBreaker | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +212,7 @@ class ReactiveTasks(TaskAdmin):
         refuse_bare("reactive_task", table, "Order")
 
         def decorate(handler: Any) -> Any:
-            given, definition = given_of(options, name_of(handler)), _definition(table, handler)
+            given, definition = _given_of(options, name_of(handler)), _definition(table, handler)
             what = f"Reactive task {given['name']}"
             task = ReactiveTask(
                 definition=definition,
@@ -217,7 +250,7 @@ class ReactiveTasks(TaskAdmin):
                 fix="A task with batch= takes a TaskBatchCtx or a SyncTaskBatchCtx, and no other task does. Mutations "
                 "share transactions by themselves.",
             )
-        run, batch = _runs(task, handler, batched=size is not None), None
+        run, batch = task_function(task, handler, batched=size is not None), None
         if size is not None:
             batch = Batch(run, size, TaskCall, options.get("linger", timedelta(0)), with_attempts=True)
         elif "linger" in options:
@@ -226,80 +259,63 @@ class ReactiveTasks(TaskAdmin):
         function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
-        self._declared[task.name] = DeclaredTask(task, function, job_options(options), options.get("breaker"))
+        self._declared[task.name] = DeclaredTask(task, function, _job_options(options), options.get("breaker"))
         return handler
 
 
-def _runs(task: ReactiveTask, handler: Any, *, batched: bool) -> Callable[..., Any]:
-    """The handler of the jobs of a task: it makes the ctx that the task's own handler takes."""
-    make = batch_handler if batched else _awaited if inspect.iscoroutinefunction(handler) else _in_thread
-    chosen: Callable[..., Any] = make(task, handler)
-    chosen.__name__, chosen.__qualname__ = handler.__name__, handler.__qualname__
-    chosen.__module__, chosen.__doc__ = handler.__module__, handler.__doc__
-    return chosen
+def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
+    """The options as `ReactiveTask` takes them; the name of the handler is that of the task by default."""
+    unknown = sorted(options.keys() - TaskOptions.__annotations__.keys())
+    if unknown:
+        raise DeclarationError(f"@app.reactive_task: there is no option {unknown[0]}.")
+    given: dict[str, Any] = {word: options[word] for word in _OF_TASK if word in options}  # type: ignore[literal-required]
+    name = options.get("name")
+    given["name"] = handler if name is None else name
+    for word, (allowed, words) in _OTHERS.items():
+        value: Any = options.get(word)
+        if word in options and not (allowed(value) or (value is None and "None" in words)):
+            raise DeclarationError(f"Reactive task {given['name']!r}: {word} is {words}, not {value!r}.")
+    on: Any = options.get("on", DEFAULT_ON)
+    given["on"] = tuple(sorted(on, key=str) if isinstance(on, (set, frozenset)) else on) if _is_several(on) else on
+    pool = options.get("pool")
+    given["pool"] = DEFAULT_POOL if pool is None else pool.name
+    given["resets"] = options.get("reset_retries_on_data_change", True)
+    given["reconciles"] = options.get("reconcile_on_trigger_change", True)
+    return given
 
 
-def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
-    async def run(
-        ctx: ActionCtx | MutationCtx,
-        generation: int,
-        key: str,
-        change: Change,
-        before: str | None,
-        after: str | None,
-        version: int = -1,
-    ) -> Any:
-        state = _begun(task, ctx._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - its own ctx
-        if (held := state.held()) is not None:
-            return held
-        made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
-        try:
-            if points.armed:
-                await points.reach("task.begun", task=task.name, doc_id=state.doc_id, change=change)
-            await handler(made)
-        except Exception as error:
-            if (meant := state.raised(error)) is error:
-                raise
-            raise meant from error
-        return state.ended()
-
-    return run
+def _job_options(options: TaskOptions) -> Options:
+    """The options of the jobs of a task, from options that `_given_of` has checked."""
+    timeout = options.get("timeout")
+    return Options(
+        retry=options.get("retry", RETRY),
+        timeout=None if timeout is None else timeout.total_seconds(),
+        keep=FOR_EVER.total_seconds(),
+    )
 
 
-def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
-    def run(
-        ctx: SyncActionCtx | SyncMutationCtx,
-        generation: int,
-        key: str,
-        change: Change,
-        before: str | None,
-        after: str | None,
-        version: int = -1,
-    ) -> Any:
-        state = _begun(task, ctx._twin._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - as above
-        if (held := state.held()) is not None:
-            return held
-        try:
-            if points.armed:
-                ctx._wait(points.reach("task.begun", task=task.name, doc_id=state.doc_id, change=change))  # noqa: SLF001
-            handler(_sync_ctx(ctx, state))
-        except Exception as error:
-            if (meant := state.raised(error)) is error:
-                raise
-            raise meant from error
-        return state.ended()
-
-    return run
+def _is_several(value: Any) -> bool:
+    return isinstance(value, (list, tuple, set, frozenset))
 
 
-def _begun(task: ReactiveTask, engine: Engine, generation: int, key: str, *call: Any) -> TaskRun:
-    return TaskRun(task, engine, engine.tasks[task.name].id, key, generation, *call)
+def _is_time(value: Any, longest: timedelta) -> bool:
+    return isinstance(value, timedelta) and timedelta(0) <= value <= longest
 
 
-def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:
-    if isinstance(ctx, SyncMutationCtx):
-        return SyncMutationTaskCtx(MutationTaskCtx(ctx._twin, run), ctx._wait)  # noqa: SLF001 - its own ctx
-    return SyncTaskCtx(TaskCtx(ctx._twin, run), ctx._wait)  # noqa: SLF001 - its own ctx
+_OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "retry": (lambda value: isinstance(value, Retry), "a Retry or None"),
+    "timeout": (
+        lambda value: _is_time(value, LONGEST_WAIT) and bool(value),
+        "None or a timedelta greater than 0, up to a year",
+    ),
+    "pool": (lambda value: isinstance(value, Workpool), "a workpool of the app or None"),
+    "batch": (
+        lambda value: type(value) is int and 1 <= value <= LARGEST_BATCH,
+        f"None or an integer from 1 to {LARGEST_BATCH:,}",
+    ),
+    "linger": (lambda value: _is_time(value, LONGEST_LINGER), "a timedelta from 0 to a minute"),
+    "breaker": (lambda value: isinstance(value, CircuitBreaker), "a CircuitBreaker or None"),
+}
 
 
 def _definition(table: Any, handler: Any) -> TableDefinition:

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.calls.handlers.mark_completed import mark_completed
-from penstock.calls.handlers.taskrows import get_documents
-from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.handlers.taskrun import TaskRun, get_documents
 from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.errors import PenstockError, TaskConditionFailed
 from penstock.reactive.task import Change

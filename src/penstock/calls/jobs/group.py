@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.calls.handlers.taskrows import Calls, known_generations, known_ids
+from penstock.calls.handlers.taskrun import Calls, known_generations, known_ids
 from penstock.calls.jobs.job import raised, returned
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
