@@ -28,7 +28,7 @@ from penstock.pools.pool import PoolDefinition, check_max_parallelism
 from penstock.pools.results import Completion, Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.api.callers import AsyncReader, AsyncWriter, SyncReader, SyncWriter
+    from penstock.api.callers import AsyncWriter, SyncWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -144,24 +144,13 @@ class Workpool:
             UsageError: An option does not fit the function, such as ``retry`` for a mutation.
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
-        calls = self._calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
         return calls.answer(calls.sending(self.name, function, self._enqueue(calls, function, args, kwargs)))
 
-    @overload
+    @for_writers
     def enqueue_batch(
-        self,
-        ctx: AsyncWriter,
-        function: Function[Any, Any, Any, Any],
-        arguments: Iterable[Mapping[str, Any]],
-    ) -> Coroutine[Any, Any, list[JobId]]: ...
-    @overload
-    def enqueue_batch(
-        self,
-        ctx: SyncWriter,
-        function: Function[Any, Any, Any, Any],
-        arguments: Iterable[Mapping[str, Any]],
-    ) -> list[JobId]: ...
-    def enqueue_batch(self, ctx: Any, function: Any, arguments: Iterable[Mapping[str, Any]]) -> Any:
+        self, calls: JobCalls, function: Function[Any, Any, Any, Any], arguments: Iterable[Mapping[str, Any]]
+    ) -> Coroutine[Any, Any, list[JobId]]:
         """Enqueue a call for each of any number of arguments, all in one transaction; their ids in order.
 
         Args:
@@ -173,9 +162,8 @@ class Workpool:
         Raises:
             ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
         """
-        calls = self._calls(ctx, writes=True)
         given = exhausted(arguments) if calls.in_thread else arguments
-        return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, given)))
+        return calls.sending(self.name, function, self._enqueue_batch(calls, function, given))
 
     # ----- look
 
@@ -188,16 +176,10 @@ class Workpool:
         """
         return await self._status(calls, work_id)
 
-    @overload
-    def status_batch(
-        self, ctx: AsyncReader, work_ids: Iterable[JobId]
-    ) -> Coroutine[Any, Any, list[WorkStatus | None]]: ...
-    @overload
-    def status_batch(self, ctx: SyncReader, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
-    def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
+    @for_readers
+    def status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> Coroutine[Any, Any, list[WorkStatus | None]]:
         """Where each of them stands, in order; see `status`."""
-        calls = self._calls(ctx)
-        return calls.answer(self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids))
+        return self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids)
 
     @for_programs(connections=True)
     async def result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field
@@ -376,9 +358,6 @@ class Workpool:
         await change_pool(calls.engine, self.name, **changes)
 
     # ----- steps
-
-    def _calls(self, ctx: Any, *, writes: bool = False) -> JobCalls:
-        return calls_of(ctx, writes=writes, otherwise=self._guests.calls)
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
