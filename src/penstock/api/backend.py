@@ -81,11 +81,7 @@ class BackendWords:
 
     async def pools(self) -> list[PoolRow]:
         """The pools that the database knows, by name: their limits, and how many of their jobs stand where."""
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.pools.list(session)
-        finally:
-            await session.rollback()
+        return await self.job_calls.read(self.engine.store.pools.list)
 
     async def jobs(self, state: str | None = None, limit: int = 100, *, where: JobFilter = ALL_JOBS) -> list[JobStatus]:
         """Jobs in one state (pending, running, success, failed, canceled, skipped) or in all, newest first.
@@ -100,16 +96,10 @@ class BackendWords:
         """
         check_limit(limit)
         where = where if state is None else replace(where, state=state)
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.jobs.list(session, where, limit, self.engine.clock.now())
-        finally:
-            await session.rollback()
+        store, now = self.engine.store, self.engine.clock.now()
+        return await self.job_calls.read(lambda session: store.jobs.list(session, where, limit, now))
 
     async def job_counts(self) -> Mapping[str, int]:
         """How many jobs are ready, scheduled, running, and in each finished state."""
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.jobs.count(session, self.engine.clock.now())
-        finally:
-            await session.rollback()
+        store, now = self.engine.store, self.engine.clock.now()
+        return await self.job_calls.read(lambda session: store.jobs.count(session, now))

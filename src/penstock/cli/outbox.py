@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from penstock.api.outbox.admin import STATES
+from penstock.api.outbox.outboxes import STATES
 from penstock.api.outbox.rebuilding import chosen_rows, reset_of
 from penstock.api.outbox.views import (
     MOST_COUNTED,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from penstock.api.outbox.admin import STATES
+from penstock.api.outbox.outboxes import STATES
 from penstock.api.outbox.rebuilding import reset_of
 from penstock.api.outbox.views import MessageState, OutboxMessage, look_at_one, outbox_of, read_place
 from penstock.app import Backend

@@ -34,9 +34,8 @@ from penstock.reactive.expression import Condition
 from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.changes import Source
 from penstock.store.contract.outboxes import OutboxRow
-from penstock.store.contract.session import Row, Session
+from penstock.store.contract.session import Row, Session, writing
 from penstock.store.sql.conditions import condition_sql
 
 _AT_ONCE = 500
@@ -172,20 +171,18 @@ async def resend(attempts: Attempts, row: OutboxRow, chosen: Chosen) -> int:
     judged = ChangeRules(
         store.dialect, MessageCriteria(condition=None if only.exact else chosen.condition, kinds=("enter",))
     )
-    count, place, more = 0, None, True
+    count, more = 0, True
+    place: str | None = None
 
     def is_meant(key: str, columns: str) -> bool:
         return judged.kind(CapturedChange(0, number, "enter", key, None, columns, engine.clock.now())) is not None
 
     async def append() -> tuple[int, Row | None]:
-        session = await store.begin_write()
-        try:
-            rows = await session.fetch(*_page(source, place))
+        page = (source.first, [_AT_ONCE]) if place is None else (source.following, [place, _AT_ONCE])
+        async with writing(store.begin_write) as session:
+            rows = await session.fetch(*page)
             meant = [(key, after) for key, after, columns, _place in rows if is_meant(key, columns)]
             await store.outboxes.resend(session, number, meant)
-            await session.commit()
-        finally:
-            await session.rollback()
         return len(meant), rows[-1] if len(rows) == _AT_ONCE else None
 
     while more:
@@ -194,7 +191,3 @@ async def resend(attempts: Attempts, row: OutboxRow, chosen: Chosen) -> int:
     store.signals.notify()
     log_event("outbox.resent", logging.WARNING, outbox=row.plan.name, rows=count)
     return count
-
-
-def _page(source: Source, place: str | None) -> tuple[Any, list[Any]]:
-    return (source.first, [_AT_ONCE]) if place is None else (source.following, [place, _AT_ONCE])

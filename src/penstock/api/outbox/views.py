@@ -17,8 +17,9 @@ from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.message import KIND_OF, TOPIC, message_id
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
-from penstock.store.contract.changes import Lag, ReaderRow
+from penstock.store.contract.changes import Lag
 from penstock.store.contract.outboxes import Aside, AsideCount, AsideState, OutboxRow
+from penstock.store.contract.session import reading
 from penstock.store.contract.store import Store
 from penstock.values import check_nesting
 
@@ -169,11 +170,22 @@ async def look_at(
     for row in rows:
         reader, put = readers.get(reader_name(row.plan.name)), aside.get(row.id, {})
         lag = Lag(0, None) if reader is None else await store.changes.lag(reader.position, most, row.interests)
-        next_aside = await _next_aside(store, row)
-        retry_at = await store.outboxes.next_retry(row.id) if "halted" in put else None
-        read_by = None if reader is None or reader.lease is None else leases.get(reader.lease)
-        declared = is_declared(row.plan.name)
-        found.append(_status(row, reader, lag, put, next_aside, retry_at, now, read_by=read_by, declared=declared))
+        again_at = [
+            None if row.trouble is None else row.trouble.retry_at,
+            await store.outboxes.next_retry(row.id) if "halted" in put else None,
+        ]
+        status = _status(
+            row,
+            lag,
+            put,
+            await _next_aside(store, row),
+            now,
+            declared=is_declared(row.plan.name),
+            position=None if reader is None else str(reader.position),
+            read_by=None if reader is None or reader.lease is None else leases.get(reader.lease),
+            retry_at=min((at for at in again_at if at is not None), default=None),
+        )
+        found.append(status)
     return found
 
 
@@ -244,11 +256,8 @@ async def _older(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChan
     source = await store.interests.source(row.interests[-1])
     if source is None or trouble.key is None:
         return None
-    session = await store.begin_read()
-    try:
+    async with reading(store.begin_read) as session:
         rows = await session.fetch(source.among, [f"[{trouble.key}]"])
-    finally:
-        await session.rollback()
     return next(
         (CapturedChange(trouble.seq, row.interests[-1], "enter", key, None, after, trouble.since)
          for key, after, _before in rows),
@@ -257,11 +266,8 @@ async def _older(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChan
 
 
 async def _leases(store: Store) -> dict[int, str]:
-    session = await store.begin_read()
-    try:
+    async with reading(store.begin_read) as session:
         return {one.lease: one.worker for one in await store.leases.list(session)}
-    finally:
-        await session.rollback()
 
 
 # ----- made values
@@ -269,15 +275,11 @@ async def _leases(store: Store) -> dict[int, str]:
 
 def _status(
     row: OutboxRow,
-    reader: ReaderRow | None,
     lag: Lag,
     aside: Mapping[AsideState, AsideCount],
     next_aside: Aside | None,
-    retry_at: datetime | None,
     now: datetime,
-    *,
-    read_by: str | None,
-    declared: bool,
+    **others: Any,
 ) -> OutboxStatus:
     plan, trouble = row.plan, row.trouble
     numbers = {state: one.number for state, one in aside.items()}
@@ -293,10 +295,8 @@ def _status(
         spec=json.loads(plan.spec),
         version=plan.version,
         keep_for=plan.keep_for,
-        declared=declared,
         paused=row.paused,
         halted=(trouble is not None and trouble.halted) or ("halted" in aside and aside["halted"].used_up > 0),
-        position=None if reader is None else str(reader.position),
         messages=max(0, lag.rows - sum(number != 0 for number, _ in row.passed)) + sum(one.number for one in pending),
         seconds=max(0.0, (now - min(oldest)).total_seconds()) if oldest else 0.0,
         waiting=max(0, waiting),  # the next message may have been set aside since they were counted
@@ -306,12 +306,8 @@ def _status(
         delivered=row.delivered,
         delivered_at=row.delivered_at,
         rate=0.0 if since is None else row.rate * min(1.0, max(0.0, 1 - since / _FADES)),
-        read_by=read_by,
         error=None if trouble is None else trouble.error,
-        retry_at=min(
-            (at for at in (retry_at, None if trouble is None else trouble.retry_at) if at is not None),
-            default=None,
-        ),
+        **others,
     )
 
 

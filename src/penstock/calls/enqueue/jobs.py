@@ -31,6 +31,7 @@ from penstock.jobs.order import FARTHEST, rank
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
 from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.contract.session import reading
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import encode_json, text_bytes
@@ -173,11 +174,8 @@ class JobCalls:
         if self._scope is not None:
             async with self._scope.lock:
                 return await verb(self._scope.transaction)
-        session = await self.store.begin_read()
-        try:
+        async with reading(self.store.begin_read) as session:
             return await verb(session)
-        finally:
-            await session.rollback()
 
     async def enqueue_all(self, jobs: Iterable[NewJob]) -> list[JobId]:
         """Enqueue any number of jobs of one function, all or none: with the transaction, or at once; their ids."""
@@ -238,12 +236,9 @@ class JobCalls:
         """Ids of all jobs that match a filter, oldest first; read in pieces."""
         store, found = self.store, list[UUID]()
         while True:
-            session = await store.begin_read()
-            try:
-                below = found[-1] if found else ABOVE_ALL
-                piece = await store.jobs.matching(session, where, _MATCHED_AT_ONCE, self.runner.now(), below)
-            finally:
-                await session.rollback()
+            below, now = found[-1] if found else ABOVE_ALL, self.runner.now()
+            async with reading(store.begin_read) as session:
+                piece = await store.jobs.matching(session, where, _MATCHED_AT_ONCE, now, below)
             found += piece
             if len(piece) < _MATCHED_AT_ONCE:
                 return found[::-1]

@@ -75,7 +75,7 @@ async def _redeem(
     async def once() -> Redeemed | None:
         return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settled(runner, jobs, outcome()))
 
-    redeemed = await runner.patiently(once)
+    redeemed = await runner.attempt(once)
     if redeemed is None:
         raise not_known()
     if redeemed.told == "expired":

@@ -14,7 +14,7 @@ from penstock.errors import ContextError, LeaseLost
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
-from penstock.store.contract.session import OpenTransaction
+from penstock.store.contract.session import OpenTransaction, writing
 from penstock.store.guest.session import guest_session
 
 _LEAST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0  # seconds between checks whether a transaction has ended
@@ -26,7 +26,7 @@ async def mark_completed(runner: Attempts, attempt: Running | None, connection: 
     if attempt is None:
         raise ContextError("mark_completed was called outside of a job.")
     if connection is None:
-        await runner.patiently(lambda: _mark_at_once(runner, attempt))
+        await runner.attempt(lambda: _mark_at_once(runner, attempt))
         attempt.job.marked = True
         return
     store, session = runner.engine.store, guest_session(connection)
@@ -56,7 +56,7 @@ async def _is_marked(runner: Attempts, running: Running) -> bool:
     tasks, machine, job = runner.engine.store.tasks, runner.engine.machine, running.job
     pause, begun, told = _LEAST_PAUSE, machine.monotonic(), False
     while True:
-        found = await runner.patiently(lambda: tasks.marked(running.lease, [job.id]), for_ever=True)
+        found = await runner.attempt(lambda: tasks.marked(running.lease, [job.id]), for_ever=True)
         if job.id not in found:
             raise LeaseLost(f"{job_id(job.id)} no longer belongs to this worker.")
         marked = found[job.id]
@@ -70,12 +70,8 @@ async def _is_marked(runner: Attempts, running: Running) -> bool:
 
 
 async def _mark_at_once(runner: Attempts, attempt: Running) -> None:
-    session = await runner.engine.store.begin_write()
-    try:
+    async with writing(runner.engine.store.begin_write) as session:
         await _mark(runner, attempt, session)
-        await session.commit()
-    finally:
-        await session.rollback()
 
 
 async def _mark(runner: Attempts, attempt: Running, transaction: OpenTransaction) -> None:

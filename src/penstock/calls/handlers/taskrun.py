@@ -28,7 +28,7 @@ from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
-from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.contract.session import OpenTransaction, Row, Session, reading
 from penstock.store.contract.tasks import HELD
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
@@ -256,8 +256,7 @@ async def get_documents(
     names = None if fields is None else first.columns(fields)
 
     async def once() -> list[Table | PenstockError]:
-        session = await engine.store.begin_read()
-        try:
+        async with reading(engine.store.begin_read) as session:
             generations = await engine.store.tasks.generations(session, first.number, [run.key for run in runs])
             ids = [run.doc_id for run in runs]
             found = await _rows(session, statements, ids, names)
@@ -265,10 +264,8 @@ async def get_documents(
                 await _checked(session, run, generations.get(run.key), found.get(row_id), fields)
                 for run, row_id in zip(runs, ids, strict=True)
             ]
-        finally:
-            await session.rollback()
 
-    return await runner.patiently(once)
+    return await runner.attempt(once)
 
 
 async def known_generations(engine: Engine, calls: Calls) -> dict[tuple[int, str], int | None]:

@@ -101,7 +101,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
         void = runner.engine.store.tokens.void
-        if running.issued and not await runner.patiently(lambda: void(job.id, job.attempt), for_ever=True):
+        if running.issued and not await runner.attempt(lambda: void(job.id, job.attempt), for_ever=True):
             return None  # an external system has completed it already
         return raised(runner, running, error)
 

@@ -72,13 +72,9 @@ class Attempts:
     async def enqueue(self, job: NewJob) -> None:
         """Enqueue a job in a transaction of its own; nobody else's gets in its way."""
         store, now = self.engine.store, self.now()
-        await self.attempt(lambda: store.jobs.enqueue_alone(job, now), _PENSTOCK)
+        await self.attempt(lambda: store.jobs.enqueue_alone(job, now))
         store.signals.notify()
         self.engine.journal.enqueued(job, now)
-
-    async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
-        """Do something that is the same when done twice, again if the database was lost."""
-        return await self.attempt(once, _PENSTOCK, for_ever=for_ever)
 
     # ----- of anybody
 
@@ -93,11 +89,11 @@ class Attempts:
 
         return await self.attempt(in_turn, what, for_ever=for_ever)
 
-    async def attempt(self, once: Callable[[], Awaitable[R]], what: str, *, for_ever: bool = False) -> R:
+    async def attempt(self, once: Callable[[], Awaitable[R]], what: str = _PENSTOCK, *, for_ever: bool = False) -> R:
         """Attempt a transaction until it neither conflicts nor loses the database.
 
         Args:
-            once: One attempt.
+            once: One attempt; if the database was lost, done twice it is the same.
             what: The function, for errors and queues.
             for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
         """

@@ -19,7 +19,7 @@ from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.progress import Progress
 from penstock.jobs.work import Work
-from penstock.store.contract.session import Session
+from penstock.store.contract.session import Session, reading
 from penstock.store.contract.store import Store
 from penstock.transaction.commit import Seal
 
@@ -89,11 +89,8 @@ class Permit:
 
     async def _ask_alone(self) -> None:
         try:
-            session = await self._store.begin_read()
-            try:
+            async with reading(self._store.begin_read) as session:
                 await self._ask(session)
-            finally:
-                await session.rollback()
         except TryAgain as error:
             raise Withdrawn from error
 

@@ -91,7 +91,7 @@ class ActionWork:
         token, deadline = token_of(text), runner.now() + timeout
         attempt.issued = True  # an answer that is lost may be one
         store = runner.engine.store
-        if not await runner.patiently(lambda: store.tokens.issue(attempt.lease, token, deadline)):
+        if not await runner.attempt(lambda: store.tokens.issue(attempt.lease, token, deadline)):
             raise LeaseLost(f"{self.id} no longer belongs to this worker.")
         attempt.held = True
         return text
