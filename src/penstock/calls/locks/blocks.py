@@ -11,7 +11,7 @@ import socket
 import threading
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
@@ -209,14 +209,6 @@ async def check_fence(calls: JobCalls, key: object, fence: object) -> None:
             key=name,
             fence=fence,
         )
-
-
-def refuse_in_transaction() -> NoReturn:
-    """Raise the `ContextError` of ``ctx.with_lock`` in queries and mutations."""
-    raise ContextError(
-        "A transaction takes no locks: it is isolated already, and waiting in it would block others.",
-        fix="Take the lock in the action or the program that calls it, and use ctx.check_fence here.",
-    )
 
 
 def checked_key(key: object) -> str:

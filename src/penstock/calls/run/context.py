@@ -8,12 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
-from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence, refuse_in_transaction
+from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence
 from penstock.calls.locks.locks import Locks
 from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
@@ -133,14 +133,6 @@ class QueryCtx:
         """Run another query in the same snapshot, with its arguments and result checked."""
         result: R = await self._runner.nested_query(self._scope, self._depth, function, (args, kwargs))
         return result
-
-    def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Refused: a transaction takes no locks.
-
-        Raises:
-            ContextError: Always.
-        """
-        refuse_in_transaction()
 
 
 @refuses_other_words

@@ -6,7 +6,6 @@ Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_s
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
@@ -60,10 +59,6 @@ class SyncQueryCtx:
 
     sql = waits(QueryCtx.sql)
     run_query = waits(QueryCtx.run_query)
-
-    def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
-        """See `QueryCtx.with_lock`."""
-        self._twin.with_lock(*_args, **_options)
 
 
 @refuses_other_words
