@@ -1,31 +1,39 @@
-"""Reactive tasks as programs declare them: a table, which of its rows and changes, and a handler.
+"""Reactive tasks of an app: declare them, list them and their rows, and change those that a filter picks.
 
-Owns the options and their checks, and the function that a task's jobs run. `reactive/planning` decides what a change
-calls for, and `services/planner/planner` writes it.
+Owns the options of a declaration and their checks. `reactive/planning` decides what a change calls for, and
+`services/planner/planner` writes it. Methods that look after tasks change jobs and records at rest, which a transaction
+of a function never does; `selection` decides which rows a filter picks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import builtins
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
+from penstock.api.callers import for_programs
 from penstock.api.declaring import TaskDecorator
 from penstock.api.pools.workpool import Workpool
-from penstock.api.tasks.admin import TaskAdmin
+from penstock.api.tasks import selection
+from penstock.api.tasks.explaining import explain
+from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus
+from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.handlers.taskhandlers import TaskCall, task_function
 from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
 from penstock.calls.run.engine import Engine
 from penstock.changes.interest import Interest
 from penstock.config import FOR_EVER
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, ValueInvalid
 from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER, Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.functions.registry import Registry
 from penstock.jobs.job import DEFAULT_POOL, Options
 from penstock.jobs.retry import Retry
 from penstock.reactive.breaker import CircuitBreaker
+from penstock.reactive.filter import ANYTHING, GONE, STATES, TaskFilter
 from penstock.reactive.task import (
     DEFAULT_ON,
     LONGEST_WAIT,
@@ -38,6 +46,7 @@ from penstock.reactive.task import (
 )
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
+from penstock.store.contract.session import Session
 from penstock.store.contract.store import Store
 from penstock.store.contract.tasks import TaskPlan, TaskRow, from_the_beginning
 from penstock.store.sql.conditions import condition_sql, watch_sql
@@ -47,6 +56,11 @@ T = TypeVar("T", bound=Table)
 
 _ROW = "{row}"
 READER = "tasks"
+Order = Literal["key", "due"]
+MOST_COUNTED = 100_000
+_MOST_LISTED = 10_000
+_ADMIN = "Reactive tasks are looked after"
+_Where = TaskFilter[Any]
 RETRY = Retry(max_attempts=5, initial_backoff=10.0, base=2.0, max_backoff=86_400.0)
 _OF_TASK = (
     "debounce", "max_wait", "run_at", "key", "priority", "history", "cleanup", "keep_for", "version",
@@ -135,8 +149,14 @@ class DeclaredTask:
         )
 
 
-class ReactiveTasks(TaskAdmin):
-    """The reactive tasks of an app, and the administration of those that its database knows."""
+class ReactiveTasks:
+    """Declares the reactive tasks of an app, and lists and changes those that a database knows, and their rows.
+
+    Methods that look after tasks take the ctx of an action, or the backend of a program. With that of a mutation or a
+    query each of them raises `ContextError`. A task is named with or without its module; each of them raises
+    `TaskNotFound` if the database knows none of this name. A method that changes rows returns their number. It raises
+    `UsageError` if its filter is empty and `everything` is not said.
+    """
 
     def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
         self._registry = registry
@@ -225,6 +245,156 @@ class ReactiveTasks(TaskAdmin):
 
         return decorate
 
+    # ----- look after
+
+    @for_programs(_ADMIN)
+    async def list(self, calls: JobCalls) -> builtins.list[TaskStatus]:
+        """All reactive tasks that the database knows, by name."""
+        ours = {task.name for task in self._own_tasks()}
+        backlog = {one.task: one for one in await calls.store.records.backlog(MOST_COUNTED)}
+        now, found = calls.now(), []
+        for row in await calls.store.tasks.list():
+            work = backlog.get(row.id)
+            found.append(
+                TaskStatus(
+                    name=row.plan.name,
+                    table=row.plan.spec.table,
+                    declared=row.plan.name in ours,
+                    version=row.plan.version,
+                    pool=row.plan.pool,
+                    paused=row.paused,
+                    held_until=row.held_until if row.held_until is not None and row.held_until > now else None,
+                    reconciling=row.reconciling,
+                    reconciled_at=row.reconciled_at,
+                    ready=0 if work is None else work.ready,
+                    scheduled=0 if work is None else work.scheduled,
+                    running=0 if work is None else work.running,
+                    failed=0 if work is None else work.failed,
+                    oldest=None if work is None else work.oldest,
+                )
+            )
+        return found
+
+    @for_programs(_ADMIN)
+    def records(
+        self,
+        calls: JobCalls,
+        where: _Where = ANYTHING,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        order: Order = "key",
+    ) -> Coroutine[Any, Any, TaskPage]:
+        """Rows of tasks that a filter picks, with the state of their runs; a page of them.
+
+        Args:
+            where: The filter; all rows by default.
+            limit: How many at once. If the filter has `rows`, the page looks at so many of them.
+            after: `next` of the page before.
+            order: ``"key"``, by task and key; or ``"due"``, the run that is due first comes first, and rows without a
+                run last. That sorts all rows of the filter.
+
+        Raises:
+            CursorInvalid: `after` comes from no page.
+            DeclarationError: The filter has a function of rows that cannot be translated.
+        """
+        _check_filter(where)
+        return self._records(calls, where, limit, after, order)
+
+    @for_programs(_ADMIN)
+    def count(self, calls: JobCalls, where: _Where = ANYTHING) -> Coroutine[Any, Any, Mapping[str, int]]:
+        """How many rows of tasks a filter picks, by state; under ``"gone"`` how many of these are gone.
+
+        It reads all records of the tasks. `list` tells how much is to be done, without that.
+        """
+        _check_filter(where)
+        return self._count(calls, where)
+
+    @for_programs(_ADMIN)
+    async def find(self, calls: JobCalls, task: str, key: Any) -> TaskRecord | None:
+        """The record of a row; None if the task has not heard of the row.
+
+        Args:
+            task: The name of the task.
+            key: The id of the row, or its key in a table that another program owns; also as text. A key of several
+                columns is a tuple, or as text a JSON array.
+
+        Raises:
+            IdInvalid: It is no id of the task's table.
+        """
+        picked = await selection.select(calls, self._own_tasks(), TaskFilter(task=task, key=key))
+        async for piece in picked.each():
+            return picked.named(piece[0])
+        return None
+
+    @for_programs(_ADMIN)
+    async def explain(self, calls: JobCalls, task: str, key: Any) -> TaskExplanation:
+        """Why a task has run for a row, or has not. Print it to read it. Takes and raises what `find` does."""
+        return await explain(calls, self._own_tasks(), task, key)
+
+    @for_programs(_ADMIN)
+    def retry(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+        """Run rows of tasks again, whatever the outcome of their last runs.
+
+        They are due now, and their attempts are counted anew. Their ctx says ``change == "manual"``, unless they were
+        to be run as rows that had left or were deleted. Waiting runs start at once; running rows are run once more
+        afterwards.
+        """
+        return self._change(calls, "retry", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    def cancel(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+        """Ask for the runs of rows to be canceled that have not ended.
+
+        Pending ones never start, and running ones are asked to stop. A later change of the row is run, and so is one
+        that came during the run.
+
+        Raises:
+            ValueInvalid: The filter is one of runs that have ended.
+        """
+        return self._change(calls, "cancel", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    def skip(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+        """End pending runs of rows as skipped, at once. The next change of a row is run.
+
+        Raises:
+            ValueInvalid: The filter is one of runs that are not pending.
+        """
+        return self._change(calls, "skip", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    def delete(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+        """Delete the records of rows with their runs. The rows themselves are left alone.
+
+        Pending runs are canceled first. Running ones are asked to stop, and their records stay: delete again when they
+        have ended. A row without a record is new for its task. It is run at its next change, or when all rows are
+        looked at.
+        """
+        return self._change(calls, "delete", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    async def pause(self, calls: JobCalls, task: str) -> None:
+        """Start no runs of a task any more, on all machines and over restarts, until `resume`.
+
+        Running ones go on, and changes meanwhile are remembered.
+        """
+        await selection.pause(calls, task)
+
+    @for_programs(_ADMIN)
+    async def resume(self, calls: JobCalls, task: str) -> int:
+        """Start runs of a task again; how many that were put off are due now."""
+        return (await selection.resume(calls, task)).runs
+
+    @for_programs(_ADMIN)
+    async def reconcile(self, calls: JobCalls, task: str) -> None:
+        """Have planners look at all rows of a task from the beginning, as for a new task; `list` tells how far it is.
+
+        They begin within some seconds, and work piece by piece. They run rows that match and were not run as they are
+        now, and note rows that are gone. Do it after rows were written while triggers were off.
+        """
+        await selection.reconcile(calls, task)
+
     # ----- steps
 
     def _own_tasks(self) -> Sequence[ReactiveTask]:
@@ -261,6 +431,44 @@ class ReactiveTasks(TaskAdmin):
         self._registry.add(function)
         self._declared[task.name] = DeclaredTask(task, function, _job_options(options), options.get("breaker"))
         return handler
+
+    # A filter is checked before anybody awaits.
+
+    async def _records(self, calls: JobCalls, where: _Where, limit: int, after: str | None, order: Order) -> TaskPage:
+        if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
+            raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
+        if order not in {"key", "due"}:
+            raise ValueInvalid(f"order is 'key' or 'due', not {order!r}.")
+        picked = await selection.select(calls, self._own_tasks(), where)
+        return await picked.page(limit, after, by_due=order == "due")
+
+    async def _count(self, calls: JobCalls, where: _Where) -> Mapping[str, int]:
+        picked, found = await selection.select(calls, self._own_tasks(), where), Counter[str]()
+
+        async def count(session: Session) -> None:
+            for one in await calls.store.records.count(session, picked.query):
+                found.update({one.state: one.number, GONE: one.gone})
+
+        if picked.is_plain:
+            await calls.read(count)
+        else:
+            async for piece in picked.each():
+                found.update(one.state or "lost" for one in piece)
+                found[GONE] += sum(one.gone is not None for one in piece)
+        states = (*STATES, *sorted(found.keys() - {*STATES}))
+        return {state: found[state] for state in states if found[state]}
+
+    def _change(
+        self, calls: JobCalls, verb: selection.Verb, where: _Where, *, everything: bool
+    ) -> Coroutine[Any, Any, int]:
+        _check_filter(where)
+        where.check_meant(verb, everything=everything)
+        where = selection.changeable(verb, where)
+
+        async def change() -> int:
+            return (await selection.change_rows(calls, self._own_tasks(), verb, where)).changed
+
+        return change()
 
 
 def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
@@ -316,6 +524,11 @@ _OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "linger": (lambda value: _is_time(value, LONGEST_LINGER), "a timedelta from 0 to a minute"),
     "breaker": (lambda value: isinstance(value, CircuitBreaker), "a CircuitBreaker or None"),
 }
+
+
+def _check_filter(given: object) -> None:
+    if not isinstance(given, TaskFilter):
+        raise ValueInvalid(f"Rows of tasks are picked by a TaskFilter, not {given!r}.", fix="Write TaskFilter(task=…).")
 
 
 def _definition(table: Any, handler: Any) -> TableDefinition:
