@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -9,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-from penstock.calls.run.ctxkinds import check_ctx
+from penstock.calls.run.ctxkinds import annotation_of, check_ctx, word_of
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.errors import DeclarationError
 from penstock.functions.batch import Batch
@@ -29,6 +30,14 @@ KINDS: dict[str, type[AnyFunction]] = {
     "MutationCtx": MutationFunction,
     "SyncMutationCtx": MutationFunction,
 }
+
+
+def ctx_word(handler: Any, takes: int | None = None) -> str:
+    """The name of the type of a handler's ctx; empty if it has none, or takes another number of arguments."""
+    parameters = list(inspect.signature(handler).parameters.values()) if callable(handler) else []
+    if not parameters or takes not in {None, len(parameters)}:
+        return ""
+    return word_of(annotation_of(handler, parameters[0]))
 
 
 class Declaring:

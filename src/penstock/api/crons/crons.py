@@ -7,7 +7,6 @@ Owns the checks of a cron's function, arguments and options. `crons/catchup` dec
 from __future__ import annotations
 
 import builtins
-import inspect
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,10 +14,10 @@ from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from penstock.api.callers import for_ctx_readers, for_functions, for_programs
-from penstock.api.declaring import KINDS, CronDecorator
+from penstock.api.declaring import KINDS, CronDecorator, ctx_word
 from penstock.api.pools.workpool import Workpool
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.run.ctxkinds import annotation_of, check_ctx, named, refuse_bare, word_of
+from penstock.calls.run.ctxkinds import check_ctx, named, refuse_bare
 from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.plan import CronPlan, KeptCron, plan_of, schedule_of, schedule_words
 from penstock.crons.schedule import EPOCH, CronExpression, Interval, Schedule
@@ -422,8 +421,7 @@ def _job(calls: JobCalls, declared: _DeclaredCron, arguments: Mapping[str, Any])
 
 def _kind_of(handler: Any) -> Any:
     """The kind of function that a handler is, by the type of its ctx."""
-    parameters = list(inspect.signature(handler).parameters.values()) if callable(handler) else []
-    kind = KINDS.get(word_of(annotation_of(handler, parameters[0])) if parameters else "")
+    kind = KINDS.get(ctx_word(handler))
     if kind is None:
         raise DeclarationError(
             f"@app.cron: {named(handler)} does not say whether it is a mutation or an action.",

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.api.callers import for_programs, for_writers
-from penstock.api.declaring import KINDS
+from penstock.api.declaring import KINDS, ctx_word
 from penstock.api.guests import Guests
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.outbox.rebuilding import chosen_rows, rebuild, resend, reset_of
@@ -24,7 +24,7 @@ from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus, lo
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import send_message
 from penstock.calls.handlers.deliveries import run_of
-from penstock.calls.run.ctxkinds import annotation_of, named, refuse_bare, word_of
+from penstock.calls.run.ctxkinds import named, refuse_bare
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import DataError, DeclarationError, ValueInvalid
 from penstock.functions.function import AnyFunction, MutationFunction, name_of
@@ -426,21 +426,16 @@ def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> An
             fix="What has been sent cannot be taken back; move the outbox, and it sends again.",
         )
     written = given.declared if isinstance(given, MutationFunction) else given
-    parameters = list(inspect.signature(written).parameters.values()) if callable(written) else []
-    if len(parameters) != 1 or word_of(annotation_of(written, parameters[0])) not in {"MutationCtx", "SyncMutationCtx"}:
+    if ctx_word(written, takes=1) not in {"MutationCtx", "SyncMutationCtx"}:
         raise DeclarationError(
             f"Outbox {name!r}: reset= takes a mutation without arguments, not {given!r}.",
             fix="Write (ctx: MutationCtx).",
         )
-    if isinstance(given, MutationFunction):
-        return given
-    return MutationFunction(given, public=False)
+    return given if isinstance(given, MutationFunction) else MutationFunction(given, public=False)
 
 
 def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
-    parameters = list(inspect.signature(handler).parameters.values())
-    takes_two = len(parameters) == 2  # noqa: PLR2004 - a ctx and a message
-    word = word_of(annotation_of(handler, parameters[0])) if takes_two else ""
+    word = ctx_word(handler, takes=2)
     if word not in KINDS:
         raise DeclarationError(
             f"Outbox {name!r}: {named(handler)} does not say what kind of function it is.",
