@@ -105,7 +105,6 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
 @contextlib.asynccontextmanager
 async def _kept(engine: Engine, lease: Lease) -> AsyncIterator[None]:
-    """Renew a lease during a block."""
 
     async def renew() -> None:
         while True:

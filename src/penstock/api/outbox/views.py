@@ -220,7 +220,6 @@ async def messages_of(
 
 
 def _size(one: Aside) -> int:
-    """About how many bytes of a message are to be shown."""
     texts = (one.change.before, one.change.after, None if one.trouble is None else one.trouble.traceback)
     return sum(len(text) for text in texts if text is not None)
 
@@ -340,7 +339,6 @@ def _message(
 
 
 def _plain(key: str | None) -> str | None:
-    """The key of a row as users write it."""
     return str(plain_key(key)) if key is not None and key.startswith("[") else key
 
 

@@ -382,7 +382,6 @@ class Workpool:
         return self._maker(calls, function)(arguments)
 
     def _maker(self, calls: JobCalls, function: Any) -> Callable[[Mapping[str, Any]], NewJob]:
-        """Makes jobs of the arguments of calls."""
         asked = self._options
         calls.check_function(function)
         if asked.on_complete is not None:
@@ -408,7 +407,6 @@ class Workpool:
         )
 
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
-        """The options of jobs that run a function."""
         asked, ttl = self._options, self.definition.status_ttl
         return Options(
             retry=asked.retry_of(function, self.definition),

@@ -400,7 +400,6 @@ def _own_task(own: Sequence[ReactiveTask], name: str) -> ReactiveTask:
 
 
 def _opened(after: str | None) -> Any:
-    """The place that a page or a part has given."""
     if after is None:
         return None
     try:

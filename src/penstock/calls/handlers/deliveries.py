@@ -195,7 +195,6 @@ class ChangeRules:
         return ("leave" if change.after else "delete") if was else None
 
     def _differs(self, change: CapturedChange) -> bool:
-        """Whether an update has changed a field of the outbox."""
         before, after = change.values("before"), change.values("after")
         return any(before.get(name) != after.get(name) for name in self._fields)
 
@@ -216,7 +215,6 @@ def _part(definition: TableDefinition, fields: dict[str, Any]) -> Table:
 
 
 def _columns(outbox: Outbox) -> tuple[str, ...]:
-    """The columns of the rows that the handler gets."""
     definition = outbox.definition
     if definition is None:
         return ()

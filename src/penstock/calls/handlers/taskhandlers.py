@@ -147,7 +147,6 @@ def _batch(
 
 
 def _ends(batch: TaskBatchCtx[Any], held: list[Outcome | None], error: Exception | None) -> list[Any]:
-    """What becomes of each run, in order."""
     ends = iter([_end(run, run.failure or error) for run in batch.runs])
     return [next(ends) if one is None else one for one in held]
 

@@ -59,7 +59,6 @@ class TaskRun:
 
     @property
     def doc_id(self) -> Any:
-        """The id of the row; if another program owns the table, its key, a tuple for several columns."""
         return doc_id_of(self.engine.store.dialect, self.task.definition, self.key)
 
     @property
@@ -84,7 +83,6 @@ class TaskRun:
 
     @property
     def previous(self) -> Table | None:
-        """The row before the change, if it was captured whole."""
         definition, captured = self.task.definition, self._captured(self.before)
         if not self.task.wants_row or not captured.keys() >= definition.positions.keys():
             return None
@@ -150,7 +148,6 @@ class TaskRun:
         self.engine.pauses.hold(self.number, _moment("throttle_all", delay, until, now), local=local)
 
     def ended(self) -> Outcome | None:
-        """The outcome of a run whose handler has returned; None for success."""
         if self.deferred is None:
             return None
         return Outcome(JobEvent.SNOOZED, delay=self._wait(), error="Deferred by its handler")
@@ -216,7 +213,6 @@ def doc_id_of(dialect: Dialect, definition: TableDefinition, key: str) -> Any:
 
 
 def _plain(kind: Kind | None, value: Any) -> Any:
-    """The Python value of an expression's value."""
     if value is None:
         return None
     if kind is Kind.DATETIME:

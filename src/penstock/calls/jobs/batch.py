@@ -64,7 +64,6 @@ class Batches:
             del self._gathering[key]
 
     def note_cancel(self) -> None:
-        """Cancel each batch whose jobs are all canceled."""
         for gathering in self._running.values():
             if all(running.cancelled.is_set() for running in gathering.jobs):
                 gathering.cancelled.set()
@@ -99,7 +98,6 @@ class Batches:
             await self._ended(running, ended)
 
     async def _outcomes(self, gathering: _Gathering) -> list[tuple[Running, Outcome]]:
-        """Run the handler once; the outcome of each job."""
         function, batch = gathering.function, gathering.batch
         ended: list[tuple[Running, Outcome]] = []
         jobs: list[Running] = []
@@ -134,7 +132,6 @@ class Batches:
         return ended + [(one, self._outcome_of(function, one, given)) for one, given in zip(jobs, results, strict=True)]
 
     async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], gathering: _Gathering) -> Any:
-        """Call the handler as an action."""
         async with self._runner.engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()

@@ -86,7 +86,6 @@ class Groups:
         return not self._is_slow(function)
 
     def add(self, jobs: Iterable[Running]) -> None:
-        """Run jobs; each gets the task in which it ends."""
         added = list(jobs)
         self._waiting.extend(added)
         wanted = max(1, min(int(self._beside), -(-len(self._waiting) // _LANE_JOBS)))
@@ -97,7 +96,6 @@ class Groups:
             running.task = lane
 
     def clear(self) -> None:
-        """Drop the jobs that have not begun."""
         self._waiting.clear()
 
     # ----- one transaction after another
@@ -198,7 +196,6 @@ class Groups:
                 journal.ended(call.running.job, state, now)
 
     def _take(self, group: list[_Call]) -> None:
-        """Take the next waiting jobs; they end in this lane now."""
         lane = asyncio.current_task()
         assert lane is not None  # noqa: S101 - it runs in one
         while self._waiting and len(group) < self._size:
@@ -259,7 +256,6 @@ class Groups:
         raise _Gone
 
     async def _run_one(self, shared: Shared, call: _Call, now: datetime) -> None:
-        """Run one job in its part."""
         runner, running, function = self._runner, call.running, call.function
         if running.moment is None:
             running.moment = now, runner.engine.clock.seed()

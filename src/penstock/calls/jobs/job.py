@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
 
 from pydantic_core import to_json
 
@@ -21,7 +21,7 @@ from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Execution, Running, Withdrawn
-from penstock.calls.run.threads import offload
+from penstock.calls.run.threads import check_args
 from penstock.errors import (
     CallTimeout,
     ContextError,
@@ -67,7 +67,9 @@ async def _run_job(runner: Runner, running: Running) -> Outcome | None:
         if running.job.marked:  # by an attempt whose worker died
             return Outcome(JobEvent.RETURNED)
         if running.job.ending is None:
-            outcome = await end_of_marked(runner, running, await _attempt(runner, running))
+            outcome = await _attempt(runner, running)
+            if outcome is not None:
+                outcome = await end_of_marked(runner, running, outcome)
             if outcome is None or outcome.event is JobEvent.HELD or running.job.on_complete is None:
                 return outcome
         return await _complete(runner, running, outcome)
@@ -112,7 +114,7 @@ async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outc
     if function.kind is FunctionKind.MUTATION:
         await _run_mutation(runner, function, running)
         return None
-    arguments = await offload(len(job.args), lambda: function.signature.check_json(job.args))
+    arguments = await check_args(function, job.args)
     if function.kind is FunctionKind.QUERY:
         result = await runner.query(function, arguments, work=running.work)
     else:
@@ -261,11 +263,7 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
 
 async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, execution: Execution) -> None:
     """Run a mutation that settles its job in its own commit."""
-
-    async def check() -> dict[str, Any]:
-        return await offload(len(args), lambda: function.signature.check_json(args))
-
-    await runner.mutation(function, check, execution=execution)
+    await runner.mutation(function, partial(check_args, function, args), execution=execution)
 
 
 def result_text(runner: Runner, function: AnyFunction, result: object) -> str:

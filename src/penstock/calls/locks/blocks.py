@@ -150,7 +150,6 @@ class LockBlock:
     # ----- steps
 
     def _interrupt(self) -> None:
-        """Cancel the block: its lock is lost."""
         if self._task is not None:
             self._interrupted = True
             self._task.cancel()

@@ -207,7 +207,6 @@ class Locks:
         return min(pause, max(runs_out, 0.0) + _FIRST_REST * (1 + self.clock.random()))
 
     async def _try_once(self, ask: Ask) -> Holding:
-        """Take a lock if it is free, or raise `LockTaken`."""
         try:
             found = await self._try(ask)
         except DatabaseUnavailable:  # such as an idle connection that was cut
@@ -260,7 +259,6 @@ class Locks:
                 holding.lose()
 
     async def _renew(self, holding: Holding) -> bool:
-        """Renew a lock; whether that succeeded."""
         before, ask = self.clock.monotonic(), holding.ask
         left = holding.trusted_until - before
         if left <= 0:

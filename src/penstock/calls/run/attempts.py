@@ -45,7 +45,6 @@ class Attempts:
         self._admission = Admission(engine.store.writers)
 
     def now(self) -> datetime:
-        """The app's time."""
         return self.engine.clock.now()
 
     # ----- of penstock itself
@@ -179,11 +178,9 @@ class Admission:
         return EVERY_QUEUE if one.limit < _LOST else 1 + crc32(function.encode()) % QUEUES
 
     def end(self, function: str, *, conflict: bool) -> None:
-        """End a run, which has conflicted or not."""
         self._functions[function].end(conflict=conflict)
 
     def queues(self, function: str) -> bool:
-        """Whether the next run of a function joins a queue."""
         one = self._functions.get(function)
         return one is not None and one.queued
 

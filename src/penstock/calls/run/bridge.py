@@ -27,7 +27,6 @@ class Bridge:
         self._loop = loop
 
     def __call__(self, call: Coroutine[Any, Any, R]) -> R:
-        """Run a call on the loop; its result."""
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the only way to ask without an exception
             call.close()
             raise ContextError(

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.calls.run.containment import contained
 from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.running import Execution
-from penstock.calls.run.threads import offload
+from penstock.calls.run.threads import check_args, offload
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
 
@@ -153,7 +153,7 @@ class Dispatch:
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
     with _at_the_door():
-        return await offload(len(args), lambda: function.signature.check_json(args))
+        return await check_args(function, args)
 
 
 @contextmanager

@@ -193,7 +193,6 @@ class _Process:
 
 
 def _home(function: AnyFunction) -> tuple[str, str]:
-    """The module of a function and its file, by which a process finds it."""
     module = sys.modules[function.handler.__module__]
     file = getattr(module, "__file__", None) or ""
     return function.name.partition(":")[0], file
@@ -252,12 +251,10 @@ def _import(module: str, file: str) -> Any:
 
 
 def _failure_text(error: BaseException) -> bytes:
-    """An error as JSON."""
     return json.dumps({**_told(error), "traceback": trace_text(error)[-_LONGEST:]}).encode()
 
 
 def _failure_of(text: bytes) -> Exception:
-    """The error of such a JSON."""
     told: dict[str, Any] = json.loads(text)
     error = _made(told)
     error.add_note(f"In the other process:\n{told['traceback']}")

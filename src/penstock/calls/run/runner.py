@@ -49,11 +49,9 @@ class Runner(Runs):
     # ----- at the top
 
     async def run_query(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Any:
-        """Run a query in a snapshot of its own."""
         return await self.query(function, _checked(function, FunctionKind.QUERY, given), depth, work)
 
     async def run_mutation(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Any:
-        """Run a mutation in a transaction of its own, again if it conflicts."""
         expect(function, FunctionKind.MUTATION)
         bound = function.signature.bind(*given)
         copied = copier(bound)
@@ -66,7 +64,6 @@ class Runner(Runs):
     async def run_action(
         self, function: AnyFunction, given: Given, depth: int = 0, attempt: Running | None = None
     ) -> Any:
-        """Run an action."""
         return await self.action(function, _checked(function, FunctionKind.ACTION, given), depth, attempt)
 
     async def query(self, function: AnyFunction, arguments: Arguments, depth: int = 0, work: Work | None = None) -> Any:
@@ -125,7 +122,6 @@ class Runner(Runs):
         depth: int = 0,
         attempt: Running | None = None,
     ) -> Any:
-        """Run an action on checked arguments."""
         with self.engine.journal.call(function):
             return await self._action_once(function, arguments, depth, attempt)
 
@@ -147,14 +143,12 @@ class Runner(Runs):
     # ----- nested in a transaction
 
     async def nested_query(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Any:
-        """Run a query in the transaction of another function."""
         arguments = _checked(function, FunctionKind.QUERY, given)
         with self.engine.journal.call(function):
             async with scope.held():
                 return await self._in_scope(function, scope.transaction, arguments, depth + 1, None)
 
     async def nested_mutation(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Any:
-        """Run a mutation as a sub-transaction of another."""
         arguments = _checked(function, FunctionKind.MUTATION, given)
         with self.engine.journal.call(function):
             async with scope.held(), scope.transaction.branch():

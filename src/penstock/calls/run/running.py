@@ -39,18 +39,15 @@ class Cancellation:
         self._event: asyncio.Event | None = None
 
     def is_set(self) -> bool:
-        """Whether someone did."""
         return self._is_set
 
     def set(self) -> None:
-        """Ask for it to stop."""
         self._is_set = True
         if self._event is not None:
             self._event.set()
 
     @property
     def event(self) -> asyncio.Event:
-        """The same, to be waited for."""
         if self._event is None:
             self._event = asyncio.Event()
             if self._is_set:

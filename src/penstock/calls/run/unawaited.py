@@ -79,6 +79,5 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _name(coroutine: Any) -> str:
-    """What a helper is called, and where it is written."""
     name = coroutine.__qualname__.rpartition("<locals>.")[2]
     return f"{name} ({place_of(coroutine.cr_code)})"
