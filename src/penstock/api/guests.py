@@ -6,9 +6,8 @@ An app that is not open works there as well, without a connection of its own: wi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -72,9 +71,10 @@ class Guests:
             return _Home(fitting[-1])
         if self._open:
             session.check_dialect(self._open[-1].engine.store.dialect.name)
-        if session.dialect not in self._homes:
-            self._homes[session.dialect] = self._new_home(session)
-        return self._homes[session.dialect]
+        home = self._homes.get(session.dialect)
+        if home is None:
+            home = self._homes[session.dialect] = self._new_home(session)
+        return home
 
     def _new_home(self, session: GuestSession) -> _Home:
         config = self._config()
@@ -86,19 +86,22 @@ class Guests:
         return _Home(Runner(Engine(store, self._registry, config, clock, self._rate_limits)), clock)
 
 
-@dataclass
 class _Home:
     """The parts of an app that a guest needs: of an open backend, or made for this with a clock of their own."""
 
-    runner: Runner
-    clock: SystemClock | None = None
-    set_at: float = -math.inf
+    def __init__(self, runner: Runner, clock: SystemClock | None = None) -> None:
+        self.runner = runner
+        self._clock = clock
+        self._set_at: float | None = None
 
     async def set_clock(self, session: GuestSession) -> None:
         """Now and then set the clock by the database's, which the workers follow."""
-        if self.clock is not None and (now := self.clock.monotonic()) - self.set_at > _SAME_TIME_FOR:
+        if self._clock is None:
+            return
+        now = self._clock.monotonic()
+        if self._set_at is None or now - self._set_at > _SAME_TIME_FOR:
             await self.runner.engine.store.synchronize(session)
-            self.set_at = now
+            self._set_at = now
 
 
 class _Transaction:

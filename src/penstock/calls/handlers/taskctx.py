@@ -50,6 +50,12 @@ class OfTask(Generic[T]):
         """
         return cast("T | None", self._run.previous)
 
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this change this is, from 1."""
+        ctx: Any = self  # of a mutation or an action
+        return ctx.work.attempt if ctx.is_job else 1
+
     def defer_current(self, delay: timedelta | None = None, *, until: datetime | None = None) -> None:
         """Put this run off, once the handler has ended, however it ends. No attempt is used.
 
@@ -100,11 +106,6 @@ class TaskCtx(OfTask[T], ActionCtx):
         self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 
-    @property
-    def attempt(self) -> int:
-        """Which attempt at this change this is, from 1."""
-        return 1 if self._attempt is None else self._attempt.job.attempt
-
     @tracked
     async def get_document(self, fields: Sequence[str] | None = None) -> T:
         """The row as it is now, if it is as this run was planned for: it matches, and nothing watched has changed.
@@ -153,11 +154,6 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
     def __init__(self, ctx: MutationCtx, run: TaskRun) -> None:
         self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt at this change this is, from 1."""
-        return self.work.attempt
 
     @tracked
     async def get_document(self, fields: Sequence[str] | None = None) -> T:

@@ -25,7 +25,7 @@ OnLost = Literal["cancel", "signal"]
 WAIT, LEASE = timedelta(seconds=3), timedelta(seconds=15)
 _LONGEST_KEY = 200
 _LONGEST_WAIT = timedelta(days=366)
-_SHORTEST_LEASE, _LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
+_LEASES = timedelta(seconds=1), timedelta(days=1)
 
 
 class Lock:
@@ -92,7 +92,13 @@ class LockBlock:
         calls: Calls | None = None,
     ) -> None:
         self._locks = locks
-        self._key, self._wait, self._lease = checked_key(key), _checked_wait(wait), _checked_lease(lease)
+        self._key = checked_key(key)
+        self._wait = _checked_time(
+            "wait is a timedelta from 0 to a year", wait, timedelta(0), _LONGEST_WAIT, "timedelta(seconds=3)"
+        ).total_seconds()
+        self._lease = _checked_time(
+            "lease is a timedelta from a second to a day", lease, *_LEASES, "timedelta(seconds=15)"
+        )
         if on_lost not in ("cancel", "signal"):
             raise ValueInvalid(f"with_lock: on_lost is 'cancel' or 'signal', not {on_lost!r}.")
         self._cancels = on_lost == "cancel"
@@ -220,18 +226,7 @@ def checked_key(key: object) -> str:
     return key
 
 
-def _checked_wait(wait: object) -> float:
-    if not isinstance(wait, timedelta) or not timedelta(0) <= wait <= _LONGEST_WAIT:
-        raise ValueInvalid(
-            f"with_lock: wait is a timedelta from 0 to a year, not {wait!r}.", fix="Write timedelta(seconds=3)."
-        )
-    return wait.total_seconds()
-
-
-def _checked_lease(lease: object) -> timedelta:
-    if not isinstance(lease, timedelta) or not _SHORTEST_LEASE <= lease <= _LONGEST_LEASE:
-        raise ValueInvalid(
-            f"with_lock: lease is a timedelta from a second to a day, not {lease!r}.",
-            fix="Write timedelta(seconds=15).",
-        )
-    return lease
+def _checked_time(word: str, given: object, least: timedelta, most: timedelta, fix: str) -> timedelta:
+    if not isinstance(given, timedelta) or not least <= given <= most:
+        raise ValueInvalid(f"with_lock: {word}, not {given!r}.", fix=f"Write {fix}.")
+    return given

@@ -234,7 +234,8 @@ def _answer(where: bytes, args: bytes) -> bytes:
         result = function.handler(ProcessCtx(_work(work)), **function.signature.check_json(args))
         return _RETURNED + function.signature.result_json(function.signature.check_result(result))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
-        return _RAISED + _failure_text(error)
+        told = {**_told(error), "traceback": trace_text(error)[-_LONGEST:]}
+        return _RAISED + json.dumps(told).encode()
 
 
 def _import(module: str, file: str) -> Any:
@@ -248,10 +249,6 @@ def _import(module: str, file: str) -> Any:
 
 
 # ----- errors from one process to the other
-
-
-def _failure_text(error: BaseException) -> bytes:
-    return json.dumps({**_told(error), "traceback": trace_text(error)[-_LONGEST:]}).encode()
 
 
 def _failure_of(text: bytes) -> Exception:
