@@ -67,7 +67,7 @@ def tracked(method: F) -> F:
     """Remember each call of a method, with the `_calls` of its object."""
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return self._calls.track(method(self, *args, **kwargs))
 
     return cast("F", call)

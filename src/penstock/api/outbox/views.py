@@ -162,7 +162,8 @@ async def look_at(
 ) -> list[OutboxStatus]:
     """How some outboxes stand, with up to `most` messages of each counted."""
     readers = {one.name: one for one in await store.changes.readers()}
-    leases = await _leases(store)
+    async with reading(store.begin_read) as session:
+        leases = {one.lease: one.worker for one in await store.leases.list(session)}
     aside: dict[int, dict[AsideState, AsideCount]] = {}
     for one in await store.outboxes.backlog(most):
         aside.setdefault(one.outbox, {})[one.state] = one
@@ -213,7 +214,11 @@ async def messages_of(
     while more and len(found) < limit and size < _LARGEST_PAGE:
         at_once = min(limit - len(found), _ASIDE_AT_ONCE)
         put = await store.outboxes.aside(row.id, wanted, at_once, following)
-        found += [_aside_message(row.plan.name, one) for one in put if not _is_next(one, trouble)]
+        found += [
+            _message(row.plan.name, one.change.seq, one.state, one.change.key, one.change, one.trouble)
+            for one in put
+            if not _is_next(one, trouble)
+        ]
         size += sum(map(_size, put))
         following, more = put[-1].change.seq if put else following, len(put) == at_once
     return OutboxPage(found, following if more else None)
@@ -264,11 +269,6 @@ async def _older(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChan
     )  # fmt: skip
 
 
-async def _leases(store: Store) -> dict[int, str]:
-    async with reading(store.begin_read) as session:
-        return {one.lease: one.worker for one in await store.leases.list(session)}
-
-
 # ----- made values
 
 
@@ -308,10 +308,6 @@ def _status(
         error=None if trouble is None else trouble.error,
         **others,
     )
-
-
-def _aside_message(outbox: str, one: Aside) -> OutboxMessage:
-    return _message(outbox, one.change.seq, one.state, one.change.key, one.change, one.trouble)
 
 
 def _message(

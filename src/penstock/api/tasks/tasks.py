@@ -484,7 +484,9 @@ def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
         if word in options and not (allowed(value) or (value is None and "None" in words)):
             raise DeclarationError(f"Reactive task {given['name']!r}: {word} is {words}, not {value!r}.")
     on: Any = options.get("on", DEFAULT_ON)
-    given["on"] = tuple(sorted(on, key=str) if isinstance(on, (set, frozenset)) else on) if _is_several(on) else on
+    if isinstance(on, (set, frozenset)):
+        on = sorted(on, key=str)
+    given["on"] = tuple(on) if isinstance(on, list) else on
     pool = options.get("pool")
     given["pool"] = DEFAULT_POOL if pool is None else pool.name
     given["resets"] = options.get("reset_retries_on_data_change", True)
@@ -500,10 +502,6 @@ def _job_options(options: TaskOptions) -> Options:
         timeout=None if timeout is None else timeout.total_seconds(),
         keep=FOR_EVER.total_seconds(),
     )
-
-
-def _is_several(value: Any) -> bool:
-    return isinstance(value, (list, tuple, set, frozenset))
 
 
 def _is_time(value: Any, longest: timedelta) -> bool:
