@@ -161,13 +161,13 @@ def parameters(args: ast.arguments) -> tuple[str, str]:
 def same_for_both(owner: ast.ClassDef, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a word of a face takes and gives what the word of the class does, but for waiting.
 
-    In a generic class its type would be lost.
+    What it says of the type of a generic class would be lost.
     """
     taken, given = node.args, result_of(node)[0]
     named = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
     return (
         f"{owner.name}.{node.name}" not in BODIES
-        and not any("[T]" in ast.unparse(one) for one in owner.bases)
+        and not (any("[T]" in ast.unparse(one) for one in owner.bases) and "T" in names_in([ast.unparse(node)]))
         and DROPPED.union(REQUIRED).isdisjoint(one.arg for one in named)
         and not any(head(one.annotation) == "Iterable" for one in named)
         and renamed(given) == (ast.unparse(given) if given is not None else "None")

@@ -92,7 +92,7 @@ class Attempts:
         """Attempt a transaction until it neither conflicts nor loses the database.
 
         Args:
-            once: One attempt; if the database was lost, done twice it is the same.
+            once: One attempt. After the database was lost it is made again, so making it twice must do no harm.
             what: The function, for errors and queues.
             for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
         """

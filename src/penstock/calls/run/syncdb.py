@@ -99,21 +99,10 @@ class SyncScan(Generic[T]):
         """See `Scan.__aiter__`."""
         return in_thread(self._twin.__aiter__(), self._wait)
 
-    def count(self) -> int:
-        """See `Scan.count`."""
-        return self._wait(self._twin.count())
-
-    def sum(self, column: str) -> Any:
-        """See `Scan.sum`."""
-        return self._wait(self._twin.sum(column))
-
-    def min(self, column: str) -> Any:
-        """See `Scan.min`."""
-        return self._wait(self._twin.min(column))
-
-    def max(self, column: str) -> Any:
-        """See `Scan.max`."""
-        return self._wait(self._twin.max(column))
+    count = waits(Scan.count)
+    sum = waits(Scan.sum)
+    min = waits(Scan.min)
+    max = waits(Scan.max)
 
     def group_by(self, *columns: str) -> SyncGroups:
         """See `Scan.group_by`."""
