@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
@@ -49,26 +49,22 @@ class Declaring:
     @property
     def query(self) -> QueryDecorator:
         """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it."""
-        declare: QueryDecorator = self._declare("query", QueryFunction, public=True)
-        return declare
+        return cast("QueryDecorator", self._declare("query", QueryFunction, public=True))
 
     @property
     def internal_query(self) -> QueryDecorator:
         """Declare a query that only this program may call."""
-        declare: QueryDecorator = self._declare("internal_query", QueryFunction, public=False)
-        return declare
+        return cast("QueryDecorator", self._declare("internal_query", QueryFunction, public=False))
 
     @property
     def mutation(self) -> MutationDecorator:
         """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it."""
-        declare: MutationDecorator = self._declare("mutation", MutationFunction, public=True)
-        return declare
+        return cast("MutationDecorator", self._declare("mutation", MutationFunction, public=True))
 
     @property
     def internal_mutation(self) -> MutationDecorator:
         """Declare a mutation that only this program may call."""
-        declare: MutationDecorator = self._declare("internal_mutation", MutationFunction, public=False)
-        return declare
+        return cast("MutationDecorator", self._declare("internal_mutation", MutationFunction, public=False))
 
     @property
     def action(self) -> ActionDecorator:
@@ -79,14 +75,12 @@ class Declaring:
         calls, and returns a list of as many results or exceptions; the arguments of a call are those that make an item.
         ``linger``: how long the first job of a batch waits for more.
         """
-        declare: ActionDecorator = self._declare_action(public=True)
-        return declare
+        return cast("ActionDecorator", self._declare_action(public=True))
 
     @property
     def internal_action(self) -> ActionDecorator:
         """Declare an action that only this program may call; see `action`."""
-        declare: ActionDecorator = self._declare_action(public=False)
-        return declare
+        return cast("ActionDecorator", self._declare_action(public=False))
 
     def _declare_action(self, *, public: bool) -> Any:
         def declare(

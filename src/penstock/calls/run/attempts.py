@@ -50,11 +50,7 @@ class Attempts:
     # ----- of penstock itself
 
     async def write(self, write: Callable[[Transaction], Awaitable[R]]) -> R:
-        """Write by penstock itself in a transaction of its own, again if it conflicts; what that gives.
-
-        Raises:
-            Conflict: It conflicted more often than the settings allow.
-        """
+        """Write by penstock itself in a transaction of its own, again if it conflicts; what that gives."""
 
         async def once(queue: int | None) -> R:
             session = await self.engine.store.begin_write(queue)

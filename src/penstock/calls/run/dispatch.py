@@ -27,11 +27,7 @@ class Dispatch:
         self._under_way = 0
 
     def find(self, path: str, kind: FunctionKind | None, *, internal: bool = False) -> AnyFunction:
-        """The function to call.
-
-        Raises:
-            FunctionNotFound: There is none of this name for this caller, or it is of another kind.
-        """
+        """The function to call; `FunctionNotFound` if this caller has none of this name, or it is of another kind."""
         function = self._runner.engine.registry.find(path)
         if function is None or not (function.public or internal):
             raise FunctionNotFound(f"Could not find public function for '{path}'.", path=path)

@@ -123,22 +123,17 @@ class Runner(Runs):
         attempt: Running | None = None,
     ) -> Any:
         with self.engine.journal.call(function):
-            return await self._action_once(function, arguments, depth, attempt)
-
-    async def _action_once(
-        self, function: AnyFunction, arguments: Arguments, depth: int, attempt: Running | None
-    ) -> Any:
-        check_depth(function, depth)
-        if function.runtime == "process":
-            text = encode_json(arguments, f"The arguments of {function.name}").encode()
-            work = None if attempt is None else attempt.work
-            return function.signature.result_of_json(await self.engine.processes.run(function, text, work))
-        async with self.engine.thread(function, depth) as thread:
-            if attempt is not None:
-                await attempt.begin()
-            return await self.run_handler(
-                function, ActionCtx(self, Calls(function.name), depth, attempt), arguments, depth, thread
-            )
+            check_depth(function, depth)
+            if function.runtime == "process":
+                text = encode_json(arguments, f"The arguments of {function.name}").encode()
+                work = None if attempt is None else attempt.work
+                return function.signature.result_of_json(await self.engine.processes.run(function, text, work))
+            async with self.engine.thread(function, depth) as thread:
+                if attempt is not None:
+                    await attempt.begin()
+                return await self.run_handler(
+                    function, ActionCtx(self, Calls(function.name), depth, attempt), arguments, depth, thread
+                )
 
     # ----- nested in a transaction
 

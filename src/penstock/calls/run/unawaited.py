@@ -41,11 +41,7 @@ def watch_dropped_coroutines() -> None:
 
 
 def refuse_tasks_of(run: Calls) -> None:
-    """Refuse tasks that have the ctx of a run that has ended.
-
-    Raises:
-        UnawaitedCall: There are such tasks, and nobody has cancelled them.
-    """
+    """Refuse tasks that have the ctx of a run that has ended, unless somebody has cancelled them."""
     current = asyncio.current_task()
     tasks = [task for task in asyncio.all_tasks() if task is not current and not task.cancelling()]
     left = [_name(task.get_coro()) for task in tasks if any(found is run for found in _runs_of(task.get_coro()))]
