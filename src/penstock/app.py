@@ -17,7 +17,7 @@ from penstock.api.guests import Guests
 from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
 from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.pools.workpool import Workpool
-from penstock.api.ratelimits import RateLimiter, RateLimiters
+from penstock.api.ratelimits import RateLimiter, check_rate_limit
 from penstock.api.syncbackend import SyncApp
 from penstock.api.tasks.tasks import ReactiveTasks, check_tasks, declare_tasks
 from penstock.calls.run.dispatch import Dispatch
@@ -73,8 +73,8 @@ class App(Declaring):
         self._tables = list(tables)
         self._settings = settings
         self.pools: dict[str, Workpool] = {}
-        self.rate_limits = RateLimiters()
-        self.guests = Guests(self.registry, self.rate_limits.policies, self.config)
+        self.rate_limits: dict[str, RateLimit] = {}
+        self.guests = Guests(self.registry, self.rate_limits, self.config)
         self.sync = SyncApp(self.open)
         self.crons = Crons(self.registry)
         self.cron = self.crons.cron
@@ -154,7 +154,11 @@ class App(Declaring):
         Raises:
             DeclarationError: There is a rate limit of this name already, or the name or the policy cannot be.
         """
-        return self.rate_limits.add(name, policy)
+        check_rate_limit(name, policy)
+        if name in self.rate_limits:
+            raise DeclarationError(f"There are two rate limits called {name!r}.", fix="Give one of them another name.")
+        self.rate_limits[name] = policy
+        return RateLimiter(name, policy)
 
     def pool_definitions(self) -> list[PoolDefinition]:
         """The declarations of its pools."""
@@ -236,7 +240,7 @@ class Backend(BackendWords):
         self.app = app
         self.config = config
         reactive = (table.__declared__.sql_name for table in (*app.tasks.tables(), *app.outboxes.tables()))
-        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits.policies, reactive)
+        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.services = Group([], self.engine.store.signals)

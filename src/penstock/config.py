@@ -238,7 +238,6 @@ def _variable(name: str) -> str:
 
 
 def _near(name: str) -> list[str]:
-    """The setting that a name comes near to, if there is one."""
     return difflib.get_close_matches(name, _TYPES, 1)
 
 

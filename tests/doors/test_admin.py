@@ -24,8 +24,7 @@ from stage.desk import (
 )
 
 from penstock import TaskFilter
-from penstock.api.tasks.admin import change_rows
-from penstock.api.tasks.selection import AT_ONCE, Part
+from penstock.api.tasks.selection import AT_ONCE, Part, change_rows
 from penstock.errors import DatabaseBusy
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ async def lock_in_mutation(ctx: ActionCtx) -> None:
 
 @app.internal_mutation
 async def locking(ctx: MutationCtx) -> None:
-    ctx.with_lock("k", wait=AT_ONCE)
+    ctx.with_lock("k", wait=AT_ONCE)  # type: ignore[attr-defined]  # which it refuses
 
 
 @app.action

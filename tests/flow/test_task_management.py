@@ -30,7 +30,6 @@ from penstock import (
     UsageError,
     ValueInvalid,
 )
-from penstock.api.tasks import admin as taskadmin
 from penstock.api.tasks import selection
 from penstock.jobs.job import job_uuid
 from penstock.store.contract.session import Statement
@@ -575,7 +574,7 @@ async def test_a_paused_task_is_planned_but_stays_pending_and_others_run(databas
 async def test_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taskadmin, "_RELEASED_AT_ONCE", 100)
+    monkeypatch.setattr(selection, "_RELEASED_AT_ONCE", 100)
     async with house(database_url) as it:
         for task in ("ship", "note", "weigh"):
             await app.tasks.pause(it.backend, task)

@@ -23,7 +23,7 @@ from penstock import (
     ValueInvalid,
 )
 from penstock.api.outbox.outboxes import OutboxOptions
-from penstock.api.tasks.options import TaskOptions
+from penstock.api.tasks.tasks import TaskOptions
 
 SECOND = timedelta(seconds=1)
 YEAR = timedelta(days=366)

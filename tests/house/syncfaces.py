@@ -1,7 +1,7 @@
 """Writes the synchronous faces: the classes that code without await uses, made of the asynchronous ones.
 
-Each public word of a class is a word of its face, waits, and gives the result. Rules here say how types and parameters
-differ. `BODIES` holds the few words that follow no rule.
+Each public word of a class is a word of its face, waits, and gives the result. A word that does no more is made by
+`waits`. Rules here say how types and parameters of the others differ. `BODIES` holds the few words that follow no rule.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ class Way:
 
     twin: str
     wait: str
+    waits: str
     first: str = ""
 
 
-HELD = Way("self._twin", "self._wait")
-OPENED = Way("thread.backend", "thread.wait", "thread = self._thread()\n")  # both of one thread: another may close it
+HELD = Way("self._twin", "self._wait", "penstock.calls.run.bridge")
+OPENED = Way(  # both of one thread: another may close it
+    "thread.backend", "thread.wait", "penstock.api.syncthread", "thread = self._thread()\n"
+)
 
 
 @dataclass(frozen=True)
@@ -155,10 +158,29 @@ def parameters(args: ast.arguments) -> tuple[str, str]:
     return ast.unparse(_Renamed().visit(args)), ", ".join(passed)
 
 
-def word(owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef, way: Way) -> Iterator[str]:
+def same_for_both(owner: ast.ClassDef, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a word of a face takes and gives what the word of the class does, but for waiting.
+
+    What it says of the type of a generic class would be lost.
+    """
+    taken, given = node.args, result_of(node)[0]
+    named = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
+    return (
+        f"{owner.name}.{node.name}" not in BODIES
+        and not (any("[T]" in ast.unparse(one) for one in owner.bases) and "T" in names_in([ast.unparse(node)]))
+        and DROPPED.union(REQUIRED).isdisjoint(one.arg for one in named)
+        and not any(head(one.annotation) == "Iterable" for one in named)
+        and renamed(given) == (ast.unparse(given) if given is not None else "None")
+    )
+
+
+def word(owner: ast.ClassDef, node: ast.FunctionDef | ast.AsyncFunctionDef, way: Way) -> Iterator[str]:
     """A word of a face."""
     taken, passed = parameters(node.args)
     kind, waits = result_of(node)
+    if waits and same_for_both(owner, node):
+        yield f"{node.name} = waits({owner.name}.{node.name})"
+        return
     is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
     call = f"{way.twin}.{node.name}" + ("" if is_property else f"({passed})")
     value = f"{way.wait}({call})" if waits else faced(call, kind, way.wait)
@@ -168,8 +190,8 @@ def word(owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef, way: Way) -> 
         yield "@property"
     name, given = node.name.replace("__aiter__", "__iter__"), renamed(kind).replace("AsyncIterator", "Iterator")
     yield f"def {name}({taken}) -> {given}:"
-    yield f'    """See `{owner.removesuffix("Words")}.{node.name}`.{notes}"""'
-    body = way.first + BODIES.get(f"{owner}.{node.name}", f"\n{'' if silent else 'return '}{value}").lstrip("\n")
+    yield f'    """See `{owner.name.removesuffix("Words")}.{node.name}`.{notes}"""'
+    body = way.first + BODIES.get(f"{owner.name}.{node.name}", f"\n{'' if silent else 'return '}{value}").lstrip("\n")
     yield from (f"    {line}" for line in body.splitlines())
 
 
@@ -205,12 +227,13 @@ def face(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> Iterato
     yield from (f"    {line}" for line in beginning(node, near, way))
     for one in node.body:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and (one.name[0] != "_" or one.name == "__aiter__"):
-            yield from (f"    {line}" for line in word(node.name, one, way))
+            yield from (f"    {line}" for line in word(node, one, way))
 
 
 def written(path: str) -> str:
     """The text of a page."""
     page, homes, types, body = PAGES[path], dict(NEEDED), dict[str, str](), list[str]()
+    homes["waits"] = page.way.waits
     for other in PAGES.keys() - {path}:
         homes |= {FACES[name]: module_of(other) for names in PAGES[other].classes.values() for name in names.split()}
     for module, names in page.classes.items():
@@ -237,7 +260,11 @@ def module_of(path: str) -> str:
 
 def names_in(lines: list[str]) -> set[str]:
     """The names that lines of code use."""
-    return {node.id for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Name)}
+    return {
+        node.id
+        for node in ast.walk(ast.parse("\n".join(lines)))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
 
 
 def formed(text: str, *how: str) -> str:

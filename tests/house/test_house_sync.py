@@ -52,8 +52,10 @@ def is_awaited(kind: type) -> bool:
     """Whether a class has words that are awaited."""
     words = [word for name, word in vars(kind).items() if inspect.isfunction(word) and not name.startswith("_")]
     return any(
-        inspect.iscoroutinefunction(word) or str(word.__annotations__.get("return")).startswith("Coroutine")
+        inspect.iscoroutinefunction(inspect.unwrap(word))
+        or str(word.__annotations__.get("return")).startswith("Coroutine")
         for word in words
+        if not word.__code__.co_qualname.startswith("waits.")  # which wraps what is awaited
     )
 
 
@@ -88,4 +90,25 @@ class SyncScan(Generic[T]):
         return self._wait(self._twin.first(*more))
     def put(self, items: Iterable[T], seconds: float, *, loud: bool=True) -> None:
         self._wait(self._twin.put(list(items), seconds, loud=loud))"""
+    )
+
+
+def test_a_word_that_only_waits_is_not_written_again() -> None:
+    source = """
+class Groups:
+    async def count(self, *columns: str) -> int: ...
+    def fail(self, error: str) -> None: ...
+"""
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.ClassDef)
+    text = "\n".join(line for line in face(node, {}, HELD) if '"""' not in line)
+    assert (
+        text
+        == """\
+class SyncGroups:
+    def __init__(self, twin: Groups, wait: Wait) -> None:
+        self._twin, self._wait = twin, wait
+    count = waits(Groups.count)
+    def fail(self, error: str) -> None:
+        self._twin.fail(error)"""
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.calls.run.admission import Admission
+from penstock.calls.run.attempts import Admission
 from penstock.clock import SystemClock
 from penstock.store.contract.session import EVERY_QUEUE, QUEUES
 

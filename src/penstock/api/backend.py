@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -42,28 +42,34 @@ class BackendWords:
         """Functions to run later, each as a job stored at once."""
         return Scheduler(self.job_calls)
 
-    async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def run_query(
+        self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
         """Run a query in a snapshot."""
-        return await self.runner.run_query(function, args, kwargs)
+        return self.runner.run_query(function, (args, kwargs))
 
-    async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def run_mutation(
+        self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
         """Run a mutation in a serializable transaction, again if it conflicts.
 
         Raises:
             Conflict: It conflicted more often than the settings allow.
             DatabaseUnavailable: The database was lost; ``facts["uncertain"]`` says whether it may have taken effect.
         """
-        return await self.runner.run_mutation(function, args, kwargs)
+        return self.runner.run_mutation(function, (args, kwargs))
 
-    async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def run_action(
+        self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
         """Run an action."""
-        return await self.runner.run_action(function, args, kwargs)
+        return self.runner.run_action(function, (args, kwargs))
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
     ) -> LockBlock:
         """Hold a lock, on all machines, during a block; see `ActionCtx.with_lock`."""
-        return LockBlock(self.runner, key, wait, lease, on_lost)
+        return LockBlock(self.runner.locks, key, wait, lease, on_lost)
 
     def wake(self) -> None:
         """Tell the workers of all processes that there is work, which a transaction of your own has committed."""
@@ -75,11 +81,7 @@ class BackendWords:
 
     async def pools(self) -> list[PoolRow]:
         """The pools that the database knows, by name: their limits, and the number of their jobs in each state."""
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.pools.list(session)
-        finally:
-            await session.rollback()
+        return await self.job_calls.read(self.engine.store.pools.list)
 
     async def jobs(self, state: str | None = None, limit: int = 100, *, where: JobFilter = ALL_JOBS) -> list[JobStatus]:
         """Jobs in one state (pending, running, success, failed, canceled, skipped) or in all, newest first.
@@ -94,16 +96,10 @@ class BackendWords:
         """
         check_limit(limit)
         where = where if state is None else replace(where, state=state)
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.jobs.list(session, where, limit, self.engine.clock.now())
-        finally:
-            await session.rollback()
+        store, now = self.engine.store, self.engine.clock.now()
+        return await self.job_calls.read(lambda session: store.jobs.list(session, where, limit, now))
 
     async def job_counts(self) -> Mapping[str, int]:
         """How many jobs are ready, scheduled, running, and in each finished state."""
-        session = await self.engine.store.begin_read()
-        try:
-            return await self.engine.store.jobs.count(session, self.engine.clock.now())
-        finally:
-            await session.rollback()
+        store, now = self.engine.store, self.engine.clock.now()
+        return await self.job_calls.read(lambda session: store.jobs.count(session, now))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-from penstock.calls.run.ctxkinds import check_ctx
+from penstock.calls.run.ctxkinds import annotation_of, check_ctx, word_of
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.errors import DeclarationError
 from penstock.functions.batch import Batch
@@ -31,6 +32,14 @@ KINDS: dict[str, type[AnyFunction]] = {
 }
 
 
+def ctx_word(handler: Any, takes: int | None = None) -> str:
+    """The name of the type of a handler's ctx; empty if it has none, or takes another number of arguments."""
+    parameters = list(inspect.signature(handler).parameters.values()) if callable(handler) else []
+    if not parameters or takes not in {None, len(parameters)}:
+        return ""
+    return word_of(annotation_of(handler, parameters[0]))
+
+
 class Declaring:
     """Declares functions, into a registry."""
 
@@ -40,29 +49,25 @@ class Declaring:
     @property
     def query(self) -> QueryDecorator:
         """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it."""
-        declare: QueryDecorator = self._declare("query", QueryFunction, public=True)
-        return declare
+        return cast("QueryDecorator", self._declare("query", QueryFunction, public=True))
 
     @property
     def internal_query(self) -> QueryDecorator:
         """Declare a query that only this program may call."""
-        declare: QueryDecorator = self._declare("internal_query", QueryFunction, public=False)
-        return declare
+        return cast("QueryDecorator", self._declare("internal_query", QueryFunction, public=False))
 
     @property
     def mutation(self) -> MutationDecorator:
         """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it."""
-        declare: MutationDecorator = self._declare("mutation", MutationFunction, public=True)
-        return declare
+        return cast("MutationDecorator", self._declare("mutation", MutationFunction, public=True))
 
     @property
     def internal_mutation(self) -> MutationDecorator:
         """Declare a mutation that only this program may call."""
-        declare: MutationDecorator = self._declare("internal_mutation", MutationFunction, public=False)
-        return declare
+        return cast("MutationDecorator", self._declare("internal_mutation", MutationFunction, public=False))
 
     @property
-    def action(self) -> ActionDeclaration:
+    def action(self) -> ActionDecorator:
         """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
 
         It also takes options: ``runtime="process"``, for CPU-bound actions written with def, which then run in a
@@ -70,19 +75,14 @@ class Declaring:
         calls, and returns a list of as many results or exceptions; the arguments of a call are those that make an item.
         ``linger``: how long the first job of a batch waits for more.
         """
-        declare: ActionDeclaration = self._declare_action(public=True)
-        return declare
+        return cast("ActionDecorator", self._declare_action(public=True))
 
     @property
-    def internal_action(self) -> ActionDeclaration:
+    def internal_action(self) -> ActionDecorator:
         """Declare an action that only this program may call; see `action`."""
-        declare: ActionDeclaration = self._declare_action(public=False)
-        return declare
+        return cast("ActionDecorator", self._declare_action(public=False))
 
     def _declare_action(self, *, public: bool) -> Any:
-        def add(handler: Any, runtime: Runtime, batch: Batch | None) -> Any:
-            return self._add(ActionFunction(handler, public=public, runtime=runtime, batch=batch))
-
         def declare(
             handler: Any = None,
             /,
@@ -92,9 +92,11 @@ class Declaring:
             of: Any = None,
             linger: timedelta = timedelta(0),
         ) -> Any:
-            if handler is not None:
-                return add(handler, runtime, None)
-            return lambda given: add(given, runtime, None if batch is None else Batch(given, batch, of, linger))
+            def add(given: Any) -> Any:
+                calls = None if batch is None else Batch(given, batch, of, linger)
+                return self._add(ActionFunction(given, public=public, runtime=runtime, batch=calls))
+
+            return add if handler is None else add(handler)
 
         return declare
 
@@ -149,19 +151,6 @@ class MutationDecorator(Protocol):
     ) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
 
 
-class ActionDecorator(Protocol):
-    """The type of `App.action`: it declares a function."""
-
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
-    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
-    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
-
-
 class BatchDecorator(Protocol[P, T]):
     """The type of ``App.action(batch=…, of=…)``: it declares a function whose handler takes many calls at once."""
 
@@ -175,11 +164,9 @@ class BatchDecorator(Protocol[P, T]):
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
 
 
-class ActionDeclaration(Protocol):
+class ActionDecorator(Protocol):
     """The type of `App.action`: it declares a function, or takes options and returns a decorator."""
 
-    @overload
-    def __call__(self) -> ActionDecorator: ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
@@ -189,7 +176,7 @@ class ActionDeclaration(Protocol):
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
-    def __call__(self, handler: None = None, /, *, runtime: Runtime) -> ActionDecorator: ...
+    def __call__(self, handler: None = None, /, *, runtime: Runtime = ...) -> ActionDecorator: ...
     @overload
     def __call__(
         self, handler: None = None, /, *, batch: int, of: Callable[P, T], linger: timedelta = ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from penstock.api.callers import for_ctx_readers, for_functions
 from penstock.calls.enqueue.jobs import JobCalls
@@ -62,34 +61,15 @@ class RateLimiter:
         await calls.write(lambda transaction: transaction.store.rates.forget(transaction, self.name, of))
 
 
-class RateLimiters:
-    """The rate limits of an app, by name."""
-
-    def __init__(self) -> None:
-        self._policies: dict[str, RateLimit] = {}
-
-    def add(self, name: object, policy: object) -> RateLimiter:
-        """Add one.
-
-        Raises:
-            DeclarationError: There is one of this name already, or the name or the policy cannot be.
-        """
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise DeclarationError(
-                f"A rate limit cannot be called {name!r}.",
-                fix="Use letters, digits, dot, dash and underscore, at most 63.",
-            )
-        if name in self._policies:
-            raise DeclarationError(f"There are two rate limits called {name!r}.", fix="Give one of them another name.")
-        if not isinstance(policy, TokenBucket | FixedWindow):
-            raise DeclarationError(
-                f"Rate limit {name}: {policy!r} is neither a TokenBucket nor a FixedWindow.",
-                fix="Write TokenBucket(rate=100, period=timedelta(minutes=1)).",
-            )
-        self._policies[name] = policy
-        return RateLimiter(name, policy)
-
-    @property
-    def policies(self) -> Mapping[str, RateLimit]:
-        """Their policies, by name."""
-        return self._policies
+def check_rate_limit(name: object, policy: object) -> None:
+    """Refuse a name or a policy that cannot be one of a rate limit; `DeclarationError`."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"A rate limit cannot be called {name!r}.",
+            fix="Use letters, digits, dot, dash and underscore, at most 63.",
+        )
+    if not isinstance(policy, TokenBucket | FixedWindow):
+        raise DeclarationError(
+            f"Rate limit {name}: {policy!r} is neither a TokenBucket nor a FixedWindow.",
+            fix="Write TokenBucket(rate=100, period=timedelta(minutes=1)).",
+        )

@@ -9,10 +9,17 @@ from typing import Any
 
 import click
 
-from penstock.api.outbox.admin import STATES
-from penstock.api.outbox.overview import MOST_COUNTED, look_at_one, outbox_of
+from penstock.api.outbox.outboxes import STATES
 from penstock.api.outbox.rebuilding import chosen_rows, reset_of
-from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus, read_place
+from penstock.api.outbox.views import (
+    MOST_COUNTED,
+    OutboxMessage,
+    OutboxPage,
+    OutboxStatus,
+    look_at_one,
+    outbox_of,
+    read_place,
+)
 from penstock.app import Backend
 from penstock.changes.position import Position
 from penstock.cli.confirm import confirm

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from penstock.api.pools.admin import change_pool
+from penstock.api.pools.workpool import change_pool
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options

@@ -80,13 +80,9 @@ def distinct(tables: Iterable[type[Table]]) -> list[type[Table]]:
     for table in tables:
         known = found.setdefault(table.__declared__.sql_name, table)
         if known is not table:
-            raise _same_name(known, table)
+            raise DeclarationError(
+                f"Two tables are named {table.__declared__.sql_name}: {known.__module__}.{known.__qualname__} and "
+                f"{table.__module__}.{table.__qualname__}.",
+                fix='Give one of them another name="…".',
+            )
     return list(found.values())
-
-
-def _same_name(first: type[Table], second: type[Table]) -> DeclarationError:
-    return DeclarationError(
-        f"Two tables are named {first.__declared__.sql_name}: {first.__module__}.{first.__qualname__} and "
-        f"{second.__module__}.{second.__qualname__}.",
-        fix='Give one of them another name="…".',
-    )

@@ -12,10 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from penstock.api.outbox.admin import STATES
-from penstock.api.outbox.overview import look_at_one, outbox_of
+from penstock.api.outbox.outboxes import STATES
 from penstock.api.outbox.rebuilding import reset_of
-from penstock.api.outbox.views import MessageState, OutboxMessage, read_place
+from penstock.api.outbox.views import MessageState, OutboxMessage, look_at_one, outbox_of, read_place
 from penstock.app import Backend
 from penstock.errors import ContextError, DataError, OutboxNotFound, ResultInvalid
 from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words, needed

@@ -10,8 +10,8 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, cast
 
-from penstock.api.tasks.admin import Order, Verb, change_rows, pause, reconcile, resume
-from penstock.api.tasks.selection import Part, rows_by_text, task_of
+from penstock.api.tasks.selection import Part, Verb, change_rows, pause, reconcile, resume, rows_by_text, task_of
+from penstock.api.tasks.tasks import Order
 from penstock.app import Backend
 from penstock.jobs.job import job_uuid
 from penstock.reactive.filter import TaskFilter

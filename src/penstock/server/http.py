@@ -82,7 +82,7 @@ class Api:
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system; the caller has its token."""
         ending, token = await read_body(request, self._config, ending_in), request.path_params["token"]
-        jobs = (await opened(self._opening)).job_calls
+        jobs = (await opened(self._opening)).scheduler
         try:
             if ending.error is None:
                 told = await jobs.complete(token, ending.result)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.api.outbox.overview import look_at
+from penstock.api.outbox.views import look_at
 from penstock.app import Backend
 from penstock.errors import TryAgain
 from penstock.observe.meters import Labels, Meters

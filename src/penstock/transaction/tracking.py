@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 from penstock.errors import ContextError, UnawaitedCall
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 _PRUNE_AT = 512
 _ROOMS = {
@@ -16,9 +18,9 @@ _ROOMS = {
     "Scan": "db.query(…).",
     "Groups": "db.query(…).group_by(…).",
     "Scheduler": "scheduler.",
+    "Sender": "outbox.",
     "ActionWork": "work.",
 }
-_WORDS = {"nested_query": "run_query", "nested_mutation": "run_mutation"}
 
 
 class Calls:
@@ -57,6 +59,16 @@ class Calls:
         return left
 
 
+def tracked(method: F) -> F:
+    """Remember each call of a method, with the `_calls` of its object."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._calls.track(method(self, *args, **kwargs))
+
+    return cast("F", call)
+
+
 def not_awaited(function: str, calls: Iterable[str], fix: str) -> UnawaitedCall:
     names = ", ".join(sorted(set(calls)))
     return UnawaitedCall(
@@ -71,4 +83,4 @@ def _is_unfinished(call: Coroutine[Any, Any, Any]) -> bool:
 def _name(call: Coroutine[Any, Any, Any]) -> str:
     """The public name of a call, such as ``ctx.db.patch``."""
     owner, _, name = str(getattr(call, "__qualname__", "call")).rpartition(".")
-    return f"ctx.{_ROOMS.get(owner, '')}{_WORDS.get(name, name.lstrip('_'))}"
+    return f"ctx.{_ROOMS.get(owner, '')}{name.lstrip('_')}"

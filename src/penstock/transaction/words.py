@@ -13,6 +13,10 @@ _ACTION = "Do it in an action: @app.action, and ctx: ActionCtx."
 _OWN = "Read with ctx.run_query(function, …), and write with ctx.run_mutation(function, …)."
 _SCHEDULE = "A mutation may run again. Write ctx.scheduler.run_after(timedelta(0), function, …)."
 _IDENTITY = "There are no identities: take a token as an argument, and check it."
+_LOCK = (
+    "A transaction takes no locks: it is isolated already, and waiting in it would block others. Take the lock in the "
+    "action or the program that calls it, and use ctx.check_fence here."
+)
 _READS = ("get", "query")
 _WRITES = ("insert", "insert_many", "patch", "replace", "delete")
 
@@ -22,10 +26,12 @@ _FIXES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("run_action", "cancelled", "wait_cancelled"), _ACTION),
         **{word: f"Write ctx.db.{word}(…)." for word in _READS},
         "auth": _IDENTITY,
+        "with_lock": _LOCK,
     },
     "MutationCtx": {
         **{word: f"Write ctx.db.{word}(…)." for word in (*_READS, *_WRITES)},
         "run_action": _SCHEDULE,
+        "with_lock": _LOCK,
     },
     "ActionCtx": {
         **dict.fromkeys(("db", "sql", *_READS, *_WRITES), _OWN),

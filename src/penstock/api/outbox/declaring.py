@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.outbox.outboxes import Outboxes
-from penstock.api.outbox.overview import look_at
+from penstock.api.outbox.views import look_at
 from penstock.calls.run.engine import Engine
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
@@ -144,7 +144,6 @@ def _interest(one: DeclaredOutbox, row: OutboxRow | None, dialect: Dialect) -> I
 
 
 def _reads_rows(outbox: Outbox) -> bool:
-    """Whether it begins with a backfill."""
     return outbox.definition is not None and outbox.start == "beginning"
 
 
@@ -214,7 +213,6 @@ def _check_rows(
 def _tell_of_order(
     outbox: Outbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
 ) -> None:
-    """Log a backfill in an order without an index."""
     keys, place = _columns(outbox, definition, dialect)
     if place and stored.kind == "table" and _has_rows_left(outbox, row) and not _is_indexed(stored, place, keys):
         order = outbox.order_by

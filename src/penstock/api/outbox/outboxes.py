@@ -1,35 +1,49 @@
-"""Outboxes as programs declare them: a table or a topic, and a handler that gets each message in order.
+"""Outboxes of an app: declare them, list them and their messages, and retry, skip, pause, move, rebuild or drop.
 
-`declaring` makes an outbox known to the database, and `services/relay` delivers its messages.
+`declaring` makes an outbox known to the database, and `services/relay` delivers its messages. The methods that look
+after outboxes change rows at rest, which a transaction of a function never does. Actions and programs call them, and
+they take effect at once. A relay that still holds the former state of an outbox writes nothing about it any more.
 """
 
 from __future__ import annotations
 
+import builtins
 import inspect
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from penstock.api.callers import for_writers
-from penstock.api.declaring import KINDS
+from penstock.api.callers import for_programs, for_writers
+from penstock.api.declaring import KINDS, ctx_word
 from penstock.api.guests import Guests
-from penstock.api.outbox.admin import OutboxAdmin
 from penstock.api.outbox.declared import DeclaredOutbox
+from penstock.api.outbox.rebuilding import chosen_rows, rebuild, resend, reset_of
+from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus, look_at, messages_of, outbox_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import send_message
 from penstock.calls.handlers.deliveries import run_of
-from penstock.calls.run.ctxkinds import annotation_of, named, refuse_bare, word_of
-from penstock.errors import DeclarationError
+from penstock.calls.run.ctxkinds import named, refuse_bare
+from penstock.changes.position import BEGINNING, Position
+from penstock.errors import DataError, DeclarationError, ValueInvalid
 from penstock.functions.function import AnyFunction, MutationFunction, name_of
 from penstock.jobs.retry import Retry
+from penstock.observe.logs import event as log_event
 from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import Table, definition_of
+from penstock.store.contract.outboxes import KEPT
 
 T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
+STATES: tuple[MessageState, ...] = ("failing", "halted", "parked", "waiting")
+_MOST_LISTED = 10_000
+_LONGEST_REASON = 1000
+_NUMBERS = range(-(2**63), 2**63)
+_ADMIN, _WHAT = "Outboxes are looked after", "Looking after outboxes"
 _OF_TABLES = frozenset({"on", "fields", "partition_by", "order_by"})
 
 
@@ -53,8 +67,13 @@ class OutboxOptions(TypedDict, total=False):
     version: int
 
 
-class Outboxes(OutboxAdmin):
-    """The outboxes of an app."""
+class Outboxes:
+    """Declares the outboxes of an app, and lists and changes those that a database knows, and their messages.
+
+    Methods that look after outboxes take the ctx of an action, or the backend of a program. With that of a mutation or
+    a query each of them raises `ContextError`. An outbox is named with or without its module; each of them raises
+    `OutboxNotFound` if the database knows none of this name.
+    """
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -70,13 +89,17 @@ class Outboxes(OutboxAdmin):
         """The tables that they send."""
         return [one.outbox.definition.table for one in self._declared.values() if one.outbox.definition is not None]
 
-    def functions(self) -> list[AnyFunction]:
+    def functions(self) -> builtins.list[AnyFunction]:
         """The functions that run their handlers."""
         return [one.function for one in self._declared.values()]
 
     def find(self, name: str) -> DeclaredOutbox | None:
         """One of them; None if the app declares no such outbox."""
         return self._declared.get(name)
+
+    def declares(self, name: str) -> bool:
+        """Whether this program declares one."""
+        return name in self._declared
 
     def outbox(
         self,
@@ -174,6 +197,193 @@ class Outboxes(OutboxAdmin):
         """
         await send_message(calls, topic, payload, key)
 
+    # ----- look after
+
+    @for_programs(_ADMIN)
+    async def list(self, calls: JobCalls) -> builtins.list[OutboxStatus]:
+        """The status of every outbox that the database knows, by name."""
+        rows = await calls.store.outboxes.list()
+        return await look_at(calls.store, rows, calls.now(), self.declares)
+
+    @for_programs(_ADMIN)
+    async def messages(
+        self,
+        calls: JobCalls,
+        name: str,
+        *,
+        states: Sequence[MessageState] = STATES,
+        limit: int = 50,
+        after: int | None = None,
+    ) -> OutboxPage:
+        """Messages of an outbox that have failed, or wait for one that has; a page of them, in their order.
+
+        The next message, if it has failed, comes first. Messages behind it that the relay has not read are left out.
+
+        Args:
+            name: The outbox.
+            states: Only messages in these states.
+            limit: How many at once; fewer if they are large.
+            after: `next` of the page before.
+
+        Raises:
+            ValueInvalid: There is no such state, or `limit` is none.
+        """
+        if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
+            raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
+        _numbers(() if after is None else (after,))
+        wanted = _states(states)
+        return await messages_of(calls.store, await outbox_of(calls.store, name), wanted, limit, after)
+
+    @for_programs(_ADMIN)
+    async def retry(self, calls: JobCalls, name: str, numbers: Sequence[int] | None = None) -> int:
+        """Try failed messages again now, with their attempts counted anew; the number of messages.
+
+        Parked messages come next, in their order: behind older rows, and before unread messages. While the next message
+        waits for its own attempt, they wait with it. An outbox that was halted because its reader was lost goes on
+        from where it is now.
+
+        Args:
+            name: The outbox.
+            numbers: The numbers of the messages; by default all that have failed.
+
+        Raises:
+            ValueInvalid: There is no such number.
+        """
+        wanted = None if numbers is None else _numbers(numbers)
+        found = (await outbox_of(calls.store, name)).plan.name
+        count = await calls.runner.attempt(lambda: calls.store.outboxes.retry(found, calls.now(), wanted), _WHAT)
+        calls.store.signals.notify()
+        log_event("outbox.retried", outbox=found, messages=count)
+        return count
+
+    @for_programs(_ADMIN)
+    async def skip(self, calls: JobCalls, name: str, number: int, reason: str) -> None:
+        """Skip a message that has failed: its handler never gets it, and the messages behind it flow.
+
+        Args:
+            name: The outbox.
+            number: The message.
+            reason: The reason; the log event ``outbox.skipped`` shows it.
+
+        Raises:
+            DataError: It has no such message that has failed.
+            ValueInvalid: There is no reason.
+        """
+        _numbers((number,))
+        why = _reason(reason)
+        found = (await outbox_of(calls.store, name)).plan.name
+        if not await calls.runner.attempt(lambda: calls.store.outboxes.skip(found, number), _WHAT):
+            raise DataError(
+                f"Outbox {found} has no message {number!r} that has failed.",
+                fix="List them with app.outboxes.messages, or penstock outbox messages.",
+            )
+        calls.store.signals.notify()
+        log_event("outbox.skipped", logging.WARNING, outbox=found, message=number, reason=why)
+
+    @for_programs(_ADMIN)
+    async def pause(self, calls: JobCalls, name: str) -> None:
+        """Deliver nothing of an outbox any more, on all machines and over restarts, until `resume`.
+
+        New messages are kept. A mutation in progress is rolled back. An action in progress goes on, and gets its
+        message again afterwards.
+        """
+        log_event("outbox.paused", outbox=await self._pause(calls, name, paused=True))
+
+    @for_programs(_ADMIN)
+    async def resume(self, calls: JobCalls, name: str) -> None:
+        """Deliver messages of an outbox again."""
+        log_event("outbox.resumed", outbox=await self._pause(calls, name, paused=False))
+
+    @for_programs(_ADMIN)
+    async def move(self, calls: JobCalls, name: str, to: str | datetime) -> OutboxStatus:
+        """Move the cursor of an outbox; its new status.
+
+        Messages behind the new place are delivered, again if need be, with the same `Message.id`; messages before it
+        are not. Messages that were set aside stay so unless they are read again.
+
+        Args:
+            name: The outbox.
+            to: ``"beginning"``, the oldest message kept; ``"end"``, behind all messages and older rows, failed ones
+                included; a time, before all that was written then or later; or the `position` of a status.
+
+        Raises:
+            ValueInvalid: It is a time without a time zone, or neither a text nor a time.
+            CursorInvalid: It is no position in the change feed of this database.
+        """
+        to, store = _place(to), calls.store
+        row = await outbox_of(store, name)
+        at: Position | None = BEGINNING
+        if isinstance(to, datetime):
+            at = await store.changes.before(to)
+        elif to == "end":
+            at = None
+        elif to != "beginning":
+            at = Position.parse(to)
+        ends = at is None
+        place = partial(store.outboxes.place, row.plan.name, at, None if ends else KEPT, calls.now())
+        await calls.runner.attempt(lambda: place(forgets="pending" if ends else "again"), _WHAT)
+        store.signals.notify()
+        row = await outbox_of(store, row.plan.name)
+        (status,) = await look_at(store, [row], calls.now(), self.declares)
+        log_event("outbox.moved", logging.WARNING, outbox=row.plan.name, to=str(to), messages=status.messages)
+        return status
+
+    @for_programs(_ADMIN)
+    async def rebuild(self, calls: JobCalls, name: str) -> None:
+        """Rebuild the projection of a mutation handler: clear it, and write it anew from the present rows.
+
+        Its `reset` runs, and the outbox begins with all rows again, in one transaction. Messages that were set aside
+        are deleted. If this is interrupted, nothing has happened.
+
+        Raises:
+            ContextError: This program does not declare it, or it has no `reset`.
+        """
+        found = (await outbox_of(calls.store, name)).plan.name
+        await rebuild(calls.engine, found, reset_of(self.find(found), found))
+
+    @for_programs(_ADMIN)
+    async def resend(self, calls: JobCalls, name: str, where: str | RowFilter[Any]) -> int:
+        """Send rows of its table again, as they are now; the number of rows.
+
+        Each comes as an insert with `Message.resent` and a new id, behind the messages that are still to be delivered.
+
+        Args:
+            name: The outbox.
+            where: A filter of rows: a function of a row, as the outbox's filter, or the same as text.
+
+        Raises:
+            ContextError: This program does not declare it, or it does not send rows that are inserted.
+            DeclarationError: `where` cannot be translated; if it is a text, `ValueInvalid`.
+        """
+        row = await outbox_of(calls.store, name)
+        return await resend(calls.runner, row, chosen_rows(self.find(row.plan.name), row.plan.name, where))
+
+    @for_programs(_ADMIN)
+    async def drop(self, calls: JobCalls, name: str) -> None:
+        """Delete an outbox: its cursor, the messages it has set aside, and its capture.
+
+        A program that still declares it makes it anew at its next start.
+
+        Raises:
+            DatabaseBusy: Others hold locks on its table; nothing has happened.
+        """
+        store = calls.store
+        row = await outbox_of(store, name)
+        # Before the outbox, so that an interrupted drop can be seen and repeated.
+        await store.interests.drop([number for number in row.interests if number > 0])
+        await calls.runner.attempt(lambda: store.outboxes.forget(row.plan.name), _WHAT)
+        store.signals.notify()
+        log_event("outbox.dropped", logging.WARNING, outbox=row.plan.name, delivered=row.delivered)
+
+    async def _pause(self, calls: JobCalls, name: str, *, paused: bool) -> str:
+        found = (await outbox_of(calls.store, name)).plan.name
+        await calls.runner.attempt(lambda: calls.store.outboxes.pause(found, paused=paused), _WHAT)
+        calls.store.signals.notify()
+        return found
+
+
+# ----- declarations
+
 
 def _outbox(source: Any, name: str, condition: Any, options: OutboxOptions) -> Outbox:
     left_out = {"name", "reset", *(word for word in _OF_TABLES - {"on"} if options.get(word) is None)}
@@ -219,21 +429,16 @@ def _reset(name: str, outbox: Outbox, kind: type[AnyFunction], given: Any) -> An
             fix="What has been sent cannot be taken back; move the outbox, and it sends again.",
         )
     written = given.declared if isinstance(given, MutationFunction) else given
-    parameters = list(inspect.signature(written).parameters.values()) if callable(written) else []
-    if len(parameters) != 1 or word_of(annotation_of(written, parameters[0])) not in {"MutationCtx", "SyncMutationCtx"}:
+    if ctx_word(written, takes=1) not in {"MutationCtx", "SyncMutationCtx"}:
         raise DeclarationError(
             f"Outbox {name!r}: reset= takes a mutation without arguments, not {given!r}.",
             fix="Write (ctx: MutationCtx).",
         )
-    if isinstance(given, MutationFunction):
-        return given
-    return MutationFunction(given, public=False)
+    return given if isinstance(given, MutationFunction) else MutationFunction(given, public=False)
 
 
 def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
-    parameters = list(inspect.signature(handler).parameters.values())
-    takes_two = len(parameters) == 2  # noqa: PLR2004 - a ctx and a message
-    word = word_of(annotation_of(handler, parameters[0])) if takes_two else ""
+    word = ctx_word(handler, takes=2)
     if word not in KINDS:
         raise DeclarationError(
             f"Outbox {name!r}: {named(handler)} does not say what kind of function it is.",
@@ -247,3 +452,44 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
             fix="async def takes ActionCtx or MutationCtx of penstock, and def those of penstock.sync.",
         )
     return KINDS[word]
+
+
+# ----- looking after
+
+
+def _numbers(given: Any) -> builtins.list[int]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueInvalid(f"numbers takes a list of them, not {given!r}.", fix=f"Write [{given}].")
+    found = builtins.list(given)
+    for one in found:
+        if type(one) is not int or one not in _NUMBERS:
+            raise ValueInvalid(f"A message has a number of at most 64 bits, not {str(one)[:100]}.")
+    return found
+
+
+def _states(given: Any) -> builtins.list[MessageState]:
+    found = None if isinstance(given, str) or not isinstance(given, Iterable) else builtins.list(given)
+    if found is None or not all(state in STATES for state in found):
+        raise ValueInvalid(f"states takes some of {', '.join(STATES)}, not {given!r}.")
+    return found
+
+
+def _reason(given: Any) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise ValueInvalid("Skipping a message needs a reason, which is text.", fix="Pass a reason for the log.")
+    return " ".join(given.split())[:_LONGEST_REASON]
+
+
+def _place(given: Any) -> str | datetime:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, datetime):
+        raise ValueInvalid(
+            f"move takes 'beginning', 'end', a time or a position, not {given!r}.", fix="A time is a datetime."
+        )
+    if given.tzinfo is None:
+        raise ValueInvalid(f"move takes an aware datetime, not {given!r}.", fix="Attach a time zone.")
+    try:
+        return given.astimezone(UTC)
+    except OverflowError:
+        raise ValueInvalid(f"{given} is no time in UTC.") from None

@@ -19,8 +19,8 @@ from penstock.calls.handlers.deliveries import ChangeRules
 from penstock.calls.lease import Lease
 from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
+from penstock.calls.run.running import Execution
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import ROW
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
@@ -33,9 +33,8 @@ from penstock.reactive.expression import Condition
 from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.changes import Source
 from penstock.store.contract.outboxes import OutboxRow
-from penstock.store.contract.session import Row, Session
+from penstock.store.contract.session import Row, Session, writing
 from penstock.store.sql.conditions import condition_sql
 
 _AT_ONCE = 500
@@ -105,7 +104,6 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
 @contextlib.asynccontextmanager
 async def _kept(engine: Engine, lease: Lease) -> AsyncIterator[None]:
-    """Renew a lease during a block."""
 
     async def renew() -> None:
         while True:
@@ -161,9 +159,9 @@ def chosen_rows(declared: DeclaredOutbox | None, name: str, where: str | RowFilt
     return Chosen(definition, trace_filter(definition, given, "resend: where"))
 
 
-async def resend(engine: Engine, row: OutboxRow, chosen: Chosen) -> int:
+async def resend(attempts: Attempts, row: OutboxRow, chosen: Chosen) -> int:
     """Append chosen rows to the change feed, some in each transaction; how many."""
-    store, number = engine.store, row.interests[-1]
+    engine, store, number = attempts.engine, attempts.engine.store, row.interests[-1]
     only = condition_sql(chosen.condition, chosen.definition, store.dialect, ROW, own=True)
     source = await store.interests.source(number, only)
     if source is None:
@@ -171,29 +169,23 @@ async def resend(engine: Engine, row: OutboxRow, chosen: Chosen) -> int:
     judged = ChangeRules(
         store.dialect, MessageCriteria(condition=None if only.exact else chosen.condition, kinds=("enter",))
     )
-    count, place, more = 0, None, True
+    count, more = 0, True
+    place: str | None = None
 
     def is_meant(key: str, columns: str) -> bool:
         return judged.kind(CapturedChange(0, number, "enter", key, None, columns, engine.clock.now())) is not None
 
     async def append() -> tuple[int, Row | None]:
-        session = await store.begin_write()
-        try:
-            rows = await session.fetch(*_page(source, place))
+        page = (source.first, [_AT_ONCE]) if place is None else (source.following, [place, _AT_ONCE])
+        async with writing(store.begin_write) as session:
+            rows = await session.fetch(*page)
             meant = [(key, after) for key, after, columns, _place in rows if is_meant(key, columns)]
             await store.outboxes.resend(session, number, meant)
-            await session.commit()
-        finally:
-            await session.rollback()
         return len(meant), rows[-1] if len(rows) == _AT_ONCE else None
 
     while more:
-        sent, last = await Attempts(engine).run(append, "Sending rows again")
+        sent, last = await attempts.attempt(append, "Sending rows again")
         count, more, place = count + sent, last is not None, None if last is None else last[3]
     store.signals.notify()
     log_event("outbox.resent", logging.WARNING, outbox=row.plan.name, rows=count)
     return count
-
-
-def _page(source: Source, place: str | None) -> tuple[Any, list[Any]]:
-    return (source.first, [_AT_ONCE]) if place is None else (source.following, [place, _AT_ONCE])

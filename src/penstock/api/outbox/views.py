@@ -1,9 +1,9 @@
-"""Outboxes and their messages as programs see them: values."""
+"""Outboxes and their messages as programs see them: read from the store, and made values."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,16 +11,26 @@ from typing import Any, Literal
 
 from penstock.api.tasks.views import plain_key
 from penstock.changes.change import CapturedChange, read_values
-from penstock.errors import LimitExceeded, ValueInvalid
+from penstock.errors import LimitExceeded, OutboxNotFound, ValueInvalid
+from penstock.functions.function import find_named
+from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.message import KIND_OF, TOPIC, message_id
+from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.changes import Lag
 from penstock.store.contract.outboxes import Aside, AsideCount, AsideState, OutboxRow
+from penstock.store.contract.session import reading
+from penstock.store.contract.store import Store
 from penstock.values import check_nesting
 
 MessageState = Literal["failing", "halted", "parked", "waiting"]
 
+MOST_COUNTED = 100_000
 _FADES = 60.0  # seconds after which a rate is one of the past
+_AT_ONCE = 2000
+_ASIDE_AT_ONCE = 50
+_LARGEST_PAGE = 8 * 2**20  # bytes, about: a message has up to some MiB
+_ASIDE: tuple[AsideState, ...] = ("waiting", "halted", "parked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,41 +139,152 @@ class OutboxPage:
     next: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An outbox in the store: its row, its reader, its unread and its set-aside messages."""
-
-    row: OutboxRow
-    position: str | None
-    lag: Lag
-    aside: Mapping[AsideState, AsideCount]
-    next_is: Aside | None  # the next message, if it was set aside
-    retry_at: datetime | None
-    read_by: str | None
-    declared: bool
+# ----- read from the store
 
 
-def read_place(text: str) -> str | datetime:
-    """A place as `app.outboxes.move` takes it, from a text."""
-    if text in {"beginning", "end"} or text.startswith("{"):
-        return text
-    with suppress(ValueError):
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is not None:
-            return moment
-    raise ValueInvalid(
-        f"{text[:100]!r} is neither beginning, nor end, nor a time with its offset, nor a position.",
-        fix="Write a time as 2030-05-01T09:00Z.",
-    )
+async def outbox_of(store: Store, name: str) -> OutboxRow:
+    """An outbox by its name, with or without its module; `OutboxNotFound` if the database knows none."""
+    found = find_named(await store.outboxes.list(), name, lambda row: row.plan.name)
+    if found is None:
+        raise OutboxNotFound(
+            f"The database knows no outbox {name!r}.",
+            fix="Start the program that declares it once; see penstock outbox.",
+        )
+    return found
 
 
-def status_of(found: Found, now: datetime) -> OutboxStatus:
-    """The status of an outbox."""
-    row, plan, trouble = found.row, found.row.plan, found.row.trouble
-    numbers = {state: one.number for state, one in found.aside.items()}
-    waiting = numbers.get("waiting", 0) - (found.next_is is not None and found.next_is.state == "waiting")
-    pending = [one for state, one in found.aside.items() if state != "parked"]
-    oldest = [one.oldest_at for one in pending] + ([] if found.lag.oldest_at is None else [found.lag.oldest_at])
+async def look_at(
+    store: Store,
+    rows: Sequence[OutboxRow],
+    now: datetime,
+    is_declared: Callable[[str], bool],
+    most: int = MOST_COUNTED,
+) -> list[OutboxStatus]:
+    """The status of some outboxes, with up to `most` messages of each counted."""
+    readers = {one.name: one for one in await store.changes.readers()}
+    async with reading(store.begin_read) as session:
+        leases = {one.lease: one.worker for one in await store.leases.list(session)}
+    aside: dict[int, dict[AsideState, AsideCount]] = {}
+    for one in await store.outboxes.backlog(most):
+        aside.setdefault(one.outbox, {})[one.state] = one
+    found = []
+    for row in rows:
+        reader, put = readers.get(reader_name(row.plan.name)), aside.get(row.id, {})
+        lag = Lag(0, None) if reader is None else await store.changes.lag(reader.position, most, row.interests)
+        again_at = [
+            None if row.trouble is None else row.trouble.retry_at,
+            await store.outboxes.next_retry(row.id) if "halted" in put else None,
+        ]
+        status = _status(
+            row,
+            lag,
+            put,
+            await _next_aside(store, row),
+            now,
+            declared=is_declared(row.plan.name),
+            position=None if reader is None else str(reader.position),
+            read_by=None if reader is None or reader.lease is None else leases.get(reader.lease),
+            retry_at=min((at for at in again_at if at is not None), default=None),
+        )
+        found.append(status)
+    return found
+
+
+async def look_at_one(
+    store: Store, name: str, now: datetime, is_declared: Callable[[str], bool]
+) -> tuple[OutboxStatus, list[OutboxMessage]]:
+    """The status of one outbox, and the message that blocks it, or its key, if there is one."""
+    row = await outbox_of(store, name)
+    (status,) = await look_at(store, [row], now, is_declared)
+    return status, (await messages_of(store, row, ("failing", "halted"), 1, None)).messages
+
+
+async def messages_of(
+    store: Store, row: OutboxRow, states: Sequence[MessageState], limit: int, after: int | None
+) -> OutboxPage:
+    """Messages of an outbox that have failed, or wait for one that has; fewer than `limit` if they are large."""
+    found: list[OutboxMessage] = []
+    trouble, size = row.trouble, 0
+    if after is None and trouble is not None and trouble.seq and "failing" in states:
+        found.append(
+            _message(row.plan.name, trouble.seq, "failing", trouble.key, await _change(store, row, trouble), trouble)
+        )
+    wanted = [state for state in _ASIDE if state in states]
+    following, more = BEFORE_ALL if after is None else after, bool(wanted)
+    while more and len(found) < limit and size < _LARGEST_PAGE:
+        at_once = min(limit - len(found), _ASIDE_AT_ONCE)
+        put = await store.outboxes.aside(row.id, wanted, at_once, following)
+        found += [
+            _message(row.plan.name, one.change.seq, one.state, one.change.key, one.change, one.trouble)
+            for one in put
+            if not _is_next(one, trouble)
+        ]
+        size += sum(map(_size, put))
+        following, more = put[-1].change.seq if put else following, len(put) == at_once
+    return OutboxPage(found, following if more else None)
+
+
+def _size(one: Aside) -> int:
+    texts = (one.change.before, one.change.after, None if one.trouble is None else one.trouble.traceback)
+    return sum(len(text) for text in texts if text is not None)
+
+
+async def _change(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:
+    """The next message, which has failed; None if it is gone."""
+    if (put := await _next_aside(store, row)) is not None:
+        return put.change
+    if trouble.seq < 0:
+        return await _older(store, row, trouble)
+    reader = next((one for one in await store.changes.readers() if one.name == reader_name(row.plan.name)), None)
+    if reader is None:
+        return None
+    batch = await store.changes.read(reader.position, _AT_ONCE, row.interests)
+    return next((one for one in batch.changes if one.seq == trouble.seq), None)
+
+
+async def _next_aside(store: Store, row: OutboxRow) -> Aside | None:
+    """The next message, which has failed, if it was set aside before."""
+    if row.trouble is None or not row.trouble.seq:
+        return None
+    put = await store.outboxes.aside(row.id, _ASIDE, 1, row.trouble.seq - 1)
+    return next((one for one in put if _is_next(one, row.trouble)), None)
+
+
+def _is_next(one: Aside, trouble: Trouble | None) -> bool:
+    """Whether a message that was set aside is the next one; it stays there until it is delivered."""
+    return trouble is not None and one.state != "parked" and trouble.is_of(one.change)
+
+
+async def _older(store: Store, row: OutboxRow, trouble: Trouble) -> CapturedChange | None:
+    """A row that is older than its outbox, as it is now."""
+    source = await store.interests.source(row.interests[-1])
+    if source is None or trouble.key is None:
+        return None
+    async with reading(store.begin_read) as session:
+        rows = await session.fetch(source.among, [f"[{trouble.key}]"])
+    return next(
+        (CapturedChange(trouble.seq, row.interests[-1], "enter", key, None, after, trouble.since)
+         for key, after, _before in rows),
+        None,
+    )  # fmt: skip
+
+
+# ----- made values
+
+
+def _status(
+    row: OutboxRow,
+    lag: Lag,
+    aside: Mapping[AsideState, AsideCount],
+    next_aside: Aside | None,
+    now: datetime,
+    **others: Any,
+) -> OutboxStatus:
+    plan, trouble = row.plan, row.trouble
+    numbers = {state: one.number for state, one in aside.items()}
+    waiting = numbers.get("waiting", 0) - (next_aside is not None and next_aside.state == "waiting")
+    pending = [one for state, one in aside.items() if state != "parked"]
+    oldest = [one.oldest_at for one in pending] + ([] if lag.oldest_at is None else [lag.oldest_at])
     since = None if row.delivered_at is None else (now - row.delivered_at).total_seconds()
     return OutboxStatus(
         name=plan.name,
@@ -173,13 +294,9 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
         spec=json.loads(plan.spec),
         version=plan.version,
         keep_for=plan.keep_for,
-        declared=found.declared,
         paused=row.paused,
-        halted=(trouble is not None and trouble.halted)
-        or ("halted" in found.aside and found.aside["halted"].used_up > 0),
-        position=found.position,
-        messages=max(0, found.lag.rows - sum(number != 0 for number, _ in row.passed))
-        + sum(one.number for one in pending),
+        halted=(trouble is not None and trouble.halted) or ("halted" in aside and aside["halted"].used_up > 0),
+        messages=max(0, lag.rows - sum(number != 0 for number, _ in row.passed)) + sum(one.number for one in pending),
         seconds=max(0.0, (now - min(oldest)).total_seconds()) if oldest else 0.0,
         waiting=max(0, waiting),  # the next message may have been set aside since they were counted
         waits_for=numbers.get("halted", 0),
@@ -188,23 +305,9 @@ def status_of(found: Found, now: datetime) -> OutboxStatus:
         delivered=row.delivered,
         delivered_at=row.delivered_at,
         rate=0.0 if since is None else row.rate * min(1.0, max(0.0, 1 - since / _FADES)),
-        read_by=found.read_by,
         error=None if trouble is None else trouble.error,
-        retry_at=min(
-            (at for at in (found.retry_at, None if trouble is None else trouble.retry_at) if at is not None),
-            default=None,
-        ),
+        **others,
     )
-
-
-def failing_message(outbox: str, trouble: Trouble, change: CapturedChange | None) -> OutboxMessage:
-    """The next message, which has failed, as far as it can be found."""
-    return _message(outbox, trouble.seq, "failing", trouble.key, change, trouble)
-
-
-def aside_message(outbox: str, one: Aside) -> OutboxMessage:
-    """A message that was set aside."""
-    return _message(outbox, one.change.seq, one.state, one.change.key, one.change, one.trouble)
 
 
 def _message(
@@ -232,7 +335,6 @@ def _message(
 
 
 def _plain(key: str | None) -> str | None:
-    """The key of a row as users write it."""
     return str(plain_key(key)) if key is not None and key.startswith("[") else key
 
 
@@ -246,3 +348,17 @@ def _content(change: CapturedChange) -> Any:
     except (ValueError, RecursionError, LimitExceeded):  # plain SQL keeps to no rules
         return text
     return content
+
+
+def read_place(text: str) -> str | datetime:
+    """A place as `app.outboxes.move` takes it, from a text."""
+    if text in {"beginning", "end"} or text.startswith("{"):
+        return text
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment
+    raise ValueInvalid(
+        f"{text[:100]!r} is neither beginning, nor end, nor a time with its offset, nor a position.",
+        fix="Write a time as 2030-05-01T09:00Z.",
+    )

@@ -1,47 +1,71 @@
-"""A pool as programs use it: enqueue work with a limit over all machines, and see its outcome.
+"""A pool as programs use it: enqueue work with a limit over all machines, see its outcome, and look after it.
 
-`admin` changes work and limits. `calls/enqueue` stores the jobs; workers hold the limits.
+`calls/enqueue` stores the jobs; workers hold the limits. A retry or a new limit changes rows at rest, which a
+transaction of a function never does. Actions and programs ask for it, and it takes effect at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from penstock.api.callers import for_programs, for_readers
+from penstock.api.callers import for_programs, for_readers, for_writers
 from penstock.api.guests import Guests
-from penstock.api.pools.admin import PoolAdmin
 from penstock.calls.enqueue.bulk_enqueue import exhausted
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.calls.enqueue.tokens import complete, fail
+from penstock.calls.run.engine import Engine
+from penstock.calls.run.running import NONE_HOLDS_AFTER
 from penstock.clock import SystemClock
 from penstock.config import FOR_EVER
 from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, NewJob, Options, job_id, job_uuid
 from penstock.pools.options import WorkOptions
-from penstock.pools.pool import PoolDefinition
-from penstock.pools.results import Finished, WorkResult, WorkStatus, work_status
+from penstock.pools.pool import PoolDefinition, check_max_parallelism
+from penstock.pools.results import Completion, Finished, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.api.callers import AsyncReader, AsyncWriter, SyncReader, SyncWriter
+    from penstock.api.callers import AsyncWriter, SyncWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _FIRST_LOOK, _LAST_LOOK = 0.005, 0.25
+_RETRIES = "Work is retried"
 
 
-class Workpool(PoolAdmin):
+class Where(TypedDict, total=False):
+    """Conditions on work beside its pool and function; see `JobFilter`."""
+
+    state: str
+    name: str
+    key: str
+    concurrency_key: str
+    error: str
+    since: datetime
+    before: datetime
+    on_complete_error: str
+
+
+class Workpool:
     """A pool of work with a limit that holds over all processes and machines.
 
     Made with `App.workpool`. Each piece of work is a job that runs a mutation, an action or a query. A mutation takes
     effect exactly once; an action runs at most once, or, if it is retried, until it succeeds or its attempts are used
     up. The semantics are those of Convex's Workpool.
+
+    Attributes:
+        name: Its name.
+        definition: What was declared of it.
     """
 
     def __init__(self, definition: PoolDefinition, guests: Guests, options: WorkOptions | None = None) -> None:
-        super().__init__(definition, guests)
+        self.definition = definition
+        self.name = definition.name
+        self._guests = guests
         self._options = options or WorkOptions()
         self._asked: dict[AnyFunction, Options] = {}
 
@@ -120,24 +144,13 @@ class Workpool(PoolAdmin):
             UsageError: An option does not fit the function, such as ``retry`` for a mutation.
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
-        calls = self._calls(ctx, writes=True)
+        calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
         return calls.answer(calls.sending(self.name, function, self._enqueue(calls, function, args, kwargs)))
 
-    @overload
+    @for_writers
     def enqueue_batch(
-        self,
-        ctx: AsyncWriter,
-        function: Function[Any, Any, Any, Any],
-        arguments: Iterable[Mapping[str, Any]],
-    ) -> Coroutine[Any, Any, list[JobId]]: ...
-    @overload
-    def enqueue_batch(
-        self,
-        ctx: SyncWriter,
-        function: Function[Any, Any, Any, Any],
-        arguments: Iterable[Mapping[str, Any]],
-    ) -> list[JobId]: ...
-    def enqueue_batch(self, ctx: Any, function: Any, arguments: Iterable[Mapping[str, Any]]) -> Any:
+        self, calls: JobCalls, function: Function[Any, Any, Any, Any], arguments: Iterable[Mapping[str, Any]]
+    ) -> Coroutine[Any, Any, list[JobId]]:
         """Enqueue a call for each of any number of arguments, all in one transaction; their ids in order.
 
         Args:
@@ -149,9 +162,8 @@ class Workpool(PoolAdmin):
         Raises:
             ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
         """
-        calls = self._calls(ctx, writes=True)
         given = exhausted(arguments) if calls.in_thread else arguments
-        return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, given)))
+        return calls.sending(self.name, function, self._enqueue_batch(calls, function, given))
 
     # ----- look
 
@@ -164,16 +176,10 @@ class Workpool(PoolAdmin):
         """
         return await self._status(calls, work_id)
 
-    @overload
-    def status_batch(
-        self, ctx: AsyncReader, work_ids: Iterable[JobId]
-    ) -> Coroutine[Any, Any, list[WorkStatus | None]]: ...
-    @overload
-    def status_batch(self, ctx: SyncReader, work_ids: Iterable[JobId]) -> list[WorkStatus | None]: ...
-    def status_batch(self, ctx: Any, work_ids: Iterable[JobId]) -> Any:
+    @for_readers
+    def status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> Coroutine[Any, Any, list[WorkStatus | None]]:
         """The status of each, in order; see `status`."""
-        calls = self._calls(ctx)
-        return calls.answer(self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids))
+        return self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids)
 
     @for_programs(connections=True)
     async def result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field
@@ -208,10 +214,150 @@ class Workpool(PoolAdmin):
             await clock.sleep(pause)
             pause = min(pause * 1.5, _LAST_LOOK)
 
-    # ----- steps
+    # ----- cancel
 
-    def _calls(self, ctx: Any, *, writes: bool = False) -> JobCalls:
-        return calls_of(ctx, writes=writes, otherwise=self._guests.calls)
+    @for_writers
+    async def cancel(self, calls: JobCalls, work_id: JobId) -> None:
+        """Ask for work to be canceled: if it is pending it never starts; if it runs, ``ctx.cancelled`` is true there.
+
+        A mutation may ask, too, and your own transaction. Work that has ended is left alone.
+
+        Raises:
+            IdInvalid: It is not an id of a job.
+        """
+        await calls.cancel([job_uuid(work_id)])
+
+    @for_writers
+    async def cancel_all(self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]) -> int:
+        """Ask for all work of this pool to be canceled that is enqueued by now; the number of jobs that had not ended.
+
+        Args:
+            function: Only calls of this function.
+            **where: Further conditions; see `JobFilter`. ``state="pending"`` leaves running work alone.
+
+        Raises:
+            UsageError: There is no such condition.
+            ValueInvalid: It asks for work that has ended, or a value cannot be.
+        """
+        return await calls.cancel_all(filter_of(self.name, function, where))
+
+    # ----- retry
+
+    @for_programs(_RETRIES)
+    async def retry(self, calls: JobCalls, work_id: JobId) -> bool:
+        """Run work again that has failed or was canceled; False if it is in another state, or its status has expired.
+
+        The work keeps its id, arguments and options. It is pending now, its attempts are counted anew, and its
+        ``on_complete`` is called again at its end. Its status still shows the attempts that failed.
+
+        Raises:
+            ContextError: The ctx is one of a mutation or a query.
+            IdInvalid: It is not an id of a job.
+        """
+        return bool(await calls.retry([job_uuid(work_id)]))
+
+    @for_programs(_RETRIES)
+    async def retry_all(self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]) -> int:
+        """Run all failed work of this pool again, the oldest first; the number of jobs.
+
+        Args:
+            function: Only calls of this function.
+            **where: Further conditions; see `JobFilter`. ``state="canceled"`` picks canceled work instead,
+                ``error="…"`` work whose error contains this text.
+
+        Raises:
+            ContextError: The ctx is one of a mutation or a query.
+            UsageError: There is no such condition.
+            ValueInvalid: It asks for work that cannot be retried, or a value cannot be.
+        """
+        return await calls.retry_all(filter_of(self.name, function, where))
+
+    @for_programs(_RETRIES)
+    async def retry_on_complete(self, calls: JobCalls, work_id: JobId) -> bool:
+        """Call the ``on_complete`` of work again that has raised each time; False if it has not, or is unknown.
+
+        The outcome of the work stays as it is. The attempts of ``on_complete`` are counted anew.
+
+        Raises:
+            ContextError: The ctx is one of a mutation or a query.
+            IdInvalid: It is not an id of a job.
+        """
+        return bool(await calls.retry([job_uuid(work_id)], on_complete=True))
+
+    @for_programs(_RETRIES)
+    async def retry_all_on_complete(
+        self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]
+    ) -> int:
+        """The same for all work of this pool, the oldest first; the number of jobs. Arguments as for `retry_all`."""
+        return await calls.retry_all(filter_of(self.name, function, where), on_complete=True)
+
+    # ----- end it from outside
+
+    @for_programs()
+    async def complete(self, calls: JobCalls, token: str, result: Any = None) -> Completion:
+        """End work with success, whichever pool it is in; if it has ended before, the first outcome counts.
+
+        Args:
+            token: The token that ``ctx.work.complete_later()`` returned.
+            result: Its result; any JSON value.
+
+        Raises:
+            TokenInvalid: There is no such token.
+            TokenExpired: The token has expired, or its attempt has ended.
+            LimitExceeded: The result is too large.
+            ContextError: The ctx is one of a mutation or a query, whose transactions end no work.
+        """
+        return await complete(calls, token, result)
+
+    @for_programs()
+    async def fail(self, calls: JobCalls, token: str, error: str, *, retryable: bool = True) -> Completion:
+        """End the attempt with failure: it is tried again if its retry policy says so.
+
+        Args:
+            token: As for `complete`.
+            error: The text of the error.
+            retryable: Whether a further attempt makes sense.
+
+        Raises:
+            TokenInvalid: There is no such token.
+            TokenExpired: The token has expired, or its attempt has ended.
+            ValueInvalid: The error is no text.
+        """
+        return await fail(calls, token, error, retryable=retryable)
+
+    # ----- the limit
+
+    @for_programs(connections=True)
+    async def set_max_parallelism(self, calls: JobCalls, number: int) -> None:
+        """Change the limit, on all machines at once. It holds until another one is set or declared.
+
+        Running work is not stopped. The call returns after half a second. From then on nothing starts until less work
+        runs than the limit allows.
+
+        Raises:
+            DeclarationError: It is no whole number from 0 to a million.
+        """
+        await self._change(calls, max_parallelism=number)
+
+    @for_programs(connections=True)
+    async def pause(self, calls: JobCalls) -> None:
+        """Start nothing more, on all machines, until `resume`. Work is accepted, and running work goes on.
+
+        Nothing starts once this has returned, after half a second.
+        """
+        await self._change(calls, paused=True)
+
+    @for_programs(connections=True)
+    async def resume(self, calls: JobCalls) -> None:
+        """Start work again."""
+        await self._change(calls, paused=False)
+
+    async def _change(self, calls: JobCalls, **changes: Any) -> None:
+        if calls.in_transaction:
+            raise ContextError("A limit cannot change inside a transaction.", fix="Pass the backend.")
+        await change_pool(calls.engine, self.name, **changes)
+
+    # ----- steps
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
@@ -236,7 +382,6 @@ class Workpool(PoolAdmin):
         return self._maker(calls, function)(arguments)
 
     def _maker(self, calls: JobCalls, function: Any) -> Callable[[Mapping[str, Any]], NewJob]:
-        """Makes jobs of the arguments of calls."""
         asked = self._options
         calls.check_function(function)
         if asked.on_complete is not None:
@@ -262,7 +407,6 @@ class Workpool(PoolAdmin):
         )
 
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
-        """The options of jobs that run a function."""
         asked, ttl = self._options, self.definition.status_ttl
         return Options(
             retry=asked.retry_of(function, self.definition),
@@ -283,3 +427,29 @@ class Workpool(PoolAdmin):
     async def _status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> list[WorkStatus | None]:
         found = await calls.find_many([job_uuid(work_id) for work_id in work_ids])
         return [None if one is None else work_status(one) for one in found]
+
+
+async def change_pool(
+    engine: Engine, name: str, *, max_parallelism: int | None = None, paused: bool | None = None
+) -> None:
+    """Change the limit of a pool, or pause it, on all machines at once; nothing starts beyond it once this returns."""
+    if max_parallelism is not None:
+        check_max_parallelism(name, max_parallelism)
+    if not await engine.store.pools.change(name, max_parallelism=max_parallelism, paused=paused):
+        raise DataError(
+            f"The database knows no pool {name!r}.",
+            fix="See penstock pools, or start the program that declares it once.",
+        )
+    engine.store.signals.notify()
+    if max_parallelism is not None or paused:
+        await engine.machine.sleep(NONE_HOLDS_AFTER)
+
+
+def filter_of(pool: str, function: Any, where: Mapping[str, Any]) -> JobFilter:
+    """The filter for work of a pool."""
+    if unknown := sorted(where.keys() - Where.__annotations__.keys()):
+        words = ", ".join(Where.__annotations__)
+        raise UsageError(f"Jobs have no property {', '.join(unknown)}.", fix=f"Properties are: {words}.")
+    if function is not None and not isinstance(function, Function):
+        raise ContextError(f"{function!r} is not a function of an app.", fix="Pass the decorated function.")
+    return JobFilter(pool, None if function is None else function.name, **where)

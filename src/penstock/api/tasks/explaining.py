@@ -122,7 +122,6 @@ async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key
 async def _row(
     calls: JobCalls, session: Session, known: ReactiveTask, key: Any
 ) -> tuple[Table | None, RowInvalid | None]:
-    """The row, or why it cannot be read."""
     statements = calls.engine.statements.of(known.definition.table, known.definition)
     try:
         rows = await session.fetch(statements.get(), encoded_key(calls, known.definition, key))
@@ -239,7 +238,6 @@ def _of_no_run(seen: _Seen) -> Iterator[str]:
 
 
 def _in_the_way(seen: _Seen) -> Iterator[str]:
-    """Tell what keeps a run from starting."""
     task, pool = seen.task, seen.found.pool
     if seen.found.asked:
         yield "Somebody has asked for the run to be canceled, which workers carry out."
@@ -268,7 +266,6 @@ def _first(seen: _Seen, ahead: Ahead) -> str:
 
 
 def _of_changes(seen: _Seen) -> Iterator[str]:
-    """Tell whether planners hear of changes."""
     if seen.changed:
         yield f"{', '.join(seen.changed)} changed since that run was planned."
     for state in seen.amiss:

@@ -1,4 +1,4 @@
-"""The rows of reactive tasks that a filter picks, piece by piece.
+"""The rows of reactive tasks that a filter picks, and their changes, piece by piece; and changes of whole tasks.
 
 Owns the meaning of a filter: names of tasks, keys of rows, and conditions on rows, as functions or as text.
 """
@@ -12,26 +12,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from penstock.api.tasks.views import TaskPage, TaskRecord, record_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import CursorInvalid, IdInvalid, TaskNotFound, TryAgain, ValueInvalid
 from penstock.functions.function import find_named
-from penstock.reactive.filter import TaskFilter
+from penstock.observe.logs import event as log_event
+from penstock.reactive.filter import GONE, TaskFilter
 from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.task import ReactiveTask
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract.records import RecordQuery, RecordState, RowKey
 from penstock.store.contract.session import Session
-from penstock.store.contract.tasks import TaskRow
+from penstock.store.contract.tasks import TaskRow, from_the_beginning
 from penstock.store.sql.values import captured_key
 
-Act = Callable[[Sequence[RecordState]], Awaitable[int]]
-"""Changes a piece; how many of its rows."""
+Verb = Literal["retry", "cancel", "skip", "delete"]
+_Where = TaskFilter[Any]
 
 AT_ONCE = 500
+_RELEASED_AT_ONCE = 1000
 _SOURCE_AT_ONCE = 1000
 _SEPARATORS = ((", ", ": "), (",", ":"))  # as PostgreSQL and SQLite have them
 _LIKE_BYTES = re.compile(r'(?<=[\[,])"(\\\\(?=x)|I(?=nfinity")|-(?=Infinity"))')
@@ -124,7 +126,7 @@ class Selection:
         """A record with the name of its task."""
         return record_of(state, self._names.get(state.task, str(state.task)))
 
-    async def act(self, act: Act, part: Part = WHOLE) -> Changed:
+    async def change(self, verb: Verb, part: Part = WHOLE) -> Changed:
         """Change all of them, or a part, piece by piece, and tell workers.
 
         A part ends early if the database is busy or away after its first piece. Its caller gets the number of them.
@@ -136,7 +138,7 @@ class Selection:
             at_once = int(min(self._at_once, left))
             try:
                 piece, following = await self._piece(at_once, place)
-                changed += await act(piece) if piece else 0
+                changed += await self._change(verb, piece) if piece else 0
             except TryAgain:
                 if part is WHOLE or left == part.limit:
                     raise
@@ -148,6 +150,19 @@ class Selection:
         return Changed(found, changed, None if place is None else json.dumps(place))
 
     # ----- steps
+
+    async def _change(self, verb: Verb, piece: Sequence[RecordState]) -> int:
+        calls, records, states = self._calls, self._calls.store.records, self._where.states
+        if verb == "cancel":
+            await calls.cancel([one.job for one in piece])
+            return len(piece)
+        rows, still_in = [(one.task, one.key) for one in piece], None if states is None or GONE in states else states
+        writes: dict[str, Callable[[], Awaitable[Sequence[RowKey]]]] = {
+            "retry": lambda: records.rerun(rows, calls.now(), still_in),
+            "skip": lambda: records.skip(rows, calls.now()),
+            "delete": lambda: records.delete(rows, calls.now()),
+        }
+        return len(await calls.runner.attempt(writes[verb], "Looking after reactive tasks"))
 
     @property
     def _at_once(self) -> int:
@@ -205,6 +220,91 @@ class Selection:
                 if len(tasks) == 1:
                     raise
         return list(found)
+
+
+# ----- what programs and the admin interface ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A resumed task: its whole name, how many postponed runs are due now, and whether there may be more."""
+
+    task: str
+    runs: int
+    more: bool
+
+
+async def change_rows(
+    calls: JobCalls, own: Sequence[ReactiveTask], verb: Verb, where: _Where, part: Part = WHOLE
+) -> Changed:
+    """Change the rows that a filter picks among the tasks of the database: all of them, or a part."""
+    where = changeable(verb, where)
+    done = await (await select(calls, own, where)).change(verb, part)
+    task, rows = ",".join(where.tasks or ()), done.changed
+    match verb:
+        case "retry":
+            log_event("task.retried", task=task, rows=rows)
+        case "cancel":
+            log_event("task.canceled", task=task, rows=rows)
+        case "skip":
+            log_event("task.skipped", task=task, rows=rows)
+        case "delete":
+            log_event("task.deleted", task=task, rows=rows)
+    return done
+
+
+async def pause(calls: JobCalls, name: str) -> str:
+    """Let none of a task's runs start; its whole name."""
+    task = task_of(await calls.store.tasks.list(), name).plan.name
+    await calls.store.tasks.pause(task, paused=True)
+    calls.store.signals.notify()
+    log_event("task.paused", task=task)
+    return task
+
+
+async def resume(calls: JobCalls, name: str, limit: int | None = None) -> Resumed:
+    """Let a task's runs start again; of those that were put off all are due now, or some."""
+    task, runs = task_of(await calls.store.tasks.list(), name), 0
+    await calls.store.tasks.pause(task.plan.name, paused=False)
+    more = True
+    while more and (limit is None or runs < limit):
+        at_once = _RELEASED_AT_ONCE if limit is None else min(limit - runs, _RELEASED_AT_ONCE)
+        released = await calls.store.tasks.release(task.id, calls.now(), at_once)
+        runs, more = runs + released, released == at_once
+        calls.store.signals.notify()
+    log_event("task.resumed", task=task.plan.name, runs=runs)
+    return Resumed(task.plan.name, runs, more)
+
+
+async def reconcile(calls: JobCalls, name: str) -> str:
+    """Have planners look at all rows of a task from the beginning; its whole name."""
+    while True:
+        task = task_of(await calls.store.tasks.list(), name)
+        if await calls.store.tasks.plan([], None, calls.now(), from_the_beginning([task])) is not None:
+            break
+    calls.engine.look.set()
+    calls.store.signals.notify()
+    log_event("task.reconcile_asked", task=task.plan.name)
+    return task.plan.name
+
+
+async def select(calls: JobCalls, own: Sequence[ReactiveTask], where: _Where) -> Selection:
+    """The rows that a filter picks among the tasks of the database."""
+    definitions = {task.definition.name: task.definition for task in own}
+    return Selection(calls, where, await calls.store.tasks.list(), definitions)
+
+
+def changeable(verb: Verb, where: _Where) -> _Where:
+    """A filter without the rows about which a verb can do nothing; `ValueInvalid` if it asks for these."""
+    match verb:
+        case "cancel":
+            return where.in_states("pending", "running", verb="canceled")
+        case "skip":
+            return where.in_states("pending", verb="skipped")
+    return where
+
+
+# ----- names and keys
 
 
 def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
@@ -300,7 +400,6 @@ def _own_task(own: Sequence[ReactiveTask], name: str) -> ReactiveTask:
 
 
 def _opened(after: str | None) -> Any:
-    """The place that a page or a part has given."""
     if after is None:
         return None
     try:

@@ -1,39 +1,52 @@
-"""Reactive tasks as programs declare them: a table, a filter, a watch, and a handler.
+"""Reactive tasks of an app: declare them, list them and their rows, and change those that a filter picks.
 
-Owns the options and their checks, and the function that a task's jobs run. `reactive/planning` decides what a change
-calls for, and `services/planner/planner` writes it.
+Owns the options of a declaration and their checks. `reactive/planning` decides what a change calls for, and
+`services/planner/planner` writes it. Methods that look after tasks change jobs and records at rest, which a transaction
+of a function never does; `selection` decides which rows a filter picks.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Sequence
+import builtins
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
+from penstock.api.callers import for_programs
 from penstock.api.declaring import TaskDecorator
 from penstock.api.pools.workpool import Workpool
-from penstock.api.tasks.admin import TaskAdmin
-from penstock.api.tasks.options import TaskOptions, given_of, job_options
-from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskCtx
-from penstock.calls.handlers.taskbatch import TaskCall, batch_handler
-from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskCtx
-from penstock.calls.handlers.taskrun import TaskRun
-from penstock.calls.run.context import ActionCtx, MutationCtx
+from penstock.api.tasks import selection
+from penstock.api.tasks.explaining import explain
+from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.handlers.taskhandlers import TaskCall, task_function
 from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.changes.interest import Interest
-from penstock.errors import DeclarationError
-from penstock.functions.batch import Batch
+from penstock.config import FOR_EVER
+from penstock.errors import DeclarationError, ValueInvalid
+from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER, Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.functions.registry import Registry
-from penstock.jobs.job import Options
-from penstock.observe import points
-from penstock.reactive.task import Change, CircuitBreaker, ReactiveTask, interest_name, spec_of
+from penstock.jobs.job import DEFAULT_POOL, Options
+from penstock.jobs.retry import Retry
+from penstock.reactive.filter import ANYTHING, GONE, STATES, TaskFilter
+from penstock.reactive.task import (
+    DEFAULT_ON,
+    LONGEST_WAIT,
+    Cause,
+    CircuitBreaker,
+    Cleanup,
+    OnVersionChange,
+    ReactiveTask,
+    interest_name,
+    spec_of,
+)
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
+from penstock.store.contract.session import Session
 from penstock.store.contract.store import Store
 from penstock.store.contract.tasks import TaskPlan, TaskRow, from_the_beginning
 from penstock.store.sql.conditions import condition_sql, watch_sql
@@ -43,6 +56,41 @@ T = TypeVar("T", bound=Table)
 
 _ROW = "{row}"
 READER = "tasks"
+Order = Literal["key", "due"]
+MOST_COUNTED = 100_000
+_MOST_LISTED = 10_000
+_ADMIN = "Reactive tasks are looked after"
+_Where = TaskFilter[Any]
+RETRY = Retry(max_attempts=5, initial_backoff=10.0, base=2.0, max_backoff=86_400.0)
+_OF_TASK = (
+    "debounce", "max_wait", "run_at", "key", "priority", "history", "cleanup", "keep_for", "version",
+    "on_version_change",
+)  # fmt: skip
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of a reactive task; see `ReactiveTasks.reactive_task`."""
+
+    on: Sequence[Cause]
+    name: str | None
+    debounce: timedelta
+    max_wait: timedelta | None
+    retry: Retry | None
+    reset_retries_on_data_change: bool
+    timeout: timedelta | None
+    pool: Workpool | None
+    priority: int
+    key: str | None
+    run_at: str | None
+    history: int
+    cleanup: Cleanup
+    keep_for: timedelta
+    version: int
+    on_version_change: OnVersionChange
+    reconcile_on_trigger_change: bool
+    batch: int | None
+    linger: timedelta
+    breaker: CircuitBreaker | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +149,14 @@ class DeclaredTask:
         )
 
 
-class ReactiveTasks(TaskAdmin):
-    """The reactive tasks of an app, and the administration of those that its database knows."""
+class ReactiveTasks:
+    """Declares the reactive tasks of an app, and lists and changes those that a database knows, and their rows.
+
+    Methods that look after tasks take the ctx of an action, or the backend of a program. With that of a mutation or a
+    query each of them raises `ContextError`. A task is named with or without its module; each of them raises
+    `TaskNotFound` if the database knows none of this name. A method that changes rows returns their number. It raises
+    `UsageError` if its filter is empty and `everything` is not said.
+    """
 
     def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
         self._registry = registry
@@ -178,7 +232,7 @@ class ReactiveTasks(TaskAdmin):
         refuse_bare("reactive_task", table, "Order")
 
         def decorate(handler: Any) -> Any:
-            given, definition = given_of(options, name_of(handler)), _definition(table, handler)
+            given, definition = _given_of(options, name_of(handler)), _definition(table, handler)
             what = f"Reactive task {given['name']}"
             task = ReactiveTask(
                 definition=definition,
@@ -190,6 +244,156 @@ class ReactiveTasks(TaskAdmin):
             return self._add(task, handler, options)
 
         return decorate
+
+    # ----- look after
+
+    @for_programs(_ADMIN)
+    async def list(self, calls: JobCalls) -> builtins.list[TaskStatus]:
+        """All reactive tasks that the database knows, by name."""
+        ours = {task.name for task in self._own_tasks()}
+        backlog = {one.task: one for one in await calls.store.records.backlog(MOST_COUNTED)}
+        now, found = calls.now(), []
+        for row in await calls.store.tasks.list():
+            work = backlog.get(row.id)
+            found.append(
+                TaskStatus(
+                    name=row.plan.name,
+                    table=row.plan.spec.table,
+                    declared=row.plan.name in ours,
+                    version=row.plan.version,
+                    pool=row.plan.pool,
+                    paused=row.paused,
+                    held_until=row.held_until if row.held_until is not None and row.held_until > now else None,
+                    reconciling=row.reconciling,
+                    reconciled_at=row.reconciled_at,
+                    ready=0 if work is None else work.ready,
+                    scheduled=0 if work is None else work.scheduled,
+                    running=0 if work is None else work.running,
+                    failed=0 if work is None else work.failed,
+                    oldest=None if work is None else work.oldest,
+                )
+            )
+        return found
+
+    @for_programs(_ADMIN)
+    def records(
+        self,
+        calls: JobCalls,
+        where: _Where = ANYTHING,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        order: Order = "key",
+    ) -> Coroutine[Any, Any, TaskPage]:
+        """Rows of tasks that a filter picks, with the state of their runs; a page of them.
+
+        Args:
+            where: The filter; all rows by default.
+            limit: How many at once. If the filter has `rows`, the page looks at so many of them.
+            after: `next` of the page before.
+            order: ``"key"``, by task and key; or ``"due"``, the run that is due first comes first, and rows without a
+                run last. That sorts all rows of the filter.
+
+        Raises:
+            CursorInvalid: `after` comes from no page.
+            DeclarationError: The filter has a function of rows that cannot be translated.
+        """
+        _check_filter(where)
+        return self._records(calls, where, limit, after, order)
+
+    @for_programs(_ADMIN)
+    def count(self, calls: JobCalls, where: _Where = ANYTHING) -> Coroutine[Any, Any, Mapping[str, int]]:
+        """How many rows of tasks a filter picks, by state; under ``"gone"`` how many of these are gone.
+
+        It reads all records of the tasks. `list` tells how much is to be done, without that.
+        """
+        _check_filter(where)
+        return self._count(calls, where)
+
+    @for_programs(_ADMIN)
+    async def find(self, calls: JobCalls, task: str, key: Any) -> TaskRecord | None:
+        """The record of a row; None if the task has not heard of the row.
+
+        Args:
+            task: The name of the task.
+            key: The id of the row, or its key in a table that another program owns; also as text. A key of several
+                columns is a tuple, or as text a JSON array.
+
+        Raises:
+            IdInvalid: It is no id of the task's table.
+        """
+        picked = await selection.select(calls, self._own_tasks(), TaskFilter(task=task, key=key))
+        async for piece in picked.each():
+            return picked.named(piece[0])
+        return None
+
+    @for_programs(_ADMIN)
+    async def explain(self, calls: JobCalls, task: str, key: Any) -> TaskExplanation:
+        """Why a task has run for a row, or has not; print it. Arguments and errors: `find`."""
+        return await explain(calls, self._own_tasks(), task, key)
+
+    @for_programs(_ADMIN)
+    def retry(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+        """Run rows of tasks again, whatever the outcome of their last runs.
+
+        They are due now, and their attempts are counted anew. Their ctx says ``change == "manual"``, unless they were
+        to be run as rows that had left or were deleted. Waiting runs start at once; running rows are run once more
+        afterwards.
+        """
+        return self._change(calls, "retry", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    def cancel(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+        """Ask for the runs of rows to be canceled that have not ended.
+
+        Pending ones never start, and running ones are asked to stop. A later change of the row is run, and so is one
+        that came during the run.
+
+        Raises:
+            ValueInvalid: The filter is one of runs that have ended.
+        """
+        return self._change(calls, "cancel", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    def skip(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+        """End pending runs of rows as skipped, at once. The next change of a row is run.
+
+        Raises:
+            ValueInvalid: The filter is one of runs that are not pending.
+        """
+        return self._change(calls, "skip", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    def delete(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+        """Delete the records of rows with their runs. The rows themselves are left alone.
+
+        Pending runs are canceled first. Running ones are asked to stop, and their records stay: delete again when they
+        have ended. A row without a record is new for its task. It is run at its next change, or when all rows are
+        looked at.
+        """
+        return self._change(calls, "delete", where, everything=everything)
+
+    @for_programs(_ADMIN)
+    async def pause(self, calls: JobCalls, task: str) -> None:
+        """Start no runs of a task any more, on all machines and over restarts, until `resume`.
+
+        Running ones go on, and changes meanwhile are remembered.
+        """
+        await selection.pause(calls, task)
+
+    @for_programs(_ADMIN)
+    async def resume(self, calls: JobCalls, task: str) -> int:
+        """Start runs of a task again; how many that were put off are due now."""
+        return (await selection.resume(calls, task)).runs
+
+    @for_programs(_ADMIN)
+    async def reconcile(self, calls: JobCalls, task: str) -> None:
+        """Have planners look at all rows of a task from the beginning, as for a new task; `list` shows the progress.
+
+        They begin within some seconds, and work piece by piece. They run rows that match and were not run as they are
+        now, and note rows that are gone. Do it after rows were written while triggers were off.
+        """
+        await selection.reconcile(calls, task)
 
     # ----- steps
 
@@ -216,7 +420,7 @@ class ReactiveTasks(TaskAdmin):
                 fix="A task with batch= takes a TaskBatchCtx or a SyncTaskBatchCtx, and no other task does. Mutations "
                 "share transactions by themselves.",
             )
-        run, batch = _runs(task, handler, batched=size is not None), None
+        run, batch = task_function(task, handler, batched=size is not None), None
         if size is not None:
             batch = Batch(run, size, TaskCall, options.get("linger", timedelta(0)), with_attempts=True)
         elif "linger" in options:
@@ -225,80 +429,107 @@ class ReactiveTasks(TaskAdmin):
         function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
-        self._declared[task.name] = DeclaredTask(task, function, job_options(options), options.get("breaker"))
+        self._declared[task.name] = DeclaredTask(task, function, _job_options(options), options.get("breaker"))
         return handler
 
+    # A filter is checked before anybody awaits.
 
-def _runs(task: ReactiveTask, handler: Any, *, batched: bool) -> Callable[..., Any]:
-    """The handler of the jobs of a task: it makes the ctx that the task's own handler takes."""
-    make = batch_handler if batched else _awaited if inspect.iscoroutinefunction(handler) else _in_thread
-    chosen: Callable[..., Any] = make(task, handler)
-    chosen.__name__, chosen.__qualname__ = handler.__name__, handler.__qualname__
-    chosen.__module__, chosen.__doc__ = handler.__module__, handler.__doc__
-    return chosen
+    async def _records(self, calls: JobCalls, where: _Where, limit: int, after: str | None, order: Order) -> TaskPage:
+        if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
+            raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
+        if order not in {"key", "due"}:
+            raise ValueInvalid(f"order is 'key' or 'due', not {order!r}.")
+        picked = await selection.select(calls, self._own_tasks(), where)
+        return await picked.page(limit, after, by_due=order == "due")
 
+    async def _count(self, calls: JobCalls, where: _Where) -> Mapping[str, int]:
+        picked, found = await selection.select(calls, self._own_tasks(), where), Counter[str]()
 
-def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
-    async def run(
-        ctx: ActionCtx | MutationCtx,
-        generation: int,
-        key: str,
-        change: Change,
-        before: str | None,
-        after: str | None,
-        version: int = -1,
-    ) -> Any:
-        state = _begun(task, ctx._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - its own ctx
-        if (held := state.held()) is not None:
-            return held
-        made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
-        try:
-            if points.armed:
-                await points.reach("task.begun", task=task.name, doc_id=state.doc_id, change=change)
-            await handler(made)
-        except Exception as error:
-            if (meant := state.raised(error)) is error:
-                raise
-            raise meant from error
-        return state.ended()
+        async def count(session: Session) -> None:
+            for one in await calls.store.records.count(session, picked.query):
+                found.update({one.state: one.number, GONE: one.gone})
 
-    return run
+        if picked.is_plain:
+            await calls.read(count)
+        else:
+            async for piece in picked.each():
+                found.update(one.state or "lost" for one in piece)
+                found[GONE] += sum(one.gone is not None for one in piece)
+        states = (*STATES, *sorted(found.keys() - {*STATES}))
+        return {state: found[state] for state in states if found[state]}
 
+    def _change(
+        self, calls: JobCalls, verb: selection.Verb, where: _Where, *, everything: bool
+    ) -> Coroutine[Any, Any, int]:
+        _check_filter(where)
+        where.check_meant(verb, everything=everything)
+        where = selection.changeable(verb, where)
 
-def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
-    def run(
-        ctx: SyncActionCtx | SyncMutationCtx,
-        generation: int,
-        key: str,
-        change: Change,
-        before: str | None,
-        after: str | None,
-        version: int = -1,
-    ) -> Any:
-        state = _begun(task, ctx._twin._runner.engine, generation, key, change, before, after, version)  # noqa: SLF001 - as above
-        if (held := state.held()) is not None:
-            return held
-        try:
-            if points.armed:
-                ctx._wait(points.reach("task.begun", task=task.name, doc_id=state.doc_id, change=change))  # noqa: SLF001
-            handler(_sync_ctx(ctx, state))
-        except Exception as error:
-            if (meant := state.raised(error)) is error:
-                raise
-            raise meant from error
-        return state.ended()
+        async def change() -> int:
+            return (await selection.change_rows(calls, self._own_tasks(), verb, where)).changed
 
-    return run
+        return change()
 
 
-def _begun(task: ReactiveTask, engine: Engine, generation: int, key: str, *call: Any) -> TaskRun:
-    return TaskRun(task, engine, engine.tasks[task.name].id, key, generation, *call)
+def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
+    """The options as `ReactiveTask` takes them; the name of the handler is that of the task by default."""
+    unknown = sorted(options.keys() - TaskOptions.__annotations__.keys())
+    if unknown:
+        raise DeclarationError(
+            f"@app.reactive_task: there is no option {unknown[0]}.",
+            fix=f"Options are {', '.join(sorted(TaskOptions.__annotations__))}.",
+        )
+    given: dict[str, Any] = {word: options[word] for word in _OF_TASK if word in options}  # type: ignore[literal-required]
+    name = options.get("name")
+    given["name"] = handler if name is None else name
+    for word, (allowed, words) in _OTHERS.items():
+        value: Any = options.get(word)
+        if word in options and not (allowed(value) or (value is None and "None" in words)):
+            raise DeclarationError(f"Reactive task {given['name']!r}: {word} is {words}, not {value!r}.")
+    on: Any = options.get("on", DEFAULT_ON)
+    if isinstance(on, (set, frozenset)):
+        on = sorted(on, key=str)
+    given["on"] = tuple(on) if isinstance(on, list) else on
+    pool = options.get("pool")
+    given["pool"] = DEFAULT_POOL if pool is None else pool.name
+    given["resets"] = options.get("reset_retries_on_data_change", True)
+    given["reconciles"] = options.get("reconcile_on_trigger_change", True)
+    return given
 
 
-def _sync_ctx(ctx: SyncActionCtx | SyncMutationCtx, run: TaskRun) -> Any:
-    if isinstance(ctx, SyncMutationCtx):
-        return SyncMutationTaskCtx(MutationTaskCtx(ctx._twin, run), ctx._wait)  # noqa: SLF001 - its own ctx
-    return SyncTaskCtx(TaskCtx(ctx._twin, run), ctx._wait)  # noqa: SLF001 - its own ctx
+def _job_options(options: TaskOptions) -> Options:
+    """The options of the jobs of a task, from options that `_given_of` has checked."""
+    timeout = options.get("timeout")
+    return Options(
+        retry=options.get("retry", RETRY),
+        timeout=None if timeout is None else timeout.total_seconds(),
+        keep=FOR_EVER.total_seconds(),
+    )
+
+
+def _is_time(value: Any, longest: timedelta) -> bool:
+    return isinstance(value, timedelta) and timedelta(0) <= value <= longest
+
+
+_OTHERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "retry": (lambda value: isinstance(value, Retry), "a Retry or None"),
+    "timeout": (
+        lambda value: _is_time(value, LONGEST_WAIT) and bool(value),
+        "None or a timedelta greater than 0, up to a year",
+    ),
+    "pool": (lambda value: isinstance(value, Workpool), "a workpool of the app or None"),
+    "batch": (
+        lambda value: type(value) is int and 1 <= value <= LARGEST_BATCH,
+        f"None or an integer from 1 to {LARGEST_BATCH:,}",
+    ),
+    "linger": (lambda value: _is_time(value, LONGEST_LINGER), "a timedelta from 0 to a minute"),
+    "breaker": (lambda value: isinstance(value, CircuitBreaker), "a CircuitBreaker or None"),
+}
+
+
+def _check_filter(given: object) -> None:
+    if not isinstance(given, TaskFilter):
+        raise ValueInvalid(f"Rows of tasks are picked by a TaskFilter, not {given!r}.", fix="Write TaskFilter(task=…).")
 
 
 def _definition(table: Any, handler: Any) -> TableDefinition:

@@ -65,7 +65,6 @@ class BulkEnqueue:
         return sum(1 for _ in islice(self._made(), _FEW + 1)) <= _FEW
 
     def _made(self) -> Iterator[NewJob]:
-        """The jobs that were not made yet."""
         for job in iter(self._next, None):
             if self.first is None:
                 self.first = job

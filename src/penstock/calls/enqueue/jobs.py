@@ -11,11 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from penstock.calls.enqueue import tokens
 from penstock.calls.enqueue.bulk_enqueue import BulkEnqueue, NotMade
 from penstock.calls.journal import tell_of_retries
-from penstock.calls.run.engine import Engine
-from penstock.calls.runs import Runs
+from penstock.calls.run.attempts import Attempts
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
@@ -32,9 +30,8 @@ from penstock.jobs.job import (
 from penstock.jobs.order import FARTHEST, rank
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
-from penstock.pools.results import Completion
 from penstock.store.contract.jobs import ABOVE_ALL
-from penstock.store.contract.store import Store
+from penstock.store.contract.session import reading
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import encode_json, text_bytes
@@ -51,15 +48,17 @@ class JobCalls:
     `answer` gives a call to its caller: to be awaited, or its result where the caller waits in a thread (`in_thread`).
     """
 
-    __slots__ = ("_runner", "_scope", "answer", "in_thread")
+    __slots__ = ("_scope", "answer", "engine", "in_thread", "runner", "store")
 
     def __init__(
-        self, runner: Runs, scope: Scope | None, answer: Answer | None = None, *, in_thread: bool = False
+        self, runner: Attempts, scope: Scope | None, answer: Answer | None = None, *, in_thread: bool = False
     ) -> None:
-        self._runner = runner
+        self.runner = runner
+        self.engine = runner.engine
+        self.store = runner.engine.store
         self._scope = scope
         self.in_thread = in_thread
-        self.answer: Answer = answer or (scope.track if scope is not None else _as_it_is)
+        self.answer: Answer = answer or (scope.track if scope is not None else lambda call: call)
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """A call as `answer` gives it to a caller who awaits it."""
@@ -67,17 +66,7 @@ class JobCalls:
 
     def waiting(self, wait: Answer) -> JobCalls:
         """The same for a caller in a thread."""
-        return JobCalls(self._runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True)
-
-    @property
-    def engine(self) -> Engine:
-        """The parts of the app in which the jobs are."""
-        return self._runner.engine
-
-    @property
-    def store(self) -> Store:
-        """The store."""
-        return self._runner.engine.store
+        return JobCalls(self.runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True)
 
     @property
     def is_writable(self) -> bool:
@@ -91,7 +80,7 @@ class JobCalls:
 
     def now(self) -> datetime:
         """The time of the transaction, or the app's."""
-        return self._runner.now() if self._scope is None else self._scope.transaction.now
+        return self.runner.now() if self._scope is None else self._scope.transaction.now
 
     def after(self, delay: object, word: str) -> datetime:
         """The time after a delay."""
@@ -117,7 +106,7 @@ class JobCalls:
                 f"{function!r} is not a function of an app, so no worker could find it.",
                 fix="Decorate it with @app.internal_mutation or @app.internal_action.",
             )
-        if self._runner.engine.registry.find(function.name) is not function:
+        if self.engine.registry.find(function.name) is not function:
             raise ContextError(f"{function.name} is not a function of this app.")
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
@@ -140,11 +129,11 @@ class JobCalls:
 
         The jobs pass a gate if they have a key, or if they are `gated` because their pool has a rate limit.
         """
-        check, what, clock = function.signature.check, f"The arguments of {function.name}", self._runner.engine.clock
+        check, what, clock = function.signature.check, f"The arguments of {function.name}", self.engine.clock
         name, place = function.name, rank(run_at, priority, ageing)
         kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
-        options = self._runner.engine.journal.traced(options)
+        options = self.engine.journal.traced(options)
 
         def make(arguments: Mapping[str, Any]) -> NewJob:
             text = self.json(check(arguments), what)
@@ -155,7 +144,7 @@ class JobCalls:
 
     def json(self, value: Any, what: str) -> str:
         """A value as JSON to store with a job; `LimitExceeded` if it is too large."""
-        text, limit = encode_json(value, what), self._runner.engine.config.max_job_argument_bytes
+        text, limit = encode_json(value, what), self.engine.config.max_job_argument_bytes
         size = text_bytes(text)
         if size > limit:
             raise LimitExceeded(
@@ -168,15 +157,15 @@ class JobCalls:
     async def enqueue(self, job: NewJob) -> None:
         """Enqueue a job: with the transaction, or at once."""
         if self._scope is None:
-            await self._runner.enqueue(job)
+            await self.runner.enqueue(job)
         else:
             self._scope.transaction.add_job(job)
-            self._runner.engine.journal.sending(self._scope.transaction, job)
+            self.engine.journal.sending(self._scope.transaction, job)
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
         """Run a writing step in the transaction, or in one of its own."""
         if self._scope is None:
-            return await self._runner.write(verb)
+            return await self.runner.write(verb)
         async with self._scope.lock:
             return await verb(self._scope.transaction)
 
@@ -185,11 +174,8 @@ class JobCalls:
         if self._scope is not None:
             async with self._scope.lock:
                 return await verb(self._scope.transaction)
-        session = await self._runner.engine.store.begin_read()
-        try:
+        async with reading(self.store.begin_read) as session:
             return await verb(session)
-        finally:
-            await session.rollback()
 
     async def enqueue_all(self, jobs: Iterable[NewJob]) -> list[JobId]:
         """Enqueue any number of jobs of one function, all or none: with the transaction, or at once; their ids."""
@@ -198,7 +184,7 @@ class JobCalls:
         async def send(transaction: Transaction) -> None:
             await batch.store(transaction, goes_on=self._scope is not None)
             if batch.first is not None:
-                self._runner.engine.journal.sending(transaction, batch.first, batch.ids)
+                self.engine.journal.sending(transaction, batch.first, batch.ids)
 
         with suppress(NotMade):  # `ids` raises its cause
             await self.write(send)
@@ -210,7 +196,7 @@ class JobCalls:
         async def send(transaction: Transaction) -> UUID:
             found = await enqueue_with_key(transaction, job, duplicate)
             if found == job.id:
-                self._runner.engine.journal.sending(transaction, job)
+                self.engine.journal.sending(transaction, job)
             return found
 
         return await self.write(send)
@@ -235,7 +221,7 @@ class JobCalls:
         self.check_outside("Jobs are retried")
         verb, retried = self.store.jobs.recall if on_complete else self.store.jobs.retry, list[UUID]()
         for start in range(0, len(uuids), _RETRIED_AT_ONCE):
-            retried += await verb(uuids[start : start + _RETRIED_AT_ONCE], self._runner.now())
+            retried += await verb(uuids[start : start + _RETRIED_AT_ONCE], self.runner.now())
             self.store.signals.notify()
         tell_of_retries(retried, on_complete=on_complete)
         return retried
@@ -248,14 +234,11 @@ class JobCalls:
 
     async def matching(self, where: JobFilter) -> list[UUID]:
         """Ids of all jobs that match a filter, oldest first; read in pieces."""
-        store, found = self._runner.engine.store, list[UUID]()
+        store, found = self.store, list[UUID]()
         while True:
-            session = await store.begin_read()
-            try:
-                below = found[-1] if found else ABOVE_ALL
-                piece = await store.jobs.matching(session, where, _MATCHED_AT_ONCE, self._runner.now(), below)
-            finally:
-                await session.rollback()
+            below, now = found[-1] if found else ABOVE_ALL, self.runner.now()
+            async with reading(store.begin_read) as session:
+                piece = await store.jobs.matching(session, where, _MATCHED_AT_ONCE, now, below)
             found += piece
             if len(piece) < _MATCHED_AT_ONCE:
                 return found[::-1]
@@ -268,14 +251,6 @@ class JobCalls:
                 fix="Do it in an action or with a backend, or enqueue the job again.",
             )
 
-    async def complete(self, token: object, result: object) -> Completion:
-        """End the job of a token with success; see `tokens.complete`."""
-        return await tokens.complete(self._outside_of_transactions(), token, result)
-
-    async def fail(self, token: object, error: object, *, retryable: object) -> Completion:
-        """End the attempt of a token with failure; see `tokens.fail`."""
-        return await tokens.fail(self._outside_of_transactions(), token, error, retryable=retryable)
-
     async def find(self, uuid: UUID) -> JobStatus | None:
         """The status of a job; None if it is unknown, or its status has expired."""
         return (await self.find_many([uuid]))[0]
@@ -285,24 +260,16 @@ class JobCalls:
         now, new = self.now(), self._scope.transaction.jobs if self._scope is not None else ()
         wanted = set(uuids) if new else set()
         known = {job.id: status_of_new(job, now) for job in new if job.id in wanted}
-        asked, find = [uuid for uuid in uuids if uuid not in known], self._runner.engine.store.jobs.find_many
+        asked, find = [uuid for uuid in uuids if uuid not in known], self.store.jobs.find_many
         found = await self.read(lambda session: find(session, asked, now)) if asked else {}
         return [known.get(uuid) or found.get(uuid) for uuid in uuids]
 
     def sending(self, pool: str, function: object, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """A call that enqueues, in a span of its own if tracing is on."""
-        tracing = self._runner.engine.journal.tracing
+        tracing = self.engine.journal.tracing
         if tracing is None or not isinstance(function, Function):
             return call
         return _in_span(tracing, pool, function.name, call)
-
-    def _outside_of_transactions(self) -> Runs:
-        if self._scope is not None:
-            raise ContextError(
-                "A transaction cannot complete a job with a token; it can only add jobs.",
-                fix="Complete the job in an action, or from the program.",
-            )
-        return self._runner
 
 
 async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[Any, Any, T]) -> T:
@@ -310,10 +277,6 @@ async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[A
         sent = await call
         tracing.sent(span, cast("Any", sent))
         return sent
-
-
-def _as_it_is(call: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-    return call
 
 
 def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCalls] | None = None) -> JobCalls:

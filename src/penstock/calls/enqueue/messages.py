@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import LimitExceeded, TopicNotFound
 from penstock.outbox.message import check_key, is_topic
+from penstock.transaction.tracking import tracked
 from penstock.values import encode_json, text_bytes
 
 
@@ -22,7 +22,8 @@ class Sender:
     def __init__(self, calls: JobCalls) -> None:
         self._calls = calls
 
-    def send(self, topic: str, payload: Any, *, key: str | None = None) -> Coroutine[Any, Any, None]:
+    @tracked
+    async def send(self, topic: str, payload: Any, *, key: str | None = None) -> None:
         """Send a message to a topic, now: messages have the order of the statements of their transactions.
 
         In a mutation it is sent if and only if the transaction commits; in an action at once, even if the action fails.
@@ -39,7 +40,7 @@ class Sender:
             ValueInvalid: JSON cannot say the payload, or the key cannot be.
             LimitExceeded: The payload is too large, or one transaction writes too much.
         """
-        return self._calls.track(send_message(self._calls, topic, payload, key))
+        await send_message(self._calls, topic, payload, key)
 
 
 async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock.calls.runs import Runs
-from penstock.errors import LimitExceeded, TokenExpired, ValueInvalid
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.run.attempts import Attempts
+from penstock.errors import ContextError, LimitExceeded, TokenExpired, ValueInvalid
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Told, not_known, token_of
@@ -22,9 +23,9 @@ _LONGEST_ERROR = 10_000
 _NOBODY_TOLD = "CallTimeout: no completion came within the time that complete_later gave"
 
 
-async def complete(runner: Runs, token: object, result: Any) -> Completion:
+async def complete(calls: JobCalls, token: object, result: Any) -> Completion:
     """End the job of a token with success."""
-    limit = runner.engine.config.max_result_bytes
+    limit = calls.engine.config.max_result_bytes
 
     def outcome() -> Outcome:
         kept = encode_kept(result)
@@ -36,10 +37,10 @@ async def complete(runner: Runs, token: object, result: Any) -> Completion:
             )
         return Outcome(JobEvent.RETURNED, result=kept.decode())
 
-    return await _redeem(runner, token, "success", outcome)
+    return await _redeem(calls, token, "success", outcome)
 
 
-async def fail(runner: Runs, token: object, error: object, *, retryable: object) -> Completion:
+async def fail(calls: JobCalls, token: object, error: object, *, retryable: object) -> Completion:
     """End the attempt of a token with failure; its retry policy says whether there is another one."""
     if not isinstance(error, str) or not error:
         raise ValueInvalid(f"An error is a text that says what went wrong, not {error!r}.")
@@ -47,29 +48,34 @@ async def fail(runner: Runs, token: object, error: object, *, retryable: object)
         raise ValueInvalid(f"retryable is True or False, not {retryable!r}.")
     text = error[:_LONGEST_ERROR].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
     outcome = Outcome(JobEvent.RAISED, error=text, retryable=retryable)
-    return await _redeem(runner, token, "failed", lambda: outcome)
+    return await _redeem(calls, token, "failed", lambda: outcome)
 
 
-def settle_expired(runner: Runs) -> Callable[[list[Job]], list[Settlement]]:
+def settle_expired(runner: Attempts) -> Callable[[list[Job]], list[Settlement]]:
     """The settlements of jobs that nobody completed in time."""
     return lambda jobs: _told(runner, jobs, "expired", Outcome(JobEvent.RAISED, error=_NOBODY_TOLD))
 
 
-def settle_canceled(runner: Runs) -> Callable[[list[Job]], list[Settlement]]:
+def settle_canceled(runner: Attempts) -> Callable[[list[Job]], list[Settlement]]:
     """The settlements of jobs held outside that somebody canceled."""
     return lambda jobs: _told(runner, jobs, "canceled", Outcome(JobEvent.CANCELED))
 
 
 async def _redeem(
-    runner: Runs, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
+    calls: JobCalls, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
 ) -> Completion:
     """Settle the job of a token; the outcome is only made and checked once the token is known to count."""
-    token, store = token_of(text), runner.engine.store
+    if calls.in_transaction:
+        raise ContextError(
+            "A transaction cannot complete a job with a token; it can only add jobs.",
+            fix="Complete the job in an action, or from the program.",
+        )
+    token, store, runner = token_of(text), calls.store, calls.runner
 
     async def once() -> Redeemed | None:
         return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settled(runner, jobs, outcome()))
 
-    redeemed = await runner.patiently(once)
+    redeemed = await runner.attempt(once)
     if redeemed is None:
         raise not_known()
     if redeemed.told == "expired":
@@ -80,11 +86,11 @@ async def _redeem(
     return Completion(redeemed.accepted, redeemed.told)
 
 
-def _told(runner: Runs, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
+def _told(runner: Attempts, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
     for job in jobs:
         log_event("job.told", job=job_id(job.id), attempt=job.attempt, told=told)
     return _settled(runner, jobs, outcome)
 
 
-def _settled(runner: Runs, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
+def _settled(runner: Attempts, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
     return runner.engine.decide((job, outcome) for job in jobs)

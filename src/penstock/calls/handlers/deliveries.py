@@ -14,8 +14,8 @@ from typing import Any
 
 from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
-from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
+from penstock.calls.run.running import Execution
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction, FunctionKind
@@ -194,7 +194,6 @@ class ChangeRules:
         return ("leave" if change.after else "delete") if was else None
 
     def _differs(self, change: CapturedChange) -> bool:
-        """Whether an update has changed a field of the outbox."""
         before, after = change.values("before"), change.values("after")
         return any(before.get(name) != after.get(name) for name in self._fields)
 
@@ -215,7 +214,6 @@ def _part(definition: TableDefinition, fields: dict[str, Any]) -> Table:
 
 
 def _columns(outbox: Outbox) -> tuple[str, ...]:
-    """The columns of the rows that the handler gets."""
     definition = outbox.definition
     if definition is None:
         return ()

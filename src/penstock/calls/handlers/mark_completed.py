@@ -8,25 +8,25 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.running import Running
-from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LeaseLost
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
-from penstock.store.contract.session import OpenTransaction
+from penstock.store.contract.session import OpenTransaction, writing
 from penstock.store.guest.session import guest_session
 
 _LEAST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0  # seconds between checks whether a transaction has ended
 _LONG = 1.0  # seconds after which an open transaction is logged
 
 
-async def mark_completed(runner: Runs, attempt: Running | None, connection: Any) -> None:
+async def mark_completed(runner: Attempts, attempt: Running | None, connection: Any) -> None:
     """Mark a run as completed, at once or in the transaction of the user's connection; see `TaskCtx`."""
     if attempt is None:
         raise ContextError("mark_completed was called outside of a job.")
     if connection is None:
-        await runner.patiently(lambda: _mark_at_once(runner, attempt))
+        await runner.attempt(lambda: _mark_at_once(runner, attempt))
         attempt.job.marked = True
         return
     store, session = runner.engine.store, guest_session(connection)
@@ -35,7 +35,7 @@ async def mark_completed(runner: Runs, attempt: Running | None, connection: Any)
     await _mark(runner, attempt, session)
 
 
-async def end_of_marked(runner: Runs, running: Running, outcome: Outcome | None) -> Outcome | None:
+async def end_of_marked(runner: Attempts, running: Running, outcome: Outcome | None) -> Outcome | None:
     """The outcome of a run whose handler has ended. If a transaction that may mark it is open, wait for its end.
 
     Raises:
@@ -52,11 +52,11 @@ async def end_of_marked(runner: Runs, running: Running, outcome: Outcome | None)
     return Outcome(JobEvent.RETURNED)
 
 
-async def _is_marked(runner: Runs, running: Running) -> bool:
+async def _is_marked(runner: Attempts, running: Running) -> bool:
     tasks, machine, job = runner.engine.store.tasks, runner.engine.machine, running.job
     pause, begun, told = _LEAST_PAUSE, machine.monotonic(), False
     while True:
-        found = await runner.patiently(lambda: tasks.marked(running.lease, [job.id]), for_ever=True)
+        found = await runner.attempt(lambda: tasks.marked(running.lease, [job.id]), for_ever=True)
         if job.id not in found:
             raise LeaseLost(f"{job_id(job.id)} no longer belongs to this worker.")
         marked = found[job.id]
@@ -69,16 +69,12 @@ async def _is_marked(runner: Runs, running: Running) -> bool:
         pause = min(_LONGEST_PAUSE, pause * 2)
 
 
-async def _mark_at_once(runner: Runs, attempt: Running) -> None:
-    session = await runner.engine.store.begin_write()
-    try:
+async def _mark_at_once(runner: Attempts, attempt: Running) -> None:
+    async with writing(runner.engine.store.begin_write) as session:
         await _mark(runner, attempt, session)
-        await session.commit()
-    finally:
-        await session.rollback()
 
 
-async def _mark(runner: Runs, attempt: Running, transaction: OpenTransaction) -> None:
+async def _mark(runner: Attempts, attempt: Running, transaction: OpenTransaction) -> None:
     if not await runner.engine.store.tasks.mark(transaction, attempt.lease, attempt.job):
         raise LeaseLost(
             f"{job_id(attempt.job.id)} no longer belongs to this worker, so it cannot be completed.",

@@ -27,11 +27,6 @@ class SyncTaskCtx(OfTask[T], SyncActionCtx):
         super().__init__(twin, wait)
         self._run = twin._run  # noqa: SLF001 - it is its twin
 
-    @property
-    def attempt(self) -> int:
-        """See `TaskCtx.attempt`."""
-        return self._twin.attempt
-
     def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `TaskCtx.get_document`."""
         return self._wait(self._twin.get_document(fields))
@@ -53,11 +48,6 @@ class SyncMutationTaskCtx(OfTask[T], SyncMutationCtx):
     def __init__(self, twin: MutationTaskCtx[T], wait: Wait) -> None:
         super().__init__(twin, wait)
         self._run = twin._run  # noqa: SLF001 - it is its twin
-
-    @property
-    def attempt(self) -> int:
-        """See `MutationTaskCtx.attempt`."""
-        return self._twin.attempt
 
     def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `MutationTaskCtx.get_document`."""

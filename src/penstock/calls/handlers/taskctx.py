@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.calls.handlers.mark_completed import mark_completed
-from penstock.calls.handlers.taskrows import get_documents
-from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.handlers.taskrun import TaskRun, get_documents
 from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.errors import PenstockError, TaskConditionFailed
 from penstock.reactive.task import Change
 from penstock.schema.table import Table
+from penstock.transaction.tracking import tracked
 
 T = TypeVar("T", bound=Table)
 
@@ -49,6 +49,12 @@ class OfTask(Generic[T]):
         last heard of it.
         """
         return cast("T | None", self._run.previous)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt at this change, from 1."""
+        ctx: Any = self  # of a mutation or an action
+        return ctx.work.attempt if ctx.is_job else 1
 
     def defer_current(self, delay: timedelta | None = None, *, until: datetime | None = None) -> None:
         """Put this run off, once the handler has ended, however it ends. No attempt is used.
@@ -100,12 +106,8 @@ class TaskCtx(OfTask[T], ActionCtx):
         self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt at this change, from 1."""
-        return 1 if self._attempt is None else self._attempt.job.attempt
-
-    def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
+    @tracked
+    async def get_document(self, fields: Sequence[str] | None = None) -> T:
         """The row as it is now, if it is as this run was planned for: it matches, and nothing watched has changed.
 
         Args:
@@ -118,9 +120,13 @@ class TaskCtx(OfTask[T], ActionCtx):
                 that.
             ValueInvalid: A field is none of the table.
         """
-        return self._calls.track(self._get_document(fields))
+        (row,) = await get_documents(self._runner, [self._run], fields)
+        if isinstance(row, PenstockError):
+            raise row
+        return cast("T", row)
 
-    def mark_completed(self, connection: Any = None) -> Coroutine[Any, Any, None]:
+    @tracked
+    async def mark_completed(self, connection: Any = None) -> None:
         """Complete this run: at once, or as part of a transaction of your own.
 
         On a connection of yours (of any library that pools take), it is completed if that transaction commits, and with
@@ -136,13 +142,7 @@ class TaskCtx(OfTask[T], ActionCtx):
                 transaction is rolled back.
             ContextError: The connection cannot be used, or leads to another kind of database.
         """
-        return self._calls.track(mark_completed(self._runner, self._attempt, connection))
-
-    async def _get_document(self, fields: Sequence[str] | None) -> T:
-        (row,) = await get_documents(self._runner, [self._run], fields)
-        if isinstance(row, PenstockError):
-            raise row
-        return cast("T", row)
+        await mark_completed(self._runner, self._attempt, connection)
 
 
 class MutationTaskCtx(OfTask[T], MutationCtx):
@@ -155,16 +155,9 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
         self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt at this change, from 1."""
-        return self.work.attempt
-
-    def get_document(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, T]:
+    @tracked
+    async def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `TaskCtx.get_document`; in the transaction of this run."""
-        return self._scope.track(self._get_document(fields))
-
-    async def _get_document(self, fields: Sequence[str] | None) -> T:
         run, transaction = self._run, self._scope.transaction
         self._runner.engine.readers.add(run.task.name)
         shared, place = transaction.shared, (run.number, run.key)
@@ -212,7 +205,8 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
         self.__dict__.update(ctx.__dict__)
         self.runs = runs
 
-    def get_documents(self, fields: Sequence[str] | None = None) -> Coroutine[Any, Any, dict[TaskBatchRun[T], T]]:
+    @tracked
+    async def get_documents(self, fields: Sequence[str] | None = None) -> dict[TaskBatchRun[T], T]:
         """The rows of those runs that are as they were planned for, as with `TaskCtx.get_document`, asked for at once.
 
         The other runs end as skipped, or failed if their rows cannot be read, unless the handler says otherwise.
@@ -223,7 +217,14 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
         Raises:
             ValueInvalid: A field is none of the table.
         """
-        return self._calls.track(self._get_documents(fields))
+        found: dict[TaskBatchRun[T], T] = {}
+        states = [run._run for run in self.runs]  # noqa: SLF001 - its own
+        for run, row in zip(self.runs, await get_documents(self._runner, states, fields), strict=True):
+            if isinstance(row, PenstockError):
+                run.fail(row)
+            else:
+                found[run] = cast("T", row)
+        return found
 
     def log(self, message: str, **facts: Any) -> None:
         """Write a log event that names the task.
@@ -239,13 +240,3 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
     ) -> None:
         """See `TaskCtx.throttle_all`."""
         self.runs[0].throttle_all(delay, until=until, local=local)
-
-    async def _get_documents(self, fields: Sequence[str] | None) -> dict[TaskBatchRun[T], T]:
-        found: dict[TaskBatchRun[T], T] = {}
-        states = [run._run for run in self.runs]  # noqa: SLF001 - its own
-        for run, row in zip(self.runs, await get_documents(self._runner, states, fields), strict=True):
-            if isinstance(row, PenstockError):
-                run.fail(row)
-            else:
-                found[run] = cast("T", row)
-        return found

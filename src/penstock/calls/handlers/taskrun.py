@@ -1,18 +1,23 @@
 """One run of a reactive task: its row, the change, and the requests of its handler. All kinds of task ctx share it.
 
-The ctx reads the rows; `calls/jobs/job` ends the run.
+Rows and records of many runs are read in one snapshot, with the requested columns and those that filter and watch need.
+`TaskRun` decides whether a row is still as its run was planned for; `calls/jobs/job` ends the run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from penstock.calls.run.attempts import Attempts
+from penstock.calls.run.engine import Engine
 from penstock.changes.change import read_values
-from penstock.errors import DeclarationError, PenstockError, Snooze, TaskConditionFailed, ValueInvalid
+from penstock.errors import DataError, DeclarationError, PenstockError, Snooze, TaskConditionFailed, ValueInvalid
+from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe.errortext import error_text
@@ -23,13 +28,14 @@ from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
-from penstock.store.contract.session import OpenTransaction
+from penstock.store.contract.session import OpenTransaction, Row, Session, reading
 from penstock.store.contract.tasks import HELD
 from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.statements import TableStatements
 from penstock.store.sql.values import captured_fields, captured_like, captured_values
+from penstock.transaction.rows import read_rows
 
-if TYPE_CHECKING:
-    from penstock.calls.run.engine import Engine
+Calls = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = timedelta(days=366)
@@ -53,7 +59,6 @@ class TaskRun:
 
     @property
     def doc_id(self) -> Any:
-        """The id of the row; if another program owns the table, its key, a tuple for several columns."""
         return doc_id_of(self.engine.store.dialect, self.task.definition, self.key)
 
     @property
@@ -78,7 +83,6 @@ class TaskRun:
 
     @property
     def previous(self) -> Table | None:
-        """The row before the change, if it was captured whole."""
         definition, captured = self.task.definition, self._captured(self.before)
         if not self.task.wants_row or not captured.keys() >= definition.positions.keys():
             return None
@@ -144,7 +148,6 @@ class TaskRun:
         self.engine.pauses.hold(self.number, _moment("throttle_all", delay, until, now), local=local)
 
     def ended(self) -> Outcome | None:
-        """The outcome of a run whose handler has returned; None for success."""
         if self.deferred is None:
             return None
         return Outcome(JobEvent.SNOOZED, delay=self._wait(), error="Deferred by its handler")
@@ -154,6 +157,16 @@ class TaskRun:
         if self.deferred is None or isinstance(error, TaskConditionFailed):
             return error
         return Snooze(self._wait(), reason=f"Deferred by its handler, which raised {error_text(error)}")
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """The call of the handler, for a block; what it raises becomes the error of the run."""
+        try:
+            yield
+        except Exception as error:
+            if (meant := self.raised(error)) is error:
+                raise
+            raise meant from error
 
     def log(self, message: str, facts: dict[str, Any], *, of_row: bool = True) -> None:
         key = self.key if of_row else None
@@ -200,7 +213,6 @@ def doc_id_of(dialect: Dialect, definition: TableDefinition, key: str) -> Any:
 
 
 def _plain(kind: Kind | None, value: Any) -> Any:
-    """The Python value of an expression's value."""
     if value is None:
         return None
     if kind is Kind.DATETIME:
@@ -225,3 +237,119 @@ def _moment(word: str, delay: Any, until: Any, now: datetime) -> datetime:
         raise ValueInvalid(f"{word}: until takes an aware datetime within a year, not {until!r}.")
     moment: datetime = until
     return moment
+
+
+# ----- the rows of many runs
+
+
+async def get_documents(
+    runner: Attempts, runs: Sequence[TaskRun], fields: Sequence[str] | None
+) -> list[Table | PenstockError]:
+    """For each run its row, or why it has changed or cannot be read; ValueInvalid for a field the table lacks."""
+    first, engine = runs[0], runner.engine
+    definition = first.task.definition
+    statements = engine.statements.of(definition.table, definition)
+    names = None if fields is None else first.columns(fields)
+
+    async def once() -> list[Table | PenstockError]:
+        async with reading(engine.store.begin_read) as session:
+            generations = await engine.store.tasks.generations(session, first.number, [run.key for run in runs])
+            ids = [run.doc_id for run in runs]
+            found = await _rows(session, statements, ids, names)
+            return [
+                await _checked(session, run, generations.get(run.key), found.get(row_id), fields)
+                for run, row_id in zip(runs, ids, strict=True)
+            ]
+
+    return await runner.attempt(once)
+
+
+async def known_generations(engine: Engine, calls: Calls) -> dict[tuple[int, str], int | None]:
+    """The generations of runs that are about to share a transaction, if their handlers ask for rows.
+
+    They are read before it begins, since each read in it could conflict. `TaskRun.check` compares the row itself, so an
+    old generation does no harm.
+    """
+    found: dict[tuple[int, str], int | None] = {}
+    for name, keys in _keys(engine, calls).items():
+        number = engine.tasks[name].id
+        generations = await engine.store.tasks.generations(None, number, keys)
+        found |= {(number, key): generations.get(key) for key in keys}
+    return found
+
+
+def known_ids(engine: Engine, calls: Calls) -> dict[type[Table], dict[Any, None]]:
+    """The ids of the rows of these runs, as tables encode them."""
+    found: dict[type[Table], dict[Any, None]] = {}
+    tasks = {task.name: task.definition for task in engine.reactive.values()}
+    for name, keys in _keys(engine, calls).items():
+        definition = tasks[name]
+        ids = (definition.encode_key(doc_id_of(engine.store.dialect, definition, key)) for key in keys)
+        found.setdefault(definition.table, {}).update(dict.fromkeys(ids))
+    return found
+
+
+def _keys(engine: Engine, calls: Calls) -> dict[str, list[str]]:
+    """The keys of rows of runs, by the names of tasks whose handlers ask for rows."""
+    found: dict[str, list[str]] = {}
+    for function, arguments in calls:
+        task = engine.reactive.get(function.name)
+        if task is not None and task.name in engine.readers:
+            found.setdefault(task.name, []).append(arguments["key"])
+    return found
+
+
+async def _checked(
+    session: Session,
+    run: TaskRun,
+    generation: int | None,
+    row: Table | PenstockError | None,
+    fields: Sequence[str] | None,
+) -> Table | PenstockError:
+    if isinstance(row, PenstockError):
+        return row
+    try:
+        return run.check(generation, row, fields)
+    except TaskConditionFailed as error:
+        return await run.meant(session, generation, error)
+
+
+async def _rows(
+    session: Session, statements: TableStatements, ids: Sequence[Any], names: tuple[str, ...] | None
+) -> dict[Any, Table | PenstockError]:
+    """The rows with these ids or why one cannot be read. A row of another program is read whole, to check it whole."""
+    definition = statements.definition
+    part = names if definition.managed else None
+    keys = [definition.encode_key(one) for one in ids]
+    if len(keys) > 1 and statements.dialect.any_of:
+        with contextlib.suppress(DataError):  # if one row is unreadable, each is read alone
+            rows = await _read_many(session, statements, keys, part)
+            return {definition.key_in(row.__dict__): row for row in rows}
+    found: dict[Any, Table | PenstockError] = {}
+    for row_id, key in zip(ids, keys, strict=True):
+        try:
+            rows = await _read_one(session, statements, key, part)
+            found |= zip((row_id,), rows, strict=False)  # one row or none
+        except DataError as error:
+            found[row_id] = error
+    return found
+
+
+async def _read_many(
+    session: Session, statements: TableStatements, keys: list[Any], part: tuple[str, ...] | None
+) -> list[Table]:
+    many = statements.get_many(keys) if part is None else (statements.part(part, many=True)[0], [keys])
+    return _made(statements, await session.fetch(*many), part)
+
+
+async def _read_one(
+    session: Session, statements: TableStatements, key: Any, part: tuple[str, ...] | None
+) -> list[Table]:
+    statement = statements.get() if part is None else statements.part(part)[0]
+    return _made(statements, await session.fetch(statement, statements.key_args(key)), part)
+
+
+def _made(statements: TableStatements, rows: Sequence[Row], part: tuple[str, ...] | None) -> list[Table]:
+    if part is None:
+        return read_rows(statements, rows)
+    return [make_row(statements.definition.table, given) for given in statements.part(part)[1](rows)]

@@ -14,7 +14,6 @@ from typing import Any
 from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.jobs.job import failure, log_lost, raised, result_text, time_limit
 from penstock.calls.run.context import ActionCtx
-from penstock.calls.run.handler import run_handler
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Cancellation, Running
 from penstock.calls.run.threads import lingering
@@ -65,7 +64,6 @@ class Batches:
             del self._gathering[key]
 
     def note_cancel(self) -> None:
-        """Cancel each batch whose jobs are all canceled."""
         for gathering in self._running.values():
             if all(running.cancelled.is_set() for running in gathering.jobs):
                 gathering.cancelled.set()
@@ -100,7 +98,6 @@ class Batches:
             await self._ended(running, ended)
 
     async def _outcomes(self, gathering: _Gathering) -> list[tuple[Running, Outcome]]:
-        """Run the handler once; the outcome of each job."""
         function, batch = gathering.function, gathering.batch
         ended: list[tuple[Running, Outcome]] = []
         jobs: list[Running] = []
@@ -135,13 +132,11 @@ class Batches:
         return ended + [(one, self._outcome_of(function, one, given)) for one, given in zip(jobs, results, strict=True)]
 
     async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], gathering: _Gathering) -> Any:
-        """Call the handler as an action."""
-        engine = self._runner.engine
-        async with engine.thread(function, 0) as thread:
+        async with self._runner.engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()
             ctx = ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled)
-            return await run_handler(engine, function, lambda ctx: batch.handler(ctx, items), ctx, {}, 0, thread)
+            return await self._runner.run_handler(function, ctx, {}, 0, thread, lambda ctx: batch.handler(ctx, items))
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
         """The outcome of one job, also if user code raises while it is told."""

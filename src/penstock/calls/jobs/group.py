@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.calls.handlers.taskrows import Calls, known_generations, known_ids
+from penstock.calls.handlers.taskrun import Calls, known_generations, known_ids
 from penstock.calls.jobs.job import raised, returned
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Running
@@ -86,7 +86,6 @@ class Groups:
         return not self._is_slow(function)
 
     def add(self, jobs: Iterable[Running]) -> None:
-        """Run jobs; each gets the task in which it ends."""
         added = list(jobs)
         self._waiting.extend(added)
         wanted = max(1, min(int(self._beside), -(-len(self._waiting) // _LANE_JOBS)))
@@ -97,7 +96,6 @@ class Groups:
             running.task = lane
 
     def clear(self) -> None:
-        """Drop the jobs that have not begun."""
         self._waiting.clear()
 
     # ----- one transaction after another
@@ -122,7 +120,7 @@ class Groups:
             await self._share(group, queue)
 
         try:
-            await self._runner.attempts.in_turn(once, self._waiting[0].job.function, again=again)
+            await self._runner.in_turn(once, self._waiting[0].job.function, again=again)
         except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again
             self._part(group, error)
             return False
@@ -161,7 +159,7 @@ class Groups:
         self._take(group)
         asked = [(call.function, call.arguments) for call in group]
         generations = await known_generations(self._runner.engine, asked)
-        session = await self._runner.attempts.begin_write(queue, for_ever=True)
+        session = await self._runner.begin_write(queue, for_ever=True)
         shared: Shared | None = None
         try:
             shared = Shared(session, await self._ordered(session))
@@ -198,7 +196,6 @@ class Groups:
                 journal.ended(call.running.job, state, now)
 
     def _take(self, group: list[_Call]) -> None:
-        """Take the next waiting jobs; they end in this lane now."""
         lane = asyncio.current_task()
         assert lane is not None  # noqa: S101 - it runs in one
         while self._waiting and len(group) < self._size:
@@ -259,7 +256,6 @@ class Groups:
         raise _Gone
 
     async def _run_one(self, shared: Shared, call: _Call, now: datetime) -> None:
-        """Run one job in its part."""
         runner, running, function = self._runner, call.running, call.function
         if running.moment is None:
             running.moment = now, runner.engine.clock.seed()

@@ -13,17 +13,15 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
 
 from pydantic_core import to_json
 
 from penstock.calls.handlers.mark_completed import end_of_marked
-from penstock.calls.jobs.permit import Withdrawn
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
-from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Running
-from penstock.calls.run.threads import offload
+from penstock.calls.run.running import Execution, Running, Withdrawn
+from penstock.calls.run.threads import check_args
 from penstock.errors import (
     CallTimeout,
     ContextError,
@@ -69,7 +67,9 @@ async def _run_job(runner: Runner, running: Running) -> Outcome | None:
         if running.job.marked:  # by an attempt whose worker died
             return Outcome(JobEvent.RETURNED)
         if running.job.ending is None:
-            outcome = await end_of_marked(runner, running, await _attempt(runner, running))
+            outcome = await _attempt(runner, running)
+            if outcome is not None:
+                outcome = await end_of_marked(runner, running, outcome)
             if outcome is None or outcome.event is JobEvent.HELD or running.job.on_complete is None:
                 return outcome
         return await _complete(runner, running, outcome)
@@ -103,7 +103,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
         raise
     except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
         void = runner.engine.store.tokens.void
-        if running.issued and not await runner.patiently(lambda: void(job.id, job.attempt), for_ever=True):
+        if running.issued and not await runner.attempt(lambda: void(job.id, job.attempt), for_ever=True):
             return None  # an external system has completed it already
         return raised(runner, running, error)
 
@@ -114,7 +114,7 @@ async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outc
     if function.kind is FunctionKind.MUTATION:
         await _run_mutation(runner, function, running)
         return None
-    arguments = await offload(len(job.args), lambda: function.signature.check_json(job.args))
+    arguments = await check_args(function, job.args)
     if function.kind is FunctionKind.QUERY:
         result = await runner.query(function, arguments, work=running.work)
     else:
@@ -263,11 +263,7 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
 
 async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, execution: Execution) -> None:
     """Run a mutation that settles its job in its own commit."""
-
-    async def check() -> dict[str, Any]:
-        return await offload(len(args), lambda: function.signature.check_json(args))
-
-    await runner.mutation(function, check, execution=execution)
+    await runner.mutation(function, partial(check_args, function, args), execution=execution)
 
 
 def result_text(runner: Runner, function: AnyFunction, result: object) -> str:

@@ -11,13 +11,12 @@ import socket
 import threading
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.locks.locks import Ask, Holding
+from penstock.calls.locks.locks import Ask, Holding, Locks
 from penstock.calls.run.bridge import Wait
-from penstock.calls.runs import Runs
 from penstock.errors import ContextError, LockLost, ValueInvalid
 from penstock.transaction.tracking import Calls
 
@@ -26,7 +25,7 @@ OnLost = Literal["cancel", "signal"]
 WAIT, LEASE = timedelta(seconds=3), timedelta(seconds=15)
 _LONGEST_KEY = 200
 _LONGEST_WAIT = timedelta(days=366)
-_SHORTEST_LEASE, _LONGEST_LEASE = timedelta(seconds=1), timedelta(days=1)
+_LEASES = timedelta(seconds=1), timedelta(days=1)
 
 
 class Lock:
@@ -85,17 +84,21 @@ class LockBlock:
 
     def __init__(
         self,
-        runner: Runs,
+        locks: Locks,
         key: object,
         wait: object,
         lease: object,
         on_lost: object = "cancel",
         calls: Calls | None = None,
     ) -> None:
-        self._locks = runner.locks
-        self._clock = runner.engine.clock
-        self._machine = runner.engine.machine
-        self._key, self._wait, self._lease = checked_key(key), _checked_wait(wait), _checked_lease(lease)
+        self._locks = locks
+        self._key = checked_key(key)
+        self._wait = _checked_time(
+            "wait is a timedelta from 0 to a year", wait, timedelta(0), _LONGEST_WAIT, "timedelta(seconds=3)"
+        ).total_seconds()
+        self._lease = _checked_time(
+            "lease is a timedelta from a second to a day", lease, *_LEASES, "timedelta(seconds=15)"
+        )
         if on_lost not in ("cancel", "signal"):
             raise ValueInvalid(f"with_lock: on_lost is 'cancel' or 'signal', not {on_lost!r}.")
         self._cancels = on_lost == "cancel"
@@ -140,7 +143,7 @@ class LockBlock:
             raise ContextError("This block was entered twice.", fix="Call with_lock for each block.")
         name = "" if self._calls is None else f" {self._calls.function}"
         holder = f"{socket.gethostname()}:{os.getpid()}{name}"
-        attempt = UUID(int=self._clock.uuid7())
+        attempt = UUID(int=self._locks.clock.uuid7())
         taking = self._locks.acquire(Ask(self._key, self._wait, self._lease, attempt, holder, owner))
         self.holding = await (taking if self._calls is None else self._calls.track(taking))
         return self.holding
@@ -153,7 +156,6 @@ class LockBlock:
     # ----- steps
 
     def _interrupt(self) -> None:
-        """Cancel the block: its lock is lost."""
         if self._task is not None:
             self._interrupted = True
             self._task.cancel()
@@ -161,7 +163,7 @@ class LockBlock:
     async def _is_cancelled_yet(self) -> bool:
         """Wait for a cancellation that was asked for and has not come, so that it does not come after the block."""
         try:
-            await self._machine.sleep(0)
+            await self._locks.machine.sleep(0)
         except asyncio.CancelledError:
             return True
         return False
@@ -214,14 +216,6 @@ async def check_fence(calls: JobCalls, key: object, fence: object) -> None:
         )
 
 
-def refuse_in_transaction() -> NoReturn:
-    """Raise the `ContextError` of ``ctx.with_lock`` in queries and mutations."""
-    raise ContextError(
-        "A transaction takes no locks: it is isolated already, and waiting in it would block others.",
-        fix="Take the lock in the action or the program that calls it, and use ctx.check_fence here.",
-    )
-
-
 def checked_key(key: object) -> str:
     """A valid key, or `ValueInvalid`."""
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY or not key.isprintable():
@@ -232,18 +226,7 @@ def checked_key(key: object) -> str:
     return key
 
 
-def _checked_wait(wait: object) -> float:
-    if not isinstance(wait, timedelta) or not timedelta(0) <= wait <= _LONGEST_WAIT:
-        raise ValueInvalid(
-            f"with_lock: wait is a timedelta from 0 to a year, not {wait!r}.", fix="Write timedelta(seconds=3)."
-        )
-    return wait.total_seconds()
-
-
-def _checked_lease(lease: object) -> timedelta:
-    if not isinstance(lease, timedelta) or not _SHORTEST_LEASE <= lease <= _LONGEST_LEASE:
-        raise ValueInvalid(
-            f"with_lock: lease is a timedelta from a second to a day, not {lease!r}.",
-            fix="Write timedelta(seconds=15).",
-        )
-    return lease
+def _checked_time(word: str, given: object, least: timedelta, most: timedelta, fix: str) -> timedelta:
+    if not isinstance(given, timedelta) or not least <= given <= most:
+        raise ValueInvalid(f"with_lock: {word}, not {given!r}.", fix=f"Write {fix}.")
+    return given

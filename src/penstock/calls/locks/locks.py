@@ -124,8 +124,8 @@ class Locks:
 
     def __init__(self, engine: Engine) -> None:
         self._store = engine.store
-        self._clock = engine.clock
-        self._machine = engine.machine
+        self.clock = engine.clock
+        self.machine = engine.machine
         self._held: set[Holding] = set()
         self._lines: dict[str, deque[asyncio.Event]] = {}
         self._turns: dict[str, float] = {}  # since when this process retakes a lock that others want
@@ -155,14 +155,14 @@ class Locks:
         return holding
 
     async def _wait_for(self, ask: Ask) -> Holding:
-        until = self._clock.monotonic() + ask.wait
+        until = self.clock.monotonic() + ask.wait
         if not ask.wait:
             return await self._try_once(ask)
         turn, line = asyncio.Event(), self._lines.setdefault(ask.key, deque())
         line.append(turn)
         try:
             # Only the first waiter of this process asks the database.
-            if line[0] is turn or await self._clock.wait(turn, ask.wait):
+            if line[0] is turn or await self.clock.wait(turn, ask.wait):
                 return await self._look_until(ask, until)
             return await self._try_once(ask)
         finally:
@@ -180,7 +180,7 @@ class Locks:
         try:
             while True:
                 heard.clear()
-                left = until - self._clock.monotonic()
+                left = until - self.clock.monotonic()
                 if left <= 0:
                     return await self._try_once(ask)
                 try:
@@ -191,8 +191,8 @@ class Locks:
                         continue
                 except TryAgain:  # the database is away or busy, which may end before the wait does
                     found = None
-                if await self._clock.wait(heard, min(left, self._look_after(found, pause))):
-                    await self._machine.sleep(rest)
+                if await self.clock.wait(heard, min(left, self._look_after(found, pause))):
+                    await self.machine.sleep(rest)
                     rest = min(rest * _LESS_OFTEN, _LAST_REST)
                 pause = min(pause * _LESS_OFTEN, _LAST_LOOK)
         finally:
@@ -200,14 +200,13 @@ class Locks:
 
     def _look_after(self, row: LockRow | None, pause: float) -> float:
         """Seconds until the next look; with jitter, so that waiters do not all look at once."""
-        pause *= 0.75 + 0.5 * self._clock.random()
+        pause *= 0.75 + 0.5 * self.clock.random()
         if row is None:
             return pause
-        runs_out = (row.expires_at - self._clock.now()).total_seconds()
-        return min(pause, max(runs_out, 0.0) + _FIRST_REST * (1 + self._clock.random()))
+        runs_out = (row.expires_at - self.clock.now()).total_seconds()
+        return min(pause, max(runs_out, 0.0) + _FIRST_REST * (1 + self.clock.random()))
 
     async def _try_once(self, ask: Ask) -> Holding:
-        """Take a lock if it is free, or raise `LockTaken`."""
         try:
             found = await self._try(ask)
         except DatabaseUnavailable:  # such as an idle connection that was cut
@@ -226,9 +225,9 @@ class Locks:
 
     async def _try(self, ask: Ask) -> Holding | LockRow:
         """Take a lock if it is free: the lock, or the row of its holder."""
-        before = self._clock.monotonic()
+        before = self.clock.monotonic()
         await self._store.synchronize()  # all machines must agree whether it has expired
-        now = self._clock.now()
+        now = self.clock.now()
         take = self._store.locks.take(ask.key, ask.attempt, ask.holder, ask.lease, now)
         taking = self._taking[ask.attempt] = self._do_beside(take)
         row = await asyncio.shield(taking)  # a cancelled statement could still take it, after it was withdrawn
@@ -237,14 +236,14 @@ class Locks:
             return row
         if len(self._turns) > _MOST_TURNS:
             self._turns.clear()
-        self._turns.setdefault(ask.key, self._machine.monotonic())
-        return Holding(ask, row.fence, before + (row.expires_at - now).total_seconds() * _TRUST_PART, self._clock)
+        self._turns.setdefault(ask.key, self.machine.monotonic())
+        return Holding(ask, row.fence, before + (row.expires_at - now).total_seconds() * _TRUST_PART, self.clock)
 
     async def _leave_to_others(self, key: str) -> None:
         """Pause if this process has had a lock for its turn, so that waiters elsewhere hear that it is free."""
         since = self._turns.get(key)
-        if since is not None and self._machine.monotonic() - since > _TURN:
-            await self._machine.sleep(_COURTESY)
+        if since is not None and self.machine.monotonic() - since > _TURN:
+            await self.machine.sleep(_COURTESY)
             self._turns.pop(key, None)
 
     # ----- keeping
@@ -253,15 +252,14 @@ class Locks:
         """Renew a lock until it is released or lost."""
         lease = holding.ask.lease.total_seconds()
         due = holding.trusted_until - lease * (_TRUST_PART - _RENEW_PART)
-        while not await self._clock.wait(holding.over, max(0.0, due - self._clock.monotonic())):
+        while not await self.clock.wait(holding.over, max(0.0, due - self.clock.monotonic())):
             renewed = await self._renew(holding)
-            due = self._clock.monotonic() + lease * (_RENEW_PART if renewed else _AGAIN_PART)
+            due = self.clock.monotonic() + lease * (_RENEW_PART if renewed else _AGAIN_PART)
             if holding.lost:
                 holding.lose()
 
     async def _renew(self, holding: Holding) -> bool:
-        """Renew a lock; whether that succeeded."""
-        before, ask = self._clock.monotonic(), holding.ask
+        before, ask = self.clock.monotonic(), holding.ask
         left = holding.trusted_until - before
         if left <= 0:
             return False
@@ -270,7 +268,7 @@ class Locks:
                 if points.armed:
                     await points.reach("lock.renew", key=ask.key, fence=holding.fence)
                 await self._store.synchronize()
-                held = await self._store.locks.renew(ask.key, holding.fence, ask.lease, self._clock.now())
+                held = await self._store.locks.renew(ask.key, holding.fence, ask.lease, self.clock.now())
         except (TryAgain, TimeoutError):
             return False
         except PenstockError as error:
@@ -308,7 +306,7 @@ class Locks:
                         row = await self._store.locks.release(key, fence)
                         break
                     except TryAgain:
-                        await self._machine.sleep(_RELEASE_AGAIN)
+                        await self.machine.sleep(_RELEASE_AGAIN)
             if row is None and attempts == 1:  # a later attempt may find that an earlier one has released it
                 holding.lose("it had another holder, or was taken away")
         except (PenstockError, TimeoutError) as error:
@@ -351,7 +349,7 @@ class Locks:
             holding.lose("the backend is being closed")
         self._idle.clear()
         if self._held:
-            await self._machine.wait(self._idle, grace_left())
+            await self.machine.wait(self._idle, grace_left())
         if self._beside:
             await asyncio.wait(self._beside, timeout=grace_left())
         await self.abandon()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.errors import ContextError
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -25,7 +27,6 @@ class Bridge:
         self._loop = loop
 
     def __call__(self, call: Coroutine[Any, Any, R]) -> R:
-        """Run a call on the loop; its result."""
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the only way to ask without an exception
             call.close()
             raise ContextError(
@@ -33,6 +34,17 @@ class Bridge:
                 fix="Use an async def function there.",
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def waits(word: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
+    """The word of a face for an awaited word of its twin: it waits for the result."""
+
+    @functools.wraps(word)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._wait(getattr(self._twin, word.__name__)(*args, **kwargs))
+        return result
+
+    return call
 
 
 def in_thread(rows: AsyncIterator[R], wait: Wait) -> Iterator[R]:

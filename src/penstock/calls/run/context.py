@@ -5,30 +5,61 @@ Owns the three kinds of ctx for functions written with async def; `sync` has the
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
-from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence, refuse_in_transaction
+from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence
+from penstock.calls.locks.locks import Locks
+from penstock.calls.run.attempts import Attempts
+from penstock.calls.run.engine import Engine
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
 from penstock.calls.run.running import Cancellation, Running, no_work
 from penstock.calls.run.sql import prepare_sql
 from penstock.calls.run.work import ActionWork
-from penstock.calls.runs import Runs
 from penstock.clock import Random, random_of
 from penstock.errors import DataError
-from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.jobs.job import Work
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
-from penstock.transaction.tracking import Calls
+from penstock.transaction.tracking import Calls, tracked
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by place, and by name
+Run = Coroutine[Any, Any, Any]
+
+
+class Runs(Attempts, ABC):
+    """What a ctx asks of the runner, which makes each ctx; see `run.runner.Runner`."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.locks = Locks(engine)
+
+    @abstractmethod
+    def run_query(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Run: ...
+
+    @abstractmethod
+    def run_mutation(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Run: ...
+
+    @abstractmethod
+    def run_action(
+        self, function: AnyFunction, given: Given, depth: int = 0, attempt: Running | None = None
+    ) -> Run: ...
+
+    @abstractmethod
+    def nested_query(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Run: ...
+
+    @abstractmethod
+    def nested_mutation(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Run: ...
 
 
 @refuses_other_words
@@ -44,7 +75,7 @@ class QueryCtx:
 
     def __init__(self, runner: Runs, scope: Scope, depth: int) -> None:
         self._runner = runner
-        self._scope = scope
+        self._scope = self._calls = scope
         self._depth = depth
         self.db = DatabaseReader(scope)
 
@@ -79,7 +110,8 @@ class QueryCtx:
             raise no_work()
         return work
 
-    def sql(self, query: str, /, **values: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+    @tracked
+    async def sql(self, query: str, /, **values: Any) -> list[dict[str, Any]]:
         """Rows of an SQL query that the builder cannot say, in the same snapshot, with ``:named`` values.
 
         Values come as the database's driver gives them. The read set then holds all tables.
@@ -88,23 +120,6 @@ class QueryCtx:
             DataError: It is no query, or writes.
             LimitExceeded: It gives more rows than one transaction may read.
         """
-        return self._scope.track(self._sql(query, values))
-
-    def run_query(
-        self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
-        """Run another query in the same snapshot, with its arguments and result checked."""
-        return self._scope.track(self._runner.nested_query(self._scope, self._depth, function, args, kwargs))
-
-    def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
-        """Refused: a transaction takes no locks.
-
-        Raises:
-            ContextError: Always.
-        """
-        refuse_in_transaction()
-
-    async def _sql(self, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
         transaction = self._scope.transaction
         sql, args = prepare_sql(query, values, transaction.store.dialect)
         async with self._scope.lock:
@@ -112,6 +127,12 @@ class QueryCtx:
         if len(set(names)) < len(names):
             raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
         return [dict(zip(names, row, strict=True)) for row in rows]
+
+    @tracked
+    async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run another query in the same snapshot, with its arguments and result checked."""
+        result: R = await self._runner.nested_query(self._scope, self._depth, function, (args, kwargs))
+        return result
 
 
 @refuses_other_words
@@ -139,9 +160,8 @@ class MutationCtx(QueryCtx):
         """Messages to topics, sent if this transaction commits."""
         return Sender(self.job_calls)
 
-    def rate_limit(
-        self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
-    ) -> Coroutine[Any, Any, RateStatus]:
+    @tracked
+    async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """Take tokens of a declared rate limit with this transaction; whether there were enough, or when there will be.
 
         Raises the errors of `RateLimiter.take`, and:
@@ -150,9 +170,10 @@ class MutationCtx(QueryCtx):
             ContextError: The app declares no such rate limit.
         """
         policy = policy_of(self._runner.engine.rate_limits, name)
-        return self.job_calls.track(take_tokens(self.job_calls, name, policy, key, count, reserve=reserve))
+        return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
 
-    def check_fence(self, key: str, fence: int) -> Coroutine[Any, Any, None]:
+    @tracked
+    async def check_fence(self, key: str, fence: int) -> None:
         """Check that a lock still has this holder, and keep it from others until this transaction has ended.
 
         So a holder that has lost its lock without knowing it cannot write.
@@ -165,13 +186,13 @@ class MutationCtx(QueryCtx):
             LockLost: It does not have this holder any more.
             ValueInvalid: There can be no such key or number.
         """
-        return self._scope.track(check_fence(self.job_calls, key, fence))
+        await check_fence(self.job_calls, key, fence)
 
-    def run_mutation(
-        self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another mutation as a sub-transaction: if it raises, only its own changes are undone."""
-        return self._scope.track(self._runner.nested_mutation(self._scope, self._depth, function, args, kwargs))
+        result: R = await self._runner.nested_mutation(self._scope, self._depth, function, (args, kwargs))
+        return result
 
 
 @refuses_other_words
@@ -248,9 +269,8 @@ class ActionCtx:
             self._random = random_of(self._runner.engine.clock.seed())
         return self._random
 
-    def rate_limit(
-        self, name: str, key: str = "", *, count: int = 1, reserve: bool = False
-    ) -> Coroutine[Any, Any, RateStatus]:
+    @tracked
+    async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """Take tokens of a declared rate limit, at once; whether there were enough, or when there will be.
 
         Raises the errors of `RateLimiter.take`, and:
@@ -259,7 +279,7 @@ class ActionCtx:
             ContextError: The app declares no such rate limit.
         """
         policy = policy_of(self._runner.engine.rate_limits, name)
-        return self.job_calls.track(take_tokens(self.job_calls, name, policy, key, count, reserve=reserve))
+        return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
@@ -283,25 +303,25 @@ class ActionCtx:
             ContextError: On entering: it is held here already.
             ValueInvalid: The key or an option cannot be.
         """
-        return LockBlock(self._runner, key, wait, lease, on_lost, self._calls)
+        return LockBlock(self._runner.locks, key, wait, lease, on_lost, self._calls)
 
-    def run_query(
-        self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a snapshot of its own."""
-        return self._calls.track(self._runner.run_query(function, args, kwargs, self._depth + 1, self._work))
+        result: R = await self._runner.run_query(function, (args, kwargs), self._depth + 1, self._work)
+        return result
 
-    def run_mutation(
-        self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation in a transaction of its own."""
-        return self._calls.track(self._runner.run_mutation(function, args, kwargs, self._depth + 1, self._work))
+        result: R = await self._runner.run_mutation(function, (args, kwargs), self._depth + 1, self._work)
+        return result
 
-    def run_action(
-        self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]:
+    @tracked
+    async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another action. Use it to change the runtime; otherwise a plain helper function is enough."""
-        return self._calls.track(self._runner.run_action(function, args, kwargs, self._depth + 1, self._attempt))
+        result: R = await self._runner.run_action(function, (args, kwargs), self._depth + 1, self._attempt)
+        return result
 
     @property
     def _work(self) -> Work | None:

@@ -28,11 +28,7 @@ _KIND_OF = {ctx: key for key, ctx in _CTX.items()}
 
 
 def check_ctx(function: AnyFunction) -> None:
-    """Refuse a function whose first parameter is annotated with another type than the ctx that it gets.
-
-    Raises:
-        DeclarationError: It is.
-    """
+    """Refuse a function whose first parameter is annotated with something else than the ctx that it gets."""
     expected, handler = _CTX[function.kind, function.is_async], function.declared
     parameter = next(iter(inspect.signature(handler).parameters.values()))
     given = annotation_of(handler, parameter)
@@ -56,11 +52,7 @@ def check_ctx(function: AnyFunction) -> None:
 
 
 def refuse_bare(word: str, given: object, example: str) -> None:
-    """Refuse a decorator that was written without parentheses, and so got the function as its first argument.
-
-    Raises:
-        DeclarationError: It was.
-    """
+    """Refuse a decorator that was written without parentheses, and so got the function as its first argument."""
     if isinstance(given, types.FunctionType | Function):
         handler = given.declared if isinstance(given, Function) else given
         raise DeclarationError(

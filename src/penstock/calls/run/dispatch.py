@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.calls.run.containment import contained
-from penstock.calls.run.execution import Execution
 from penstock.calls.run.runner import Encode, QueryRun, Runner
-from penstock.calls.run.threads import offload
+from penstock.calls.run.running import Execution
+from penstock.calls.run.threads import check_args, offload
 from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
 
@@ -27,11 +27,7 @@ class Dispatch:
         self._under_way = 0
 
     def find(self, path: str, kind: FunctionKind | None, *, internal: bool = False) -> AnyFunction:
-        """The function to call.
-
-        Raises:
-            FunctionNotFound: There is none of this name for this caller, or it is of another kind.
-        """
+        """The function to call; `FunctionNotFound` if this caller has none of this name, or it is of another kind."""
         function = self._runner.engine.registry.find(path)
         if function is None or not (function.public or internal):
             fix = "Name it as module:function, with a colon." if path.endswith(":default") else ""
@@ -154,7 +150,7 @@ class Dispatch:
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
     with _at_the_door():
-        return await offload(len(args), lambda: function.signature.check_json(args))
+        return await check_args(function, args)
 
 
 @contextmanager

@@ -103,7 +103,6 @@ class Engine:
         return timedelta(seconds=self.config.job_status_ttl)
 
     def begin_stop(self) -> None:
-        """Begin the grace time, unless it has begun."""
         if self._stop_by is None:
             self._stop_by = self.machine.monotonic() + self.config.grace
 
@@ -131,6 +130,5 @@ class Engine:
             log_event("engine.functions_left", logging.WARNING, functions=",".join(functions))
 
     async def abandon(self) -> None:
-        """The same without a grace time."""
         self._stop_by = self.machine.monotonic()
         await self.close()

@@ -192,7 +192,6 @@ class _Process:
 
 
 def _home(function: AnyFunction) -> tuple[str, str]:
-    """The module of a function and its file, by which a process finds it."""
     module = sys.modules[function.handler.__module__]
     file = getattr(module, "__file__", None) or ""
     return function.name.partition(":")[0], file
@@ -234,7 +233,8 @@ def _answer(where: bytes, args: bytes) -> bytes:
         result = function.handler(ProcessCtx(_work(work)), **function.signature.check_json(args))
         return _RETURNED + function.signature.result_json(function.signature.check_result(result))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
-        return _RAISED + _failure_text(error)
+        told = {**_told(error), "traceback": trace_text(error)[-_LONGEST:]}
+        return _RAISED + json.dumps(told).encode()
 
 
 def _import(module: str, file: str) -> Any:
@@ -250,13 +250,7 @@ def _import(module: str, file: str) -> Any:
 # ----- errors from one process to the other
 
 
-def _failure_text(error: BaseException) -> bytes:
-    """An error as JSON."""
-    return json.dumps({**_told(error), "traceback": trace_text(error)[-_LONGEST:]}).encode()
-
-
 def _failure_of(text: bytes) -> Exception:
-    """The error of such a JSON."""
     told: dict[str, Any] = json.loads(text)
     error = _made(told)
     error.add_note(f"In the other process:\n{told['traceback']}")

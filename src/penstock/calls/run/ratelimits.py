@@ -50,11 +50,7 @@ async def take_tokens(
 
 
 def policy_of(policies: Mapping[str, RateLimit], name: str) -> RateLimit:
-    """The policy of a declared rate limit.
-
-    Raises:
-        ContextError: There is none of this name.
-    """
+    """The policy of a declared rate limit; `ContextError` if there is none of this name."""
     found = policies.get(name)
     if found is None:
         raise ContextError(f"The app declares no rate limit {name!r}.", fix=f"Write app.rate_limit({name!r}, …).")

@@ -5,32 +5,24 @@ Owns the three kinds of run, at the top and nested. Every road to user code lead
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
+from weakref import ref
 
-from penstock.calls.locks.locks import Locks
-from penstock.calls.run.attempts import Attempts
-from penstock.calls.run.budget import Budget
+from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.containment import contained
-from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
+from penstock.calls.run.context import ActionCtx, Given, MutationCtx, QueryCtx, Run, Runs
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.execution import PLAIN, Execution
-from penstock.calls.run.handler import Ctx, run_handler
-from penstock.calls.run.running import Moment, Running
+from penstock.calls.run.running import PLAIN, Execution, Moment, Running
+from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
-from penstock.calls.run.unawaited import watch_dropped_coroutines
-from penstock.errors import TryAgain
-from penstock.functions.function import (
-    ActionFunction,
-    AnyFunction,
-    FunctionKind,
-    MutationFunction,
-    QueryFunction,
-    check_depth,
-    expect,
-)
-from penstock.jobs.job import NewJob, Work
+from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
+from penstock.errors import LimitExceeded, TryAgain
+from penstock.functions.function import AnyFunction, FunctionKind, check_depth, expect
+from penstock.jobs.job import Work
 from penstock.observe import points
 from penstock.store.contract.session import Session
 from penstock.transaction.commit import commit
@@ -39,94 +31,56 @@ from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import copier, encode_json
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
+Ctx = QueryCtx | MutationCtx | ActionCtx
 Encode = Callable[[Any], bytes]
 Arguments = dict[str, Any]
-QueryRun = tuple[AnyFunction, dict[str, Any], Encode]  # a query, its checked arguments, how its result leaves
+QueryRun = tuple[AnyFunction, Arguments, Encode]  # a query, its checked arguments, how its result leaves
+
+_TWINS: dict[type[Ctx], Any] = {QueryCtx: SyncQueryCtx, MutationCtx: SyncMutationCtx, ActionCtx: SyncActionCtx}
 
 
-class Runner:
+class Runner(Runs):
     """Runs the functions of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         watch_dropped_coroutines()
-        self.engine = engine
-        self.attempts = Attempts(engine)
-        self.locks = Locks(engine)
-
-    def now(self) -> datetime:
-        """The app's time."""
-        return self.engine.clock.now()
-
-    def moment(self) -> Moment:
-        """The time and chance of one execution."""
-        return self.engine.clock.now(), self.engine.clock.seed()
+        super().__init__(engine)
 
     # ----- at the top
 
-    async def run_query(
-        self,
-        function: QueryFunction[Any, P, R, Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        depth: int = 0,
-        work: Work | None = None,
-    ) -> R:
-        """Run a query in a snapshot of its own."""
-        expect(function, FunctionKind.QUERY)
-        arguments = function.signature.check(function.signature.bind(args, kwargs))
-        return cast("R", await self.query(function, arguments, depth, work))
+    async def run_query(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Any:
+        return await self.query(function, _checked(function, FunctionKind.QUERY, given), depth, work)
 
-    async def run_mutation(
-        self,
-        function: MutationFunction[Any, P, R, Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        depth: int = 0,
-        work: Work | None = None,
-    ) -> R:
-        """Run a mutation in a transaction of its own, again if it conflicts."""
+    async def run_mutation(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Any:
         expect(function, FunctionKind.MUTATION)
-        given = function.signature.bind(args, kwargs)
-        copied = copier(given)
+        bound = function.signature.bind(*given)
+        copied = copier(bound)
 
-        async def check() -> dict[str, Any]:
-            return function.signature.check(copied(given))
+        async def check() -> Arguments:
+            return function.signature.check(copied(bound))
 
-        return cast("R", await self.mutation(function, check, depth, PLAIN if work is None else Execution(work=work)))
+        return await self.mutation(function, check, depth, PLAIN if work is None else Execution(work=work))
 
     async def run_action(
-        self,
-        function: ActionFunction[Any, P, R, Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        depth: int = 0,
-        attempt: Running | None = None,
-    ) -> R:
-        """Run an action."""
-        expect(function, FunctionKind.ACTION)
-        arguments = function.signature.check(function.signature.bind(args, kwargs))
-        return cast("R", await self.action(function, arguments, depth, attempt))
-
-    async def query(
-        self, function: AnyFunction, arguments: dict[str, Any], depth: int = 0, work: Work | None = None
+        self, function: AnyFunction, given: Given, depth: int = 0, attempt: Running | None = None
     ) -> Any:
+        return await self.action(function, _checked(function, FunctionKind.ACTION, given), depth, attempt)
+
+    async def query(self, function: AnyFunction, arguments: Arguments, depth: int = 0, work: Work | None = None) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
         with self.engine.journal.call(function):
-            return await self.attempts.run(lambda: self._query_once(function, arguments, depth, work), function.name)
+            return await self.attempt(lambda: self._query_once(function, arguments, depth, work), function.name)
 
     async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
         """Run queries in one snapshot, at one time; for each its answer, or its error."""
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
-            return await self.attempts.run(lambda: self._queries_once(runs, thread), "A batch of queries")
+            return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
 
     async def mutation(
         self,
         function: AnyFunction,
-        check: Callable[[], Awaitable[dict[str, Any]]],
+        check: Callable[[], Awaitable[Arguments]],
         depth: int = 0,
         execution: Execution = PLAIN,
     ) -> Any:
@@ -141,20 +95,20 @@ class Runner:
         Raises:
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
-        moment = execution.moment or self.moment()
+        moment = execution.moment or (self.now(), self.engine.clock.seed())
         with self.engine.journal.call(function):
             async with self.engine.thread(function, depth) as thread:
 
                 async def once(queue: int | None) -> Any:
                     return await self._mutation_once(function, await check(), depth, thread, queue, moment, execution)
 
-                return await self.attempts.write(once, function.name, for_ever=execution.settle is not None)
+                return await self.attempt_write(once, function.name, for_ever=execution.settle is not None)
 
     async def shared_mutation(
-        self, part: Part, function: AnyFunction, arguments: dict[str, Any], moment: Moment, work: Work
+        self, part: Part, function: AnyFunction, arguments: Arguments, moment: Moment, work: Work
     ) -> tuple[Transaction, Any]:
         """Run a mutation once, in its part of a transaction that it shares; its gathered changes, and its result."""
-        transaction = self._transaction(part, *moment, work)
+        transaction = self.transaction(part, *moment, work)
         with self.engine.journal.call(function):
             result = await self._in_transaction(transaction, function, arguments, 0, None)
         if points.armed:
@@ -164,88 +118,40 @@ class Runner:
     async def action(
         self,
         function: AnyFunction,
-        arguments: dict[str, Any],
+        arguments: Arguments,
         depth: int = 0,
         attempt: Running | None = None,
     ) -> Any:
-        """Run an action on checked arguments."""
         with self.engine.journal.call(function):
-            return await self._action_once(function, arguments, depth, attempt)
-
-    async def _action_once(
-        self, function: AnyFunction, arguments: dict[str, Any], depth: int, attempt: Running | None
-    ) -> Any:
-        check_depth(function, depth)
-        if function.runtime == "process":
-            text = encode_json(arguments, f"The arguments of {function.name}").encode()
-            work = None if attempt is None else attempt.work
-            return function.signature.result_of_json(await self.engine.processes.run(function, text, work))
-        async with self.engine.thread(function, depth) as thread:
-            if attempt is not None:
-                await attempt.begin()
-            return await self._run(function, self._action_ctx(function, depth, attempt), arguments, depth, thread)
-
-    def _action_ctx(self, function: AnyFunction, depth: int, attempt: Running | None) -> ActionCtx:
-        return ActionCtx(self, Calls(function.name), depth, attempt)
+            check_depth(function, depth)
+            if function.runtime == "process":
+                text = encode_json(arguments, f"The arguments of {function.name}").encode()
+                work = None if attempt is None else attempt.work
+                return function.signature.result_of_json(await self.engine.processes.run(function, text, work))
+            async with self.engine.thread(function, depth) as thread:
+                if attempt is not None:
+                    await attempt.begin()
+                return await self.run_handler(
+                    function, ActionCtx(self, Calls(function.name), depth, attempt), arguments, depth, thread
+                )
 
     # ----- nested in a transaction
 
-    async def nested_query(
-        self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Run a query in the transaction of another function."""
-        expect(function, FunctionKind.QUERY)
-        arguments = function.signature.check(function.signature.bind(args, kwargs))
+    async def nested_query(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Any:
+        arguments = _checked(function, FunctionKind.QUERY, given)
         with self.engine.journal.call(function):
             async with scope.held():
                 return await self._in_scope(function, scope.transaction, arguments, depth + 1, None)
 
-    async def nested_mutation(
-        self, scope: Scope, depth: int, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Run a mutation as a sub-transaction of another."""
-        expect(function, FunctionKind.MUTATION)
-        arguments = function.signature.check(function.signature.bind(args, kwargs))
+    async def nested_mutation(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Any:
+        arguments = _checked(function, FunctionKind.MUTATION, given)
         with self.engine.journal.call(function):
             async with scope.held(), scope.transaction.branch():
                 return await self._in_scope(function, scope.transaction, arguments, depth + 1, None)
 
-    # ----- outside of functions
-
-    async def write(self, write: Callable[[Transaction], Awaitable[R]]) -> R:
-        """Run a write of penstock itself in a transaction of its own, again if it conflicts; its result.
-
-        Raises:
-            Conflict: It conflicted more often than the settings allow.
-        """
-        engine = self.engine
-
-        async def once(queue: int | None) -> R:
-            session = await engine.store.begin_write(queue)
-            try:
-                transaction = self._transaction(session, self.now(), 0)
-                result = await write(transaction)
-                await commit(transaction)
-            finally:
-                await session.rollback()
-            return result
-
-        return await self.attempts.write(once, "penstock")
-
-    async def enqueue(self, job: NewJob) -> None:
-        """Enqueue a job in a transaction of its own; nobody else's gets in its way."""
-        store, now = self.engine.store, self.now()
-        await self.attempts.run(lambda: store.jobs.enqueue_alone(job, now), "penstock")
-        store.signals.notify()
-        self.engine.journal.enqueued(job, now)
-
-    async def patiently(self, once: Callable[[], Awaitable[R]], *, for_ever: bool = False) -> R:
-        """Run an idempotent step, again if the database was lost."""
-        return await self.attempts.run(once, "penstock", for_ever=for_ever)
-
     # ----- steps
 
-    async def _query_once(self, function: AnyFunction, arguments: dict[str, Any], depth: int, work: Work | None) -> Any:
+    async def _query_once(self, function: AnyFunction, arguments: Arguments, depth: int, work: Work | None) -> Any:
         async with self.engine.thread(function, depth) as thread:
             session = await self.engine.store.begin_read()
             try:
@@ -282,13 +188,13 @@ class Runner:
         session: Session,
         now: datetime,
         function: AnyFunction,
-        arguments: dict[str, Any],
+        arguments: Arguments,
         depth: int,
         thread: Place | None,
         budget: Budget | None = None,
         work: Work | None = None,
     ) -> Any:
-        transaction = self._transaction(session, now, self.engine.clock.seed(), work)
+        transaction = self.transaction(session, now, self.engine.clock.seed(), work)
         try:
             return await self._in_transaction(transaction, function, arguments, depth, thread)
         finally:
@@ -306,9 +212,9 @@ class Runner:
         execution: Execution,
     ) -> Any:
         lease, settle, finish = execution.lease, execution.settle, execution.finish
-        session = await self.attempts.begin_write(queue, for_ever=settle is not None)
+        session = await self.begin_write(queue, for_ever=settle is not None)
         try:
-            transaction = self._transaction(session, *moment, execution.work)
+            transaction = self.transaction(session, *moment, execution.work)
             result = await self._in_transaction(transaction, function, arguments, depth, thread)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
@@ -340,14 +246,92 @@ class Runner:
 
     def _in_scope(
         self, function: AnyFunction, transaction: Transaction, arguments: Arguments, depth: int, thread: Place | None
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Run:
         check_depth(function, depth)
         writable = function.kind is FunctionKind.MUTATION
         scope = Scope(transaction, function.name, writable=writable)
         ctx = MutationCtx(self, scope, depth) if writable else QueryCtx(self, scope, depth)
-        return self._run(function, ctx, arguments, depth, thread)
+        return self.run_handler(function, ctx, arguments, depth, thread)
 
-    def _run(
-        self, function: AnyFunction, ctx: Ctx, arguments: Arguments, depth: int, thread: Place | None
-    ) -> Coroutine[Any, Any, Any]:
-        return run_handler(self.engine, function, function.handler, ctx, arguments, depth, thread)
+    async def run_handler(
+        self,
+        function: AnyFunction,
+        ctx: Ctx,
+        arguments: Arguments,
+        depth: int,
+        thread: Place | None,
+        handler: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Run the handler of a function; what it returns. None of its calls is left when it ends.
+
+        Args:
+            function: The function.
+            ctx: Its ctx; the caller holds it no more.
+            arguments: Its arguments.
+            depth: How many calls it is nested in.
+            thread: The place of one written with def; None to take one.
+            handler: Another handler to run, whose result nobody checks.
+
+        Raises:
+            UnawaitedCall: Calls, helpers or tasks that have the ctx are left.
+        """
+        run = handler or function.handler
+        calls: Calls = ctx._calls  # noqa: SLF001 - it is run here
+        try:
+            if function.is_async:
+                result = await run(ctx, **arguments)
+            else:
+                twin = _TWINS[type(ctx)](ctx, Bridge(asyncio.get_running_loop()))
+                result = await self._in_thread(function, lambda: run(twin, **arguments), depth, thread)
+            calls.end()
+        except BaseException:
+            calls.abandon()
+            raise
+        if function.is_async:  # the thread of another function may hold the ctx for a moment longer
+            ended = ref(calls)
+            del ctx, calls
+            if (held := ended()) is not None:  # by a task, say
+                refuse_tasks_of(held)
+        return result if handler is not None else function.signature.check_result(result)
+
+    async def _in_thread(self, function: AnyFunction, work: Callable[[], Any], depth: int, thread: Place | None) -> Any:
+        if thread is not None:
+            return await thread.run(work)
+        async with self.engine.thread(function, depth, nested=True) as own:
+            return await self._in_thread(function, work, depth, own)
+
+
+@dataclass(slots=True)
+class Budget:
+    """The bytes that a batch of queries may read, and may return, together: a batch is one call."""
+
+    limit: int
+    read: int = 0
+    returned: int = 0
+
+    def check(self) -> None:
+        """Refuse a further query if those before it have read or returned too much."""
+        self._refuse_beyond("read", self.read)
+        self._refuse_beyond("returned", self.returned)
+
+    def take(self, answer: bytes) -> bytes:
+        """Count an answer, and refuse it if with it they have returned too much."""
+        self.returned += len(answer)
+        self._refuse_beyond("returned", self.returned)
+        return answer
+
+    def _refuse_beyond(self, done: str, size: int) -> None:
+        if size <= self.limit:
+            return
+        error = LimitExceeded(
+            f"The queries of this batch have {done} more than {self.limit} bytes together.",
+            fix="Send fewer queries at once.",
+            limit=self.limit,
+        )
+        error.at_the_door = True  # the batch is the caller's
+        raise error
+
+
+def _checked(function: AnyFunction, kind: FunctionKind, given: Given) -> Arguments:
+    expect(function, kind)
+    return function.signature.check(function.signature.bind(*given))

@@ -1,4 +1,8 @@
-"""A job under way: the state that all functions of one attempt share."""
+"""A job under way: the state that all functions of one attempt share, its permit to start, and what goes with a call.
+
+A claimed job starts only while the limit of its claim stands. The claim permits a start for a moment; a job that starts
+later asks the database first, so nothing starts under an old limit once that moment is over.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from penstock.calls.jobs.permit import Permit
-from penstock.errors import ContextError
+from penstock.clock import Clock
+from penstock.errors import ContextError, TryAgain
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Job, Outcome, Work, job_id
+from penstock.jobs.job import Job, Outcome, Settlement, Work, job_id
 from penstock.jobs.progress import Progress
-from penstock.store.contract.session import Session
+from penstock.store.contract.session import Session, reading
+from penstock.store.contract.store import Store
+from penstock.transaction.commit import Seal
 
 Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat
+
+_HOLDS = 0.3  # seconds after the claim was sent
+NONE_HOLDS_AFTER = 0.5  # seconds after a change, by which jobs with an old permit have started
 
 
 class Cancellation:
@@ -29,23 +38,62 @@ class Cancellation:
         self._event: asyncio.Event | None = None
 
     def is_set(self) -> bool:
-        """Whether someone asked."""
         return self._is_set
 
     def set(self) -> None:
-        """Ask for it to stop."""
         self._is_set = True
         if self._event is not None:
             self._event.set()
 
     @property
     def event(self) -> asyncio.Event:
-        """The same, to be waited for."""
         if self._event is None:
             self._event = asyncio.Event()
             if self._is_set:
                 self._event.set()
         return self._event
+
+
+class Withdrawn(Exception):
+    """A job does not start: its pool's limit has changed since the claim, or the database does not answer."""
+
+
+class Permit:
+    """Lets the jobs of one pool and one claim start; `epoch` numbers the limit, `since` is when the claim was sent."""
+
+    def __init__(self, store: Store, machine: Clock, pool: str, epoch: int, since: float) -> None:
+        self._store, self._machine = store, machine
+        self._pool, self._epoch, self._since = pool, epoch, since
+        self._withdrawn = False
+        self._asking = asyncio.Lock()
+
+    async def check(self, session: Session | None = None) -> None:
+        """Raise Withdrawn if a job must not start now. It asks in the job's transaction, if that has one."""
+        if session is not None:
+            if not self._is_fresh:
+                await self._ask(session)
+        elif not self._is_fresh:
+            async with self._asking:
+                if not self._is_fresh:  # no other job has asked meanwhile
+                    await self._ask_alone()
+        if self._withdrawn:
+            raise Withdrawn
+
+    @property
+    def _is_fresh(self) -> bool:
+        return self._withdrawn or self._machine.monotonic() - self._since < _HOLDS
+
+    async def _ask_alone(self) -> None:
+        try:
+            async with reading(self._store.begin_read) as session:
+                await self._ask(session)
+        except TryAgain as error:
+            raise Withdrawn from error
+
+    async def _ask(self, session: Session) -> None:
+        since = self._machine.monotonic()
+        self._withdrawn = await self._store.pools.epoch(session, self._pool) != self._epoch
+        self._since = since
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +133,30 @@ class Running:
             if self.permit is not None:
                 await self.permit.check(session)
             self.begun = True
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The surroundings of one execution of a mutation, the same in each of its attempts.
+
+    Attributes:
+        lease: For a job: the lease it runs under.
+        settle: For a job: turns the result into the job's settlement, written in the same transaction.
+        finish: Turns the result into the answer, before the commit: if it raises, nothing is committed.
+        work: The attempt at a job that it runs in.
+        moment: Its time and chance, if it has been run before.
+        seal: For an outbox: writes its cursor, in the same transaction.
+    """
+
+    lease: int | None = None
+    settle: Callable[[Any], Settlement] | None = None
+    finish: Callable[[Any], Any] | None = None
+    work: Work | None = None
+    moment: Moment | None = None
+    seal: Seal | None = None
+
+
+PLAIN = Execution()
 
 
 def no_work() -> ContextError:

@@ -6,25 +6,19 @@ Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_s
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
-from penstock.calls.run.bridge import Wait
+from penstock.calls.run.bridge import Wait, waits
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-from penstock.calls.run.ratelimits import RateStatus
 from penstock.calls.run.syncdb import SyncDatabaseReader, SyncDatabaseWriter
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random
-from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction
-from penstock.jobs.job import JobId, JobStatus, Work
-from penstock.pools.results import Completion
+from penstock.functions.function import FunctionKind
+from penstock.jobs.job import JobId, Work
 from penstock.transaction.words import refuses_other_words
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @refuses_other_words
@@ -62,17 +56,8 @@ class SyncQueryCtx:
         """See `QueryCtx.work`."""
         return self._twin.work
 
-    def sql(self, query: str, /, **values: Any) -> list[dict[str, Any]]:
-        """See `QueryCtx.sql`."""
-        return self._wait(self._twin.sql(query, **values))
-
-    def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `QueryCtx.run_query`."""
-        return self._wait(self._twin.run_query(function, *args, **kwargs))
-
-    def with_lock(self, *_args: Any, **_options: Any) -> NoReturn:
-        """See `QueryCtx.with_lock`."""
-        self._twin.with_lock(*_args, **_options)
+    sql = waits(QueryCtx.sql)
+    run_query = waits(QueryCtx.run_query)
 
 
 @refuses_other_words
@@ -97,17 +82,9 @@ class SyncMutationCtx(SyncQueryCtx):
         """See `MutationCtx.outbox`."""
         return SyncSender(self._twin.outbox, self._wait)
 
-    def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
-        """See `MutationCtx.rate_limit`."""
-        return self._wait(self._twin.rate_limit(name, key, count=count, reserve=reserve))
-
-    def check_fence(self, key: str, fence: int) -> None:
-        """See `MutationCtx.check_fence`."""
-        self._wait(self._twin.check_fence(key, fence))
-
-    def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `MutationCtx.run_mutation`."""
-        return self._wait(self._twin.run_mutation(function, *args, **kwargs))
+    rate_limit = waits(MutationCtx.rate_limit)
+    check_fence = waits(MutationCtx.check_fence)
+    run_mutation = waits(MutationCtx.run_mutation)
 
 
 @refuses_other_words
@@ -162,25 +139,15 @@ class SyncActionCtx:
         """See `ActionCtx.random`."""
         return self._twin.random
 
-    def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
-        """See `ActionCtx.rate_limit`."""
-        return self._wait(self._twin.rate_limit(name, key, count=count, reserve=reserve))
+    rate_limit = waits(ActionCtx.rate_limit)
 
     def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock:
         """See `ActionCtx.with_lock`. No thread is cancelled: `LockLost` comes at the end of the block."""
         return SyncLockBlock(self._twin.with_lock(key, wait=wait, lease=lease), self._wait)
 
-    def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `ActionCtx.run_query`."""
-        return self._wait(self._twin.run_query(function, *args, **kwargs))
-
-    def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `ActionCtx.run_mutation`."""
-        return self._wait(self._twin.run_mutation(function, *args, **kwargs))
-
-    def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `ActionCtx.run_action`."""
-        return self._wait(self._twin.run_action(function, *args, **kwargs))
+    run_query = waits(ActionCtx.run_query)
+    run_mutation = waits(ActionCtx.run_mutation)
+    run_action = waits(ActionCtx.run_action)
 
 
 class SyncActionWork:
@@ -209,13 +176,8 @@ class SyncActionWork:
         """See `ActionWork.cancelled`."""
         return self._twin.cancelled
 
-    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """See `ActionWork.progress`."""
-        self._wait(self._twin.progress(done, total, note))
-
-    def complete_later(self, timeout: timedelta = timedelta(hours=1)) -> str:
-        """See `ActionWork.complete_later`."""
-        return self._wait(self._twin.complete_later(timeout))
+    progress = waits(ActionWork.progress)
+    complete_later = waits(ActionWork.complete_later)
 
 
 @refuses_other_words
@@ -225,47 +187,13 @@ class SyncScheduler:
     def __init__(self, twin: Scheduler, wait: Wait) -> None:
         self._twin, self._wait = twin, wait
 
-    def run_after(
-        self,
-        delay: timedelta,
-        function: MutationFunction[Any, P, Any, Any] | ActionFunction[Any, P, Any, Any],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> JobId:
-        """See `Scheduler.run_after`."""
-        return self._wait(self._twin.run_after(delay, function, *args, **kwargs))
-
-    def run_at(
-        self,
-        time: datetime,
-        function: MutationFunction[Any, P, Any, Any] | ActionFunction[Any, P, Any, Any],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> JobId:
-        """See `Scheduler.run_at`."""
-        return self._wait(self._twin.run_at(time, function, *args, **kwargs))
-
-    def cancel(self, job: JobId) -> None:
-        """See `Scheduler.cancel`."""
-        self._wait(self._twin.cancel(job))
-
-    def retry(self, job: JobId) -> bool:
-        """See `Scheduler.retry`."""
-        return self._wait(self._twin.retry(job))
-
-    def get(self, job: JobId) -> JobStatus | None:
-        """See `Scheduler.get`."""
-        return self._wait(self._twin.get(job))
-
-    def complete(self, token: str, result: Any = None) -> Completion:
-        """See `Scheduler.complete`."""
-        return self._wait(self._twin.complete(token, result))
-
-    def fail(self, token: str, error: str, *, retryable: bool = True) -> Completion:
-        """See `Scheduler.fail`."""
-        return self._wait(self._twin.fail(token, error, retryable=retryable))
+    run_after = waits(Scheduler.run_after)
+    run_at = waits(Scheduler.run_at)
+    cancel = waits(Scheduler.cancel)
+    retry = waits(Scheduler.retry)
+    get = waits(Scheduler.get)
+    complete = waits(Scheduler.complete)
+    fail = waits(Scheduler.fail)
 
 
 class SyncSender:
@@ -274,6 +202,4 @@ class SyncSender:
     def __init__(self, twin: Sender, wait: Wait) -> None:
         self._twin, self._wait = twin, wait
 
-    def send(self, topic: str, payload: Any, *, key: str | None = None) -> None:
-        """See `Sender.send`."""
-        self._wait(self._twin.send(topic, payload, key=key))
+    send = waits(Sender.send)

@@ -6,10 +6,10 @@ Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, Never, TypeVar
+from typing import Any, Generic, TypeVar
 
-from penstock.calls.run.bridge import Wait, in_thread
-from penstock.schema.ids import Id, RowId
+from penstock.calls.run.bridge import Wait, in_thread, waits
+from penstock.schema.ids import Id
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.transaction.aggregates import Groups
@@ -29,9 +29,7 @@ class SyncDatabaseReader:
     def __init__(self, twin: DatabaseReader, wait: Wait) -> None:
         self._twin, self._wait = twin, wait
 
-    def get(self, table: type[T], row_id: RowId[T]) -> T | None:
-        """See `DatabaseReader.get`."""
-        return self._wait(self._twin.get(table, row_id))
+    get = waits(DatabaseReader.get)
 
     def query(self, table: type[T]) -> SyncScan[T]:
         """See `DatabaseReader.query`."""
@@ -47,25 +45,15 @@ class SyncDatabaseWriter(SyncDatabaseReader):
     def __init__(self, twin: DatabaseWriter, wait: Wait) -> None:
         super().__init__(twin, wait)
 
-    def insert(self, row: T, *more: Never) -> Id[T]:
-        """See `DatabaseWriter.insert`."""
-        return self._wait(self._twin.insert(row, *more))
+    insert = waits(DatabaseWriter.insert)
 
     def insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
         """See `DatabaseWriter.insert_many`."""
         return self._wait(self._twin.insert_many(list(rows)))
 
-    def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> T:
-        """See `DatabaseWriter.patch`."""
-        return self._wait(self._twin.patch(table, row_id, *more, **changes))
-
-    def replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
-        """See `DatabaseWriter.replace`."""
-        return self._wait(self._twin.replace(table, row_id, row))
-
-    def delete(self, table: type[T], row_id: RowId[T]) -> None:
-        """See `DatabaseWriter.delete`."""
-        self._wait(self._twin.delete(table, row_id))
+    patch = waits(DatabaseWriter.patch)
+    replace = waits(DatabaseWriter.replace)
+    delete = waits(DatabaseWriter.delete)
 
 
 @refuses_other_words
@@ -111,21 +99,10 @@ class SyncScan(Generic[T]):
         """See `Scan.__aiter__`."""
         return in_thread(self._twin.__aiter__(), self._wait)
 
-    def count(self) -> int:
-        """See `Scan.count`."""
-        return self._wait(self._twin.count())
-
-    def sum(self, column: str) -> Any:
-        """See `Scan.sum`."""
-        return self._wait(self._twin.sum(column))
-
-    def min(self, column: str) -> Any:
-        """See `Scan.min`."""
-        return self._wait(self._twin.min(column))
-
-    def max(self, column: str) -> Any:
-        """See `Scan.max`."""
-        return self._wait(self._twin.max(column))
+    count = waits(Scan.count)
+    sum = waits(Scan.sum)
+    min = waits(Scan.min)
+    max = waits(Scan.max)
 
     def group_by(self, *columns: str) -> SyncGroups:
         """See `Scan.group_by`."""
@@ -138,18 +115,7 @@ class SyncGroups:
     def __init__(self, twin: Groups, wait: Wait) -> None:
         self._twin, self._wait = twin, wait
 
-    def count(self) -> dict[Any, int]:
-        """See `Groups.count`."""
-        return self._wait(self._twin.count())
-
-    def sum(self, column: str) -> dict[Any, Any]:
-        """See `Groups.sum`."""
-        return self._wait(self._twin.sum(column))
-
-    def min(self, column: str) -> dict[Any, Any]:
-        """See `Groups.min`."""
-        return self._wait(self._twin.min(column))
-
-    def max(self, column: str) -> dict[Any, Any]:
-        """See `Groups.max`."""
-        return self._wait(self._twin.max(column))
+    count = waits(Groups.count)
+    sum = waits(Groups.sum)
+    min = waits(Groups.min)
+    max = waits(Groups.max)

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from penstock.clock import profile_timer, yield_thread
 from penstock.errors import Overloaded
+from penstock.functions.function import AnyFunction
 
 R = TypeVar("R")
 
@@ -190,7 +191,6 @@ class Place:
         future.add_done_callback(ended)
 
     async def run(self, work: Callable[[], R]) -> R:
-        """Do blocking work in the thread, in the context of the caller."""
         future: Future[R] = Future()
         context = contextvars.copy_context()
         self._future = future
@@ -205,6 +205,11 @@ async def offload(size: int, work: Callable[[], R]) -> R:
     return await asyncio.get_running_loop().run_in_executor(
         _OFFLOAD, contextvars.copy_context().run, _do_and_yield, work
     )
+
+
+async def check_args(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
+    """Check JSON arguments of a function; in a thread if they are large."""
+    return await offload(len(args), lambda: function.signature.check_json(args))
 
 
 def _do_and_yield(work: Callable[[], R]) -> R:

@@ -41,11 +41,7 @@ def watch_dropped_coroutines() -> None:
 
 
 def refuse_tasks_of(run: Calls) -> None:
-    """Refuse tasks that have the ctx of a run that has ended.
-
-    Raises:
-        UnawaitedCall: There are such tasks, and nobody has cancelled them.
-    """
+    """Refuse tasks that have the ctx of a run that has ended, unless somebody has cancelled them."""
     current = asyncio.current_task()
     tasks = [task for task in asyncio.all_tasks() if task is not current and not task.cancelling()]
     left = [_name(task.get_coro()) for task in tasks if any(found is run for found in _runs_of(task.get_coro()))]
@@ -59,10 +55,10 @@ def _runs_of(coroutine: Any) -> Iterator[Calls]:
         for value in _parts(coroutine):
             for held in (value, *_parts(value)):
                 kind = type(held)  # not isinstance, which asks objects of users what they are
-                if issubclass(kind, QueryCtx | DatabaseReader):
-                    yield held._scope  # noqa: SLF001 - its own
-                elif issubclass(kind, ActionCtx):
+                if issubclass(kind, QueryCtx | ActionCtx):
                     yield held._calls  # noqa: SLF001 - its own
+                elif issubclass(kind, DatabaseReader):
+                    yield held._scope  # noqa: SLF001 - its own
         coroutine = coroutine.cr_await
 
 
@@ -79,6 +75,5 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _name(coroutine: Any) -> str:
-    """The name of a helper, and the place where it is written."""
     name = coroutine.__qualname__.rpartition("<locals>.")[2]
     return f"{name} ({place_of(coroutine.cr_code)})"

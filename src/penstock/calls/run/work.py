@@ -5,18 +5,16 @@ Owns the checks at the door. Workers write progress, of many jobs at once; `call
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from datetime import datetime, timedelta
-from typing import Any
 
+from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.running import Running
-from penstock.calls.runs import Runs
 from penstock.clock import secret
 from penstock.errors import ContextError, LeaseLost, ValueInvalid
 from penstock.jobs.job import JobId, job_uuid
 from penstock.jobs.progress import progress_of
 from penstock.jobs.token import token_of, token_text
-from penstock.transaction.tracking import Calls
+from penstock.transaction.tracking import Calls, tracked
 
 LONGEST_WAIT = timedelta(days=366)
 
@@ -26,7 +24,7 @@ class ActionWork:
 
     __slots__ = ("_attempt", "_calls", "_runner")
 
-    def __init__(self, attempt: Running, runner: Runs, calls: Calls) -> None:
+    def __init__(self, attempt: Running, runner: Attempts, calls: Calls) -> None:
         self._attempt = attempt
         self._runner = runner
         self._calls = calls
@@ -51,7 +49,8 @@ class ActionWork:
         """Whether someone asked for the job to stop."""
         return self._attempt.cancelled.is_set()
 
-    def progress(self, done: float, total: float | None = None, note: str | None = None) -> Coroutine[Any, Any, None]:
+    @tracked
+    async def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Say how far the job has come; its status shows it, about once a second.
 
         It costs nothing to say it often: only the last one is written.
@@ -64,9 +63,10 @@ class ActionWork:
         Raises:
             ValueInvalid: A number is none, or negative, or more is done than there is; or the note is too long.
         """
-        return self._calls.track(self._progress(done, total, note))
+        self._attempt.noticed(self._attempt, progress_of(done, total, note))
 
-    def complete_later(self, timeout: timedelta = timedelta(hours=1)) -> Coroutine[Any, Any, str]:
+    @tracked
+    async def complete_later(self, timeout: timedelta = timedelta(hours=1)) -> str:  # noqa: ASYNC109 - a word of the field
         """Let an outside system say how the job ends; the token with which it does.
 
         Once the action has returned None, the job goes on running, without a worker and with its slot in its pool,
@@ -81,15 +81,8 @@ class ActionWork:
             ContextError: This attempt has a token already.
             LeaseLost: The job no longer belongs to this worker.
         """
-        return self._calls.track(self._complete_later(timeout))
-
-    # ----- steps
-
-    async def _progress(self, done: float, total: float | None, note: str | None) -> None:
-        self._attempt.noticed(self._attempt, progress_of(done, total, note))
-
-    async def _complete_later(self, timeout: timedelta) -> str:  # noqa: ASYNC109 - a word of the field
-        if not _is_wait(timeout):
+        given: object = timeout
+        if not isinstance(given, timedelta) or not timedelta(0) < given <= LONGEST_WAIT:
             raise ValueInvalid(f"complete_later takes a timedelta of up to a year, not {timeout!r}.")
         attempt, runner = self._attempt, self._runner
         if attempt.issued:
@@ -98,11 +91,7 @@ class ActionWork:
         token, deadline = token_of(text), runner.now() + timeout
         attempt.issued = True  # an answer that is lost may be one
         store = runner.engine.store
-        if not await runner.patiently(lambda: store.tokens.issue(attempt.lease, token, deadline)):
+        if not await runner.attempt(lambda: store.tokens.issue(attempt.lease, token, deadline)):
             raise LeaseLost(f"{self.id} no longer belongs to this worker.")
         attempt.held = True
         return text
-
-
-def _is_wait(value: object) -> bool:
-    return isinstance(value, timedelta) and timedelta(0) < value <= LONGEST_WAIT

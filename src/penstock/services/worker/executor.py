@@ -17,9 +17,8 @@ from uuid import UUID
 from penstock.calls.jobs.batch import Batches
 from penstock.calls.jobs.group import Groups
 from penstock.calls.jobs.job import failure, interrupted, run_job
-from penstock.calls.jobs.permit import Permit
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Running
+from penstock.calls.run.running import Permit, Running
 from penstock.calls.run.threads import lingering
 from penstock.functions.function import FunctionKind
 from penstock.jobs.job import Job, Outcome

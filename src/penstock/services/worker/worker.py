@@ -16,10 +16,9 @@ from datetime import datetime
 from typing import cast
 from uuid import UUID
 
-from penstock.calls.jobs.permit import Permit
 from penstock.calls.lease import TICK_PART, Lease
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Running
+from penstock.calls.run.running import Permit, Running
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
 from penstock.jobs.states import JobEvent
