@@ -53,10 +53,6 @@ from unnest(:names::text[]) asked (name)
 join pg_class c on c.oid = to_regclass(asked.name)
 join pg_namespace n on n.oid = c.relnamespace;
 
--- any_table: whether any of the named tables or views exists.
--- PostgreSQL: SQLite describes tables as fast as it finds them.
-select exists (select from unnest(:names::text[]) asked (name) where to_regclass(asked.name) is not null);
-
 -- has_migrations: whether any of penstock's own migrations was ever applied.
 -- SQLite: each database has its own list of its tables.
 select count(*) > 0 from sqlite_schema where type = 'table' and name = 'penstock.migration';

@@ -72,8 +72,6 @@ class _Description(ABC):
 
     async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
         quoted = {POSTGRES.table(name): name for name in names}
-        if not (await self._fetch(self._queries["any_table"], {"names": list(quoted)}))[0][0]:
-            return {}  # on a new database: to plan the query below takes longer than all else there
         rows: Sequence[Any] = await self._fetch(self._queries["tables"], {"names": list(quoted)})
         return {quoted[row["asked"]]: _table(row) for row in rows}
 
