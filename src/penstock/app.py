@@ -8,12 +8,13 @@ import socket
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from penstock.api.backend import BackendWords
 from penstock.api.crons.crons import Crons
 from penstock.api.declaring import Declaring
 from penstock.api.guests import Guests
+from penstock.api.live import Watch
 from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
 from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.pools.workpool import Workpool
@@ -27,6 +28,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
+from penstock.functions.function import QueryFunction
 from penstock.functions.registry import distinct, tables_of
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
@@ -34,6 +36,7 @@ from penstock.observe.tracing import find_tracing
 from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
+from penstock.services.live import LiveQueries, declare_live
 from penstock.services.planner.planner import Planner
 from penstock.services.pruner import Pruner
 from penstock.services.relay.relay import Relay
@@ -43,6 +46,7 @@ from penstock.services.worker.worker import Worker
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
 
+R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "pruner"]
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "pruner")
 
@@ -239,10 +243,12 @@ class Backend(BackendWords):
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
         self.app = app
         self.config = config
-        reactive = (table.__declared__.sql_name for table in (*app.tasks.tables(), *app.outboxes.tables()))
+        reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
+        reactive += [definition.name for definition in app.definitions() if definition.live]
         self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
+        self._live: LiveQueries | None = None
         self.services = Group([], self.engine.store.signals)
 
     async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
@@ -293,12 +299,21 @@ class Backend(BackendWords):
         await store.crons.declare(crons, self.engine.clock.now())
         await declare_tasks(self.engine, self.app.tasks)
         await declare_outboxes(self.engine, self.app.outboxes)
+        await declare_live(store, self.app.definitions(), self.engine.clock.now())
+
+    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any]) -> Watch[R]:
+        if self._live is None:
+            self._live = LiveQueries(self.runner, self.app.definitions())
+            self._live.start()
+        return self._live.watch(function, arguments)
 
     async def stop(self) -> None:
         """Stop services, then close the database. Running calls and jobs have the grace time to end."""
         self.app.guests.closed(self.runner)
         self.engine.begin_stop()
         try:
+            if self._live is not None:
+                await self._live.close()
             await self.services.stop(self.engine.services_left())
         finally:
             try:
@@ -311,6 +326,8 @@ class Backend(BackendWords):
         """End at once, leaving jobs and leases as they are, as a crash does."""
         self.app.guests.closed(self.runner)
         await self.runner.locks.abandon()
+        if self._live is not None:
+            await self._live.kill()
         await self.services.kill()
         await self.engine.abandon()
         await self.engine.store.close()

@@ -97,18 +97,6 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert "worker.stopped" in "".join(process.lines)
 
 
-def test_dev_does_without_watchfiles(console: Console, tmp_path: Path) -> None:
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without/watchfiles.py").write_text("raise ImportError\n")
-    console.write("hello.py", HELLO)
-    with console.start("dev", "--port", "0", PYTHONPATH=str(tmp_path / "without")) as process:
-        process.wait_for("curl ")
-        console.write("hello.py", HELLO.replace('"one"', '"second"'))
-        assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "second"
-        process.tell(signal.SIGINT)
-        assert process.end() == 0
-
-
 def test_dev_waits_for_a_program_that_imports(console: Console) -> None:
     console.write("hello.py", HELLO.replace("app = App()", "app = App("))
     with console.start("dev", "--port", "0") as process:

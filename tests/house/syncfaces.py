@@ -70,11 +70,12 @@ PAGES = {
     ),
 }
 FACES = {name: f"Sync{name}" for page in PAGES.values() for names in page.classes.values() for name in names.split()}
-TWINS = {**FACES, "LockBlock": "SyncLockBlock"}
+TWINS = {**FACES, "LockBlock": "SyncLockBlock", "Watch": "SyncWatch"}
 # Names that a face uses and its class does not.
 NEEDED = {
     "Iterator": "collections.abc",
     "SyncLockBlock": "penstock.calls.locks.blocks",
+    "SyncWatch": "penstock.api.live",
     "Thread": "penstock.api.syncthread",
     "Wait": "penstock.calls.run.bridge",
     "finish": "penstock.store.guest.session",
@@ -91,6 +92,9 @@ finish(self._twin.mark_completed(connection))""",
     "TaskBatchCtx.get_documents": """
 faces = dict(zip(self._twin.runs, self.runs, strict=True))
 return {faces[run]: row for run, row in self._wait(self._twin.get_documents(fields)).items()}""",
+    "BackendWords.live": """
+watch = thread.do(lambda: thread.backend.live(function, *args, **kwargs))
+return SyncWatch(watch, thread.wait)""",
     "BackendWords.wake": "\nthread.do(thread.backend.wake)",
 }
 DROPPED = {"on_lost"}  # nothing ends a thread from outside

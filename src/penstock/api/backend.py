@@ -7,12 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
+from penstock.api.live import Watch
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
-from penstock.functions.function import ActionFunction, MutationFunction, QueryFunction
+from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction, expect
 from penstock.jobs.filter import ALL_JOBS, JobFilter, check_limit
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.store.contract.pools import PoolRow
@@ -64,6 +65,30 @@ class BackendWords:
     ) -> Coroutine[Any, Any, R]:
         """Run an action."""
         return self.runner.run_action(function, (args, kwargs))
+
+    def live(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Watch[R]:
+        """Watch a query: its answer, and each other answer that it has once something that it read has changed.
+
+        The query runs again if and only if a row that it read, or would read now, was written by anybody, and all
+        queries that this process watches are brought to a new snapshot together. It hears at once of tables that are
+        declared with ``live=True``, and looks at others again after 0.25 to 5 seconds.
+
+        Args:
+            function: A query.
+            *args: Its arguments.
+            **kwargs: Its arguments by name.
+
+        Returns:
+            An async iterator that never ends by itself. Leave it with ``aclose()``, or use it in ``async with``.
+
+        Raises:
+            ArgumentsInvalid: Its signature refuses the arguments.
+        """
+        expect(function, FunctionKind.QUERY)
+        return self._watch(function, function.signature.check(function.signature.bind(args, kwargs)))
+
+    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any]) -> Watch[R]:
+        raise NotImplementedError
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"

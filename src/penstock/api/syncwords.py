@@ -6,12 +6,18 @@ Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_s
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
 
 from penstock.api.backend import BackendWords
+from penstock.api.live import SyncWatch
 from penstock.api.syncthread import Thread, waits
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
 from penstock.calls.run.syncctx import SyncScheduler
+from penstock.functions.function import QueryFunction
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SyncBackendWords:
@@ -35,6 +41,12 @@ class SyncBackendWords:
     run_query = waits(BackendWords.run_query)
     run_mutation = waits(BackendWords.run_mutation)
     run_action = waits(BackendWords.run_action)
+
+    def live(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> SyncWatch[R]:
+        """See `Backend.live`."""
+        thread = self._thread()
+        watch = thread.do(lambda: thread.backend.live(function, *args, **kwargs))
+        return SyncWatch(watch, thread.wait)
 
     def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock:
         """See `Backend.with_lock`. No thread is cancelled: `LockLost` comes at the end of the block."""

@@ -5,9 +5,11 @@ Owns the noun and the test whether a row lies in it. Values are in the form in w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
+from uuid import UUID
 
 Columns = Mapping[str, tuple[int, Callable[[Any], Any] | None]]
 
@@ -47,12 +49,22 @@ class RangeRead:
 class ReadSet:
     ranges: list[RangeRead] = field(default_factory=list)  # every range read, in order
     everything: bool = False  # whether it read by SQL, so that any change may concern it
+    jobs: set[UUID] = field(default_factory=set)  # of which it read how they stand
+    untold: bool = False  # whether it read what no change tells of, such as how many jobs wait
+    until: datetime | None = None  # from when on the time that it read is another one
 
     def note(self, read: RangeRead) -> None:
         self.ranges.append(read)
 
     def note_everything(self) -> None:
         self.everything = True
+
+    def note_jobs(self, jobs: Iterable[UUID] | None) -> None:
+        """Note that it read of jobs; None stands for what no change tells of."""
+        if jobs is None:
+            self.untold = True
+        else:
+            self.jobs.update(jobs)
 
     def concerns(self, change: RowChange, columns: Columns) -> bool:
         """Whether a change touched the read set: the row before or after it lies in a range."""

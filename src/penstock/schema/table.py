@@ -73,6 +73,8 @@ class Table(BaseModel, metaclass=_Frozen):
         managed: Whether penstock creates and changes the table (the default). A table that some other program
             owns is declared with ``managed=False``: it has no system fields, and its rows' ids are its keys. The id
             of a row with several key columns is a tuple of their values.
+        live: Whether its changes are captured for live queries, which then hear of each at once; otherwise they look
+            again every few seconds. Capturing costs each write of a row some microseconds.
 
     Raises:
         DeclarationError: At import, for a name, a field or an index that cannot be. If it names classes that come
@@ -117,11 +119,12 @@ class Table(BaseModel, metaclass=_Frozen):
         source: str | None = None,
         key: str | Sequence[str] | None = None,
         managed: bool = True,
+        live: bool = False,
         **unknown: Any,
     ) -> None:
         if unknown:
             raise DeclarationError(f"Table {cls.__name__}: unknown class argument {', '.join(unknown)}.")
-        cls.__declared__ = _declare(cls, name, source, key, managed)
+        cls.__declared__ = _declare(cls, name, source, key, managed, live)
         cls.__id_prefix__ = cls.__declared__.sql_name if managed else None
         cls.__indexes__ = tuple(_indexes(cls))
         cls.__definition__ = None
@@ -185,6 +188,7 @@ class _Declared:
     sql_name: str
     key: tuple[str, ...]
     managed: bool
+    live: bool
     written: Written | None
 
 
@@ -196,6 +200,7 @@ class TableDefinition:
     name: str  # the SQL name; with a schema before a dot for some user-owned tables
     key: tuple[str, ...]  # the columns that identify a row: `id`, or the user-owned table's own
     managed: bool  # whether penstock creates and changes the table
+    live: bool  # whether its changes are captured for live queries
     columns: tuple[Column, ...]  # all columns in order, the system's first
     indexes: Mapping[str, Index]  # the declared indexes by name
     positions: Mapping[str, int] = field(repr=False)
@@ -310,6 +315,7 @@ def _define(table: type[Table]) -> TableDefinition:
         name=declared.sql_name,
         key=declared.key,
         managed=declared.managed,
+        live=declared.live,
         columns=tuple(columns),
         indexes={index.name: index for index in table.__indexes__},
         positions={column.name: position for position, column in enumerate(columns)},
@@ -321,7 +327,7 @@ def _define(table: type[Table]) -> TableDefinition:
 
 
 def _declare(
-    cls: type[Table], name: str | None, source: str | None, key: str | Sequence[str] | None, managed: bool
+    cls: type[Table], name: str | None, source: str | None, key: str | Sequence[str] | None, managed: bool, live: bool
 ) -> _Declared:
     if managed and (source or key):
         raise DeclarationError(
@@ -344,7 +350,7 @@ def _declare(
             check_name(f"Table {cls.__name__}: field", field_name)
     if len(cls.model_fields) > _MAX_COLUMNS:
         raise DeclarationError(f"Table {cls.__name__} has more than {_MAX_COLUMNS} fields.")
-    return _Declared(sql_name, columns, managed, written_at(cls))
+    return _Declared(sql_name, columns, managed, live, written_at(cls))
 
 
 def _indexes(cls: type[Table]) -> Iterator[Index]:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, TypeVar
 from uuid import UUID
@@ -31,6 +31,7 @@ from penstock.values import text_bytes, total_bytes
 
 T = TypeVar("T")
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ_LESS = "Read less at once: use an index, take or paginate."
 
 _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=())
@@ -116,9 +117,27 @@ class Transaction:
         if self.shared is not None:
             self.shared.forget_rows()
 
-    async def fetch_read_only(self, sql: str, args: Sequence[Any]) -> tuple[list[str], Sequence[Row]]:
-        """Run a user's SQL, which may read anything; its column names and rows."""
-        self.read_set.note_everything()
+    def time(self, every: timedelta | None) -> datetime:
+        """The time, or the last multiple of a length of time, until the next of which what was read of it holds."""
+        if every is None:
+            return self.now
+        given: object = every
+        if not isinstance(given, timedelta) or every <= timedelta(0):
+            raise errors.ValueInvalid(
+                "every is no length of time.", fix="Pass a timedelta, such as timedelta(minutes=1)."
+            )
+        last = self.now - (self.now - _EPOCH) % every
+        self.read_set.until = min(last + every, self.read_set.until or last + every)
+        return last
+
+    async def fetch_read_only(
+        self, sql: str, args: Sequence[Any], reads: Sequence[type[Table]] | None = None
+    ) -> tuple[list[str], Sequence[Row]]:
+        """Run a user's SQL, which reads these tables, or may read anything; its column names and rows."""
+        if reads is None:
+            self.read_set.note_everything()
+        for definition in map(definition_of, reads or ()):
+            self.note_range(RangeRead(definition.name, None, definition.key))
         names, rows = await self._remembering(self.session.fetch_read_only(sql, args, self.rows_left, self.bytes_left))
         self.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
         return names, rows

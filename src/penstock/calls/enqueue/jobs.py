@@ -169,9 +169,15 @@ class JobCalls:
         async with self._scope.lock:
             return await verb(self._scope.transaction)
 
-    async def read(self, verb: Callable[[Any], Awaitable[T]]) -> T:
-        """Run a reading step in the transaction, or in a snapshot of its own."""
+    async def read(self, verb: Callable[[Any], Awaitable[T]], told: Iterable[UUID] | None = None, /) -> T:
+        """Run a reading step in the transaction, or in a snapshot of its own.
+
+        Args:
+            verb: The step.
+            told: The jobs that it reads, of which a live query is told; of all else it is not.
+        """
         if self._scope is not None:
+            self._scope.transaction.read_set.note_jobs(told)
             async with self._scope.lock:
                 return await verb(self._scope.transaction)
         async with reading(self.store.begin_read) as session:
@@ -261,7 +267,7 @@ class JobCalls:
         wanted = set(uuids) if new else set()
         known = {job.id: status_of_new(job, now) for job in new if job.id in wanted}
         asked, find = [uuid for uuid in uuids if uuid not in known], self.store.jobs.find_many
-        found = await self.read(lambda session: find(session, asked, now)) if asked else {}
+        found = await self.read(lambda session: find(session, asked, now), asked) if asked else {}
         return [known.get(uuid) or found.get(uuid) for uuid in uuids]
 
     def sending(self, pool: str, function: object, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:

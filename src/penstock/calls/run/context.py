@@ -6,7 +6,7 @@ Owns the three kinds of ctx for functions written with async def; `sync` has the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -25,6 +25,7 @@ from penstock.clock import Random, random_of
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.jobs.job import Work
+from penstock.schema.table import Table
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls, tracked
 from penstock.transaction.transaction import Scope
@@ -84,9 +85,17 @@ class QueryCtx:
         """Jobs, as pools enqueue and look at them."""
         return JobCalls(self._runner, self._scope)
 
-    def now(self) -> datetime:
-        """The time of this execution, aware, in UTC: the same throughout, and in a retry."""
-        return self._scope.transaction.now
+    def now(self, *, every: timedelta | None = None) -> datetime:
+        """The time of this execution, aware, in UTC: the same throughout, and in a retry.
+
+        Args:
+            every: Round it down to a multiple of this, counted from 1970: a live query that asks for it runs again when
+                the next multiple comes. One that asks without it does not run again because time passes.
+
+        Raises:
+            ValueInvalid: `every` is no length of time.
+        """
+        return self._scope.transaction.time(every)
 
     @property
     def random(self) -> Random:
@@ -111,10 +120,18 @@ class QueryCtx:
         return work
 
     @tracked
-    async def sql(self, query: str, /, **values: Any) -> list[dict[str, Any]]:
+    async def sql(
+        self, query: str, /, *, reads: Sequence[type[Table]] | None = None, **values: Any
+    ) -> list[dict[str, Any]]:
         """Rows of an SQL query that the builder cannot say, in the same snapshot, with ``:named`` values.
 
-        Values come as the database's driver gives them. The read set then holds all tables.
+        Values come as the database's driver gives them.
+
+        Args:
+            query: The query.
+            reads: The tables that it reads: a live query then runs again when one of their rows changes, and otherwise
+                whenever any row does.
+            **values: Its values by name.
 
         Raises:
             DataError: It is no query, or writes.
@@ -123,7 +140,7 @@ class QueryCtx:
         transaction = self._scope.transaction
         sql, args = prepare_sql(query, values, transaction.store.dialect)
         async with self._scope.lock:
-            names, rows = await transaction.fetch_read_only(sql, args)
+            names, rows = await transaction.fetch_read_only(sql, args, reads)
         if len(set(names)) < len(names):
             raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
         return [dict(zip(names, row, strict=True)) for row in rows]

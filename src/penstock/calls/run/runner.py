@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from weakref import ref
@@ -23,6 +23,7 @@ from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutin
 from penstock.errors import LimitExceeded, TryAgain
 from penstock.functions.function import AnyFunction, FunctionKind, check_depth, expect
 from penstock.jobs.job import Work
+from penstock.live.entry import Answer
 from penstock.observe import points
 from penstock.store.contract.session import Session
 from penstock.transaction.commit import commit
@@ -76,6 +77,30 @@ class Runner(Runs):
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
             return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
+
+    async def watch(
+        self, session: Session, function: AnyFunction, arguments: dict[str, Any], seed: int, thread: Place | None
+    ) -> Answer:
+        """Run a query for those who watch it, in a snapshot that others run in too; what it raises is its answer."""
+        transaction = self._transaction(session, self.now(), seed)
+        await session.savepoint("query")
+        try:
+            with self.engine.journal.call(function):
+                run = self._in_transaction(transaction, function, arguments, 0, thread)
+                result = await contained(function, run)
+            encoded = function.signature.result_json(result)
+        except TryAgain:
+            raise
+        except Exception as error:  # noqa: BLE001 - it concerns those who watch this query, and nobody else
+            await session.rollback_to("query")
+            said = f"{type(error).__name__}: {error}".encode(errors="replace")
+            answer = Answer(transaction.read_set, error=error, encoded=said)
+        else:
+            await session.release("query")
+            answer = Answer(transaction.read_set, result, encoded=encoded)
+        if not (jobs := transaction.read_set.jobs):
+            return answer
+        return replace(answer, jobs=await self.engine.store.jobs.find_many(session, [*jobs], transaction.now))
 
     async def mutation(
         self,

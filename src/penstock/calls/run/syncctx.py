@@ -37,9 +37,9 @@ class SyncQueryCtx:
         """See `QueryCtx.job_calls`."""
         return self._twin.job_calls.waiting(self._wait)
 
-    def now(self) -> datetime:
+    def now(self, *, every: timedelta | None = None) -> datetime:
         """See `QueryCtx.now`."""
-        return self._twin.now()
+        return self._twin.now(every=every)
 
     @property
     def random(self) -> Random:

@@ -121,6 +121,26 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """What of the feed is gone.
+
+    Attributes:
+        origin: Of which server and database the feed is. Whoever has no reader begins anew in another one.
+        last: The greatest transaction of a dropped change; on SQLite its number.
+    """
+
+    origin: str
+    last: int
+
+    def was_passed(self, position: Position) -> bool:
+        """Whether a position is behind all that is gone, so that no change after it is missing."""
+        seen = position.seen
+        if seen == NOTHING:
+            return position.high >= self.last
+        return self.last < seen.end and all(xid > self.last for xid in seen.open)
+
+
+@dataclass(frozen=True, slots=True)
 class Rotation:
     """The result of one step of making room in the feed.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from penstock.changes.position import Position, Snapshot
-from penstock.store.contract.changes import Batch, Lag, ReaderRow, Rotation
+from penstock.store.contract.changes import Batch, Dropped, Lag, ReaderRow, Rotation
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Access, Noun
 
@@ -74,6 +74,20 @@ class Changes(Noun, ABC):
         ((first, high),) = await self._look("first_since", moment=moment)
         return Position(high=high) if first is None else Position(Snapshot(first), high=high)
 
+    async def end(self, session: OpenTransaction) -> Position:
+        """The position behind all changes that a session sees."""
+        ((snapshot, high),) = await self._fetch(session, "moment")
+        return Position(high=high) if snapshot is None else Position(Snapshot.parse(snapshot), high=high)
+
+    async def dropped(self) -> Dropped:
+        """The changes that are gone.
+
+        PostgreSQL shows an emptied slot as empty also to snapshots that are older: ask after reading, and outside the
+        session in which was read.
+        """
+        ((origin, last),) = await self._look("dropped")
+        return Dropped(origin, last)
+
     async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
@@ -101,9 +115,7 @@ class Changes(Noun, ABC):
         async with self._writing() as session:
             if "hold_room" in self._queries:
                 await self._fetch(session, "hold_room")
-            if at is None:
-                ((snapshot, high),) = await self._fetch(session, "moment")
-                at = Position(high=high) if snapshot is None else Position(Snapshot.parse(snapshot), high=high)
+            at = await self.end(session) if at is None else at
             return bool(await self._fetch(session, query_name, name=name, position=str(at), now=now))
 
     # ----- different on each store

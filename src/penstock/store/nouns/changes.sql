@@ -133,20 +133,34 @@ delete from penstock.change_reader where name = :name returning name;
 delete from penstock.change where seq in (select seq from penstock.change where seq <= :high order by seq limit :limit)
     and (:kept is null or changed_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', :kept));
 
+-- cleared: note the greatest number that `clear` is about to delete.
+-- SQLite: on PostgreSQL slots are truncated.
+update penstock.change_dropped set seq = max(seq, coalesce((select max(seq) from (
+    select seq, changed_at from penstock.change where seq <= :high order by seq limit :limit
+) where :kept is null or changed_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', :kept)), 0));
+
+-- dropped: of which server the feed is, and what of it is gone: the greatest transaction or number of a dropped change.
+-- SQLite: numbers move with the file.
+select '', seq from penstock.change_dropped;
+-- PostgreSQL: slots are truncated.
+select origin, dropped from penstock.change_slot;
+
 -- first: the first change, if outboxes do not keep it.
 -- SQLite: on PostgreSQL slots are truncated.
 select seq from penstock.change
 where seq = (select min(seq) from penstock.change)
     and (:kept is null or changed_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', :kept));
 
--- kept: for how many seconds outboxes keep their changes.
+-- kept: for how many seconds changes are kept though all readers have passed them: for outboxes, and for live queries.
 -- SQLite: on PostgreSQL slots are truncated.
-select coalesce(max(keep_for), 0) from penstock.outbox;
+select max(coalesce((select max(keep_for) from penstock.outbox), 0),
+    case when exists (select 1 from penstock.interest where substr(name, 1, 5) = 'live ') then 60 else 0 end);
 
 -- slots: the slot into which changes are written, since when, the bytes of each, and how long outboxes keep theirs.
 -- PostgreSQL: SQLite deletes rows, and has no slots.
 select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n),
-       coalesce((select max(keep_for) from penstock.outbox), '0')
+       greatest((select max(keep_for) from penstock.outbox), '0', case when exists (
+           select from penstock.interest where left(name, 5) = 'live ') then interval '60 seconds' end)
 from penstock.change_slot s;
 
 -- size: about how many bytes the feed takes.

@@ -31,9 +31,11 @@ _UNREAD = (
     "and (seq > $3 or xid >= $4 or xid = any($5::bigint[])))"
 )
 _YOUNG = (
-    "select changed_at > clock_timestamp() - (select max(keep_for) from penstock.outbox) "
+    "select changed_at > clock_timestamp() - greatest((select max(keep_for) from penstock.outbox), case when exists ("
+    "select from penstock.interest where left(name, 5) = 'live ') then interval '60 seconds' end) "
     "from penstock.change_{slot} order by seq desc limit 1"
 )
+_DROPPED = "update penstock.change_slot set dropped = greatest(dropped, (select max(xid) from penstock.change_{slot}))"
 _BOUNDS = ("seen_end", "seen_open", "last", "batch_end", "batch_open")
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
@@ -127,6 +129,7 @@ class PostgresChanges(Changes):
                 (held,) = await self._fetch(session, "lock_room")
                 if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
                     return False
+                await session.execute(Statement(_DROPPED.format(slot=slot)))
                 await session.execute(Statement(_TRUNCATE.format(slot=slot)))
         except (DatabaseBusy, Conflict):  # somebody uses it, or waits for this transaction while this one waits
             return False

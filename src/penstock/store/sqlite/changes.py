@@ -44,6 +44,7 @@ class SqliteChanges(Changes):
             return Rotation(kept=int(unread))
         async with self._writing() as session:
             high, unread = await self._passed(session)  # a reader may have been put further back meanwhile
+            await self._execute(session, "cleared", high=high, limit=limit, kept=kept)
             emptied = await self._execute(session, "clear", high=high, limit=limit, kept=kept)
         return Rotation(emptied, kept=int(unread))
 

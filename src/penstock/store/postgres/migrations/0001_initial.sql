@@ -122,10 +122,12 @@ create index change_seq_order on penstock.change (seq);
 
 -- One row: the slot into which changes are written, and the server. Written by the pruner, and by readers that find the
 -- database restored on another server; read by these. The triggers of interests read `current_slot`.
+-- `dropped` is the greatest transaction whose changes were truncated.
 create table penstock.change_slot (
     slot smallint not null,
     since timestamptz not null default now(),
-    origin text not null
+    origin text not null,
+    dropped bigint not null default 0
 );
 
 -- The same slot as a constant in the plans of triggers, which are made anew when it is another one. The pruner replaces it.

@@ -45,6 +45,12 @@ create table penstock_change (
     changed_at text not null
 ) strict;
 
+-- One row: the greatest number of a change that was cleared. Written by the pruner; read by live queries.
+create table penstock_change_dropped (
+    seq integer not null
+) strict;
+insert into penstock_change_dropped (seq) values (0);
+
 -- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows
 
 -- The id of the job that was enqueued last in plain SQL. Written and read by penstock_enqueue.

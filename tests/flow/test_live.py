@@ -1,0 +1,305 @@
+"""Live queries: who watches a query gets its answers, each of one snapshot, as long as somebody watches."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from stage.outboxes import run_sql, sql
+from stage.reactive import Stage
+
+from penstock import ActionCtx, Id, JobId, MutationCtx, QueryCtx, Table
+from penstock.clock import SystemClock
+from penstock.errors import ValueInvalid
+from penstock.services.live import LiveQueries
+
+MINUTE = timedelta(minutes=1)
+
+
+class Account(Table, live=True):
+    owner: str
+    amount: int = 0
+
+
+class Quiet(Table):
+    note: str
+
+
+class Bank(Stage):
+    """Accounts, and queries of them."""
+
+    def __init__(self) -> None:
+        super().__init__(Account, Quiet)
+        app, self.fails, self.runs = self.app, False, 0
+        self.pool = app.workpool("work")
+
+        @app.query
+        async def total(ctx: QueryCtx) -> int:
+            self.runs += 1
+            found = sum([row.amount async for row in ctx.db.query(Account)])
+            if self.fails:
+                raise ValueError("no total today")
+            return found
+
+        @app.query
+        def amounts(ctx: Any) -> dict[str, int]:
+            return {row.owner: row.amount for row in ctx.db.query(Account).collect()}
+
+        @app.mutation
+        async def put(ctx: MutationCtx, owner: str) -> None:
+            await ctx.db.insert(Account(owner=owner))
+
+        @app.query
+        async def by_sql(ctx: QueryCtx, told: bool) -> int:
+            reads = [Account] if told else None
+            (row,) = await ctx.sql("select count(*) as number from account", reads=reads)
+            return int(row["number"])
+
+        @app.query
+        async def notes(ctx: QueryCtx) -> list[str]:
+            return [row.note for row in await ctx.db.query(Quiet).collect()]
+
+        @app.query
+        async def minute(ctx: QueryCtx) -> datetime:
+            return ctx.now(every=MINUTE)
+
+        @app.internal_action
+        async def nothing(ctx: ActionCtx) -> None:
+            pass
+
+        @app.query
+        async def state(ctx: QueryCtx, job: JobId) -> str | None:
+            found = await self.pool.status(ctx, job)
+            return None if found is None else type(found).__name__.lower()
+
+        self.total, self.amounts, self.by_sql, self.notes = total, amounts, by_sql, notes
+        self.minute, self.nothing, self.state, self.put = minute, nothing, state, put
+
+
+async def turn() -> None:
+    await SystemClock().sleep(0)
+
+
+async def soon(watch: Any) -> Any:
+    return await asyncio.wait_for(anext(watch), 10)
+
+
+async def test_who_watches_a_query_gets_an_answer_at_once_and_each_other_one(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test, test.live(stage.total) as watch, test.live(stage.amounts) as other:
+        assert (await soon(watch), await soon(other)) == (0, {})
+        await stage.insert(test, Account(owner="a", amount=3), Account(owner="b", amount=4))
+        assert (await soon(watch), await soon(other)) == (7, {"a": 3, "b": 4})
+        await sql(test, "update account set amount = 5 where owner = 'a'")
+        assert (await soon(watch), await soon(other)) == (9, {"a": 5, "b": 4})
+        await sql(test, "delete from account")
+        assert (await soon(watch), await soon(other)) == (0, {})
+
+
+async def test_an_equal_answer_is_not_given_again_and_an_answer_may_be_changed_by_who_got_it(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test, test.live(stage.amounts) as one, test.live(stage.amounts) as other:
+        (await soon(one))["x"] = 1
+        assert await soon(other) == {}
+        await stage.insert(test, Account(owner="a"))
+        assert await soon(one) == {"a": 0}
+        await sql(test, "update account set owner = owner")
+        await stage.insert(test, Account(owner="b"))
+        assert (await soon(one), await soon(other)) == ({"a": 0, "b": 0}, {"a": 0, "b": 0})
+        assert one.entry is other.entry
+
+
+async def test_what_a_query_raises_reaches_who_watches_it_and_the_next_answer_follows(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test, test.live(stage.total) as watch, test.live(stage.amounts) as other:
+        assert (await soon(watch), await soon(other)) == (0, {})
+        stage.fails = True
+        await stage.insert(test, Account(owner="a", amount=1))
+        with pytest.raises(ValueError, match="no total today"):
+            await soon(watch)
+        assert await soon(other) == {"a": 1}
+        stage.fails = False
+        await stage.insert(test, Account(owner="b", amount=1))
+        assert await soon(watch) == 2
+
+
+async def test_a_query_that_nobody_watches_any_more_is_not_run(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        async with test.live(stage.total) as watch:
+            assert await soon(watch) == 0
+        async with test.live(stage.amounts) as other:
+            await soon(other)
+            await stage.insert(test, Account(owner="a"))
+            assert await soon(other) == {"a": 0}
+        assert stage.runs == 1
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+
+
+async def test_watches_end_with_the_backend(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        watch = test.live(stage.total)
+        assert await soon(watch) == 0
+        waiting = asyncio.ensure_future(watch.__anext__())
+        await turn()
+    with pytest.raises(StopAsyncIteration):
+        await waiting
+
+
+async def test_a_query_runs_again_when_its_time_has_come(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test, test.live(stage.minute) as watch:
+        first = await soon(watch)
+        test.clock.advance(MINUTE)
+        assert await soon(watch) == first + MINUTE
+
+
+@pytest.mark.parametrize("every", [timedelta(0), -MINUTE, 60])
+async def test_a_time_is_rounded_to_a_length_of_time(database_url: str, every: Any) -> None:
+    stage = Stage()
+    async with stage.open(database_url) as test:
+
+        async def step(ctx: MutationCtx) -> None:
+            ctx.now(every=every)
+
+        with pytest.raises(ValueInvalid, match="every is no length of time"):
+            await stage.do(test, step)
+
+
+async def test_sql_says_what_it_reads(database_url: str) -> None:
+    stage = Bank()
+    async with (
+        stage.open(database_url) as test,
+        test.live(stage.by_sql, told=True) as told,
+        test.live(stage.by_sql, told=False) as untold,
+    ):
+        assert (await soon(told), await soon(untold)) == (0, 0)
+        await stage.insert(test, Account(owner="a"))
+        assert (await soon(told), await soon(untold)) == (1, 1)
+
+
+async def test_rows_of_a_table_that_is_not_captured_are_looked_at_again_from_time_to_time(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test, test.live(stage.notes) as watch:
+        assert await soon(watch) == []
+        await stage.insert(test, Quiet(note="a"))
+        test.clock.advance(timedelta(seconds=5))
+        assert await soon(watch) == ["a"]
+
+
+async def test_how_a_job_stands_is_live(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        job = await stage.pool.enqueue(test, stage.nothing)
+        async with test.live(stage.state, job=job) as watch:
+            assert await soon(watch) == "pending"
+            await test.run_until_idle()
+            test.clock.advance(timedelta(seconds=1))
+            assert await soon(watch) == "finished"
+
+
+async def test_truncating_a_table_is_told(database_url: str) -> None:
+    if database_url.startswith("sqlite"):
+        pytest.skip("SQLite truncates by deleting each row")
+    stage = Bank()
+    async with stage.open(database_url) as test, test.live(stage.total) as watch:
+        await stage.insert(test, Account(owner="a", amount=1))
+        while await soon(watch) != 1:
+            pass
+        await sql(test, "truncate account")
+        assert await soon(watch) == 0
+
+
+async def test_all_answers_of_one_tick_are_those_of_one_snapshot(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        ids = await stage.insert(test, Account(owner="a", amount=50), Account(owner="b", amount=50))
+
+        @stage.app.query
+        async def amount(ctx: QueryCtx, number: int) -> int:
+            row = await ctx.db.get(Account, ids[number])
+            assert row is not None
+            return int(row.amount)
+
+        live = LiveQueries(test.runner, stage.app.definitions())
+        watches = [live.watch(amount, {"number": number}) for number in (0, 1)]
+
+        async def transfer(by: int) -> None:
+            await sql(
+                test,
+                f"update account set amount = amount - {by} where id = '{ids[0]}'",
+                f"update account set amount = amount + {by} where id = '{ids[1]}'",
+            )
+
+        async def write() -> None:
+            for by in range(30):
+                await transfer(by)
+
+        writing = asyncio.ensure_future(write())
+        sums = set()
+        while not writing.done():
+            await live.tick()
+            await turn()
+            sums.add(sum(watch.entry.answer.result for watch in watches if watch.entry.answer))
+        await writing
+        assert sums == {100}
+
+
+async def test_what_was_dropped_before_it_was_read_is_noticed(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        live = LiveQueries(test.runner, stage.app.definitions())
+        watch = live.watch(stage.total, {})
+        await live.tick()
+        await stage.insert(test, Account(owner="a", amount=1))
+        if database_url.startswith("sqlite"):
+            await sql(test, "update penstock_change_dropped set seq = (select max(seq) from penstock_change)")
+            await sql(test, "delete from penstock_change")
+        else:
+            await sql(test, "update penstock.change_slot set dropped = (select max(xid) from penstock.change)")
+            await sql(test, "truncate penstock.change")
+        await live.tick()
+        await live.tick()
+        assert watch.entry.answer is not None
+        assert watch.entry.answer.result == 1
+        runs = watch.entry.runs
+        await live.tick()
+        assert watch.entry.runs == runs
+
+
+async def test_a_row_of_another_program_that_compares_text_otherwise_is_told(database_url: str) -> None:
+    class Word(Table, source="word", key="text", managed=False, live=True):
+        text: str
+        number: int
+
+    stage = Stage(Word)
+
+    @stage.app.query
+    async def number(ctx: QueryCtx, text: str) -> int | None:
+        row = await ctx.db.get(Word, Id(text))
+        return None if row is None else row.number
+
+    kind = "text collate rtrim" if database_url.startswith("sqlite") else "char(9)"
+    await run_sql(
+        database_url,
+        f"create table word (text {kind} primary key, number bigint not null)",
+        "insert into word values ('ada', 1)",
+    )
+    async with stage.open(database_url) as test, test.live(number, text="ada ") as watch:
+        assert await soon(watch) == 1
+        await sql(test, "update word set number = 2")
+        assert await soon(watch) == 2
+
+
+def test_programs_that_do_not_await_watch_too(database_url: str) -> None:
+    stage = Bank()
+    with stage.app.sync.open(database_url) as backend, backend.live(stage.amounts) as answers:
+        assert next(answers) == {}
+        backend.run_mutation(stage.put, owner="a")
+        assert next(answers) == {"a": 0}
+        answers.close()
+        assert list(answers) == []
