@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 import httpx
+from bookings import REMIND_BEFORE
 from processes import Process
 
 from penstock import ApplicationError, Backend, TryAgain
@@ -22,6 +23,7 @@ from penstock.client.client import AsyncClient
 
 IN_FLIGHT = 16
 PATIENCE = 60.0
+_LONGEST = timedelta(minutes=10)  # that the demo takes
 OUTAGE_AT, OUTAGE_PART = 0.2, 2 / 7  # of all rows, and of the time in which they are sent
 CRASH_AT, DOWN_SECONDS, WORTH_A_CRASH = 0.65, 1, 3
 
@@ -42,9 +44,12 @@ class Row:
         return not self.note.startswith("refused")
 
 
-def read_rows(file: Path, most: int | None) -> list[Row]:
-    """The rows of the CSV; its days count from today, so that it does not age."""
-    today = datetime.now(UTC).date()
+def read_rows(file: Path, most: int | None, now: datetime | None = None) -> list[Row]:
+    """The rows of the CSV; its days count from today, so that it does not age.
+
+    A booking whose reminder would come while the demo runs is a day later.
+    """
+    now = datetime.now(UTC) if now is None else now
     with file.open(encoding="utf-8", newline="") as text:
         found = list(csv.DictReader(text))[:most]
     return [
@@ -52,11 +57,19 @@ def read_rows(file: Path, most: int | None) -> list[Row]:
             row["request"],
             row["customer"],
             row["phone"],
-            datetime.combine(today + timedelta(int(row["in_days"])), time.fromisoformat(row["at"])).isoformat(),
+            _starts_at(now, int(row["in_days"]), time.fromisoformat(row["at"])).isoformat(),
             row["note"],
         )
         for row in found
     ]
+
+
+def _starts_at(now: datetime, days: int, at: time) -> datetime:
+    found = datetime.combine(now.date() + timedelta(days), at)
+    if found.tzinfo is None:  # which is refused
+        return found
+    until_reminder = found - REMIND_BEFORE - now
+    return found + timedelta(days=1) if timedelta(0) < until_reminder < _LONGEST else found
 
 
 @dataclass

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
+from bookings import REMIND_BEFORE
 from day import Day
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-_REMIND_BEFORE = timedelta(days=1)
 _REASONS = {
     "refused: phone": "is no phone number",
     "refused: name": "customer",
@@ -179,7 +179,7 @@ def _requests(day: Day, note: str) -> list[Hashable]:
 
 def _is_far(booking: dict[str, Any]) -> bool:
     booked_at = datetime.fromtimestamp(booking["_creationTime"] / 1000, UTC)
-    return datetime.fromisoformat(booking["starts_at"]) - booked_at > _REMIND_BEFORE
+    return datetime.fromisoformat(booking["starts_at"]) - booked_at > REMIND_BEFORE
 
 
 # ----- what is shown

@@ -12,14 +12,15 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
 import bookings
 import httpx
 import pytest
-from bookings import Booking, Message
+from bookings import REMIND_BEFORE, Booking, Message
+from day import read_rows
 
 from penstock import ApplicationError, ArgumentsInvalid, Id
 from penstock.testing import TestApp, TestClock
@@ -266,3 +267,11 @@ async def test_a_seat_is_held_for_half_a_minute(quickstart: ModuleType) -> None:
         app.clock.advance(timedelta(seconds=30))
         await app.run_until_idle(advance=False)
         assert await app.run_query(quickstart.taken) == []
+
+
+@pytest.mark.parametrize("quarter", range(96))
+def test_no_reminder_comes_while_the_demo_runs(quarter: int) -> None:
+    now = datetime(2026, 11, 23, tzinfo=UTC) + timedelta(minutes=15 * quarter, seconds=-30)
+    found = [datetime.fromisoformat(row.starts_at) for row in read_rows(EXAMPLES / "bookings/bookings.csv", None, now)]
+    waits = [starts_at - REMIND_BEFORE - now for starts_at in found if starts_at.tzinfo is not None]
+    assert not [wait for wait in waits if timedelta(0) < wait < timedelta(minutes=5)]
