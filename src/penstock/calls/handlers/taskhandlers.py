@@ -63,8 +63,9 @@ def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
         if (held := state.held()) is not None:
             return held
         made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
-        with state.ending():
-            await _reach(task, [state])
+        with state:
+            if points.armed:
+                await _reach(task, [state])
             await handler(made)
         return state.ended()
 
@@ -90,7 +91,7 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
             if isinstance(ctx, SyncMutationCtx)
             else SyncTaskCtx(TaskCtx(ctx._twin, state), wait)  # noqa: SLF001 - as above
         )
-        with state.ending():
+        with state:
             if points.armed:
                 wait(_reach(task, [state]))
             handler(made)

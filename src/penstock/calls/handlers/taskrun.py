@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -158,14 +158,11 @@ class TaskRun:
             return error
         return Snooze(self._wait(), reason=f"Deferred by its handler, which raised {error_text(error)}")
 
-    @contextlib.contextmanager
-    def ending(self) -> Iterator[None]:
-        """The call of the handler, for a block; what it raises becomes the error of the run."""
-        try:
-            yield
-        except Exception as error:
-            if (meant := self.raised(error)) is error:
-                raise
+    def __enter__(self) -> None:
+        """Begin the call of the handler; what it raises becomes the error of the run."""
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception) and (meant := self.raised(error)) is not error:
             raise meant from error
 
     def log(self, message: str, facts: dict[str, Any], *, of_row: bool = True) -> None:

@@ -209,7 +209,8 @@ async def offload(size: int, work: Callable[[], R]) -> R:
 
 async def check_args(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
     """Check JSON arguments of a function; in a thread if they are large."""
-    return await offload(len(args), lambda: function.signature.check_json(args))
+    check = function.signature.check_json
+    return check(args) if len(args) <= _LARGE else await offload(len(args), lambda: check(args))
 
 
 def _do_and_yield(work: Callable[[], R]) -> R:
