@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
+from stage.told import events
 
 from penstock import ActionCtx, Id, JobId, MutationCtx, QueryCtx, Table
 from penstock.clock import SystemClock
@@ -222,6 +223,68 @@ async def test_truncating_a_table_is_told(database_url: str) -> None:
             pass
         await sql(test, "truncate account")
         assert await soon(watch) == 0
+
+
+async def test_all_runs_of_a_query_have_the_same_random_numbers(database_url: str) -> None:
+    stage = Bank()
+
+    @stage.app.query
+    async def chance(ctx: QueryCtx) -> tuple[int, int]:
+        return await ctx.db.query(Account).count(), ctx.random.getrandbits(60)
+
+    async with stage.open(database_url) as test, test.live(chance) as watch:
+        count, number = await soon(watch)
+        await stage.insert(test, Account(owner="a"))
+        assert await soon(watch) == (count + 1, number)
+
+
+async def test_a_view_is_polled_and_the_log_tells(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Rich(Table, source="rich", key="owner", managed=False, live=True):
+        owner: str
+
+    caplog.set_level("INFO", "penstock")
+    stage = Stage(Rich)
+
+    @stage.app.query
+    async def owners(ctx: QueryCtx) -> list[str]:
+        return [row.owner for row in await ctx.db.query(Rich).collect()]
+
+    await run_sql(database_url, "create table base (owner text)", "create view rich as select owner from base")
+    async with stage.open(database_url) as test, test.live(owners) as watch:
+        assert [one["table"] for one in events(caplog, "live.polled")] == ["rich"]
+        assert await soon(watch) == []
+        await sql(test, "insert into base values ('a')")
+        assert await in_time(test, watch) == ["a"]
+
+
+async def test_changes_are_kept_for_a_minute_for_who_watches(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        live, changes = LiveQueries(test.runner, stage.app.definitions()), test.engine.store.changes
+        watch = live.watch(stage.total, {})
+        await live.tick()
+        await stage.insert(test, Account(owner="a", amount=1))
+        if not database_url.startswith("sqlite"):
+            await sql(test, "update penstock.change_slot set since = now() - interval '2 hours'")
+        rotations = [await changes.rotate(test.clock.now(), 1000) for _ in range(3)]
+        assert [one.emptied for one in rotations] == [0, 0, 0]
+        await live.tick()
+        assert watch.entry.answer is not None
+        assert (watch.entry.answer.result, watch.entry.why[:7]) == (1, "account")
+
+
+async def test_in_a_restored_database_all_queries_run_again(database_url: str) -> None:
+    if database_url.startswith("sqlite"):
+        pytest.skip("its numbers move with the file")
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        live = LiveQueries(test.runner, stage.app.definitions())
+        watch = live.watch(stage.total, {})
+        await live.tick()
+        await sql(test, "update penstock.change_slot set origin = 'elsewhere'")
+        await live.tick()
+        await live.tick()
+        assert watch.entry.runs == 2
 
 
 async def test_all_answers_of_one_tick_are_those_of_one_snapshot(database_url: str) -> None:

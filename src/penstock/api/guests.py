@@ -163,7 +163,7 @@ class GuestCalls(JobCalls):
         """Run a writing step in the transaction."""
         return await verb(self._transaction)
 
-    async def read(self, verb: Callable[[Any], Awaitable[T]], _told: Iterable[UUID] | None = None, /) -> T:
+    async def read(self, verb: Callable[[Any], Awaitable[T]], _jobs: Iterable[UUID] | None = None, /) -> T:
         """Run a reading step in the transaction."""
         return await verb(self._transaction)
 

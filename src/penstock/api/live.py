@@ -16,8 +16,8 @@ R = TypeVar("R")
 class Watch(Generic[R]):
     """The answers of a watched query: an async iterator that gives the newest one, and waits for another one.
 
-    Answers that nobody has asked for meanwhile are passed over. What the query raises, the iterator raises; it goes on
-    after that.
+    Between two requests only the newest answer is kept. If the query raises, so does the iterator; the next request
+    waits for the next answer.
     """
 
     def __init__(self, entry: Entry, leave: Callable[[Watch[R]], None]) -> None:

@@ -42,16 +42,16 @@ class RangeRead:
             return True
         place, key = columns[self.columns[len(self.prefix)]]
         value = _comparable(row[place], key)
-        return value is not None and _above(self.lower, value, key) and _below(self.upper, value, key)
+        return value is not None and above(self.lower, value, key) and below(self.upper, value, key)
 
 
 @dataclass(slots=True)
 class ReadSet:
     ranges: list[RangeRead] = field(default_factory=list)  # every range read, in order
     everything: bool = False  # whether it read by SQL, so that any change may concern it
-    jobs: set[UUID] = field(default_factory=set)  # of which it read how they stand
-    untold: bool = False  # whether it read what no change tells of, such as how many jobs wait
-    until: datetime | None = None  # from when on the time that it read is another one
+    jobs: set[UUID] = field(default_factory=set)  # whose statuses it read
+    untold: bool = False  # whether it read data that is not captured, such as the number of waiting jobs
+    until: datetime | None = None  # the end of the time that it read: `ctx.now(every=…)` then gives another one
 
     def note(self, read: RangeRead) -> None:
         self.ranges.append(read)
@@ -60,7 +60,7 @@ class ReadSet:
         self.everything = True
 
     def note_jobs(self, jobs: Iterable[UUID] | None) -> None:
-        """Note that it read of jobs; None stands for what no change tells of."""
+        """Note the jobs whose statuses were read; None for other data that is not captured."""
         if jobs is None:
             self.untold = True
         else:
@@ -80,14 +80,16 @@ def _comparable(value: Any, key: Callable[[Any], Any] | None) -> Any:
     return value if key is None or value is None else key(value)
 
 
-def _above(bound: Bound | None, value: Any, key: Callable[[Any], Any] | None) -> bool:
+def above(bound: Bound | None, value: Any, key: Callable[[Any], Any] | None = None) -> bool:
+    """Whether a value is not below a lower bound."""
     if bound is None:
         return True
     end = _comparable(bound.value, key)
     return bool(value >= end if bound.inclusive else value > end)
 
 
-def _below(bound: Bound | None, value: Any, key: Callable[[Any], Any] | None) -> bool:
+def below(bound: Bound | None, value: Any, key: Callable[[Any], Any] | None = None) -> bool:
+    """Whether a value is not above an upper bound."""
     if bound is None:
         return True
     end = _comparable(bound.value, key)

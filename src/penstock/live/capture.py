@@ -1,4 +1,4 @@
-"""What live queries have captured of each table: enough to tell which ranges a changed row lies in."""
+"""The interest of live queries in a table: the columns by which rows are looked up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A watched query: its answer as of the last tick, what that was read from, and who watches it."""
+"""A watched query: its answer as of the last tick, the read set of that, and its watchers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Answer:
     result: Any = None
     error: Exception | None = None
     encoded: bytes = b""  # equal for equal answers
-    jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # how those stood that it read of
+    jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class Entry:
     answer: Answer | None = None
     changed_at: int = 0  # the tick at which its answer became another one
     runs: int = 0
-    why: str = ""  # it last ran
+    why: str = ""  # the cause of its last run
     watchers: set[Any] = field(default_factory=set)
-    next_run_at: float = math.inf  # by the monotonic clock: when time, or what no change tells of, may be otherwise
-    pause: float = 0.0  # until that, where no change tells
+    next_run_at: float = math.inf  # by the monotonic clock: the end of its time, or the next poll
+    pause: float = 0.0  # between polls

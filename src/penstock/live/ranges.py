@@ -1,9 +1,10 @@
-"""Which watched queries a change concerns: those that read a range in which the row lies, as it was or as it is.
+"""The index of ranges that watched queries have read, to find the queries that a change concerns.
 
-Owns the index of what was read. A change costs one look-up for each set of columns that queries read the table by, and
-a comparison for each range with bounds that has its prefix. Values are those of `reactive.evaluate`.
+Owns the match: a change concerns a query if the row, before or after it, lies in a range that the query read. It costs
+one look-up for each set of columns by which queries read the table, and a comparison for each range with bounds that
+has its prefix. Values are in the form of `reactive.evaluate`.
 
-Where a value is not known for certain, more is concerned than need be, and never less.
+Where a value cannot be compared for certain, the match is too wide, and never too narrow.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from penstock.changes.readset import Bound, RangeRead
+from penstock.changes.readset import Bound, RangeRead, above, below
 from penstock.schema.fields import Kind
 
 E = TypeVar("E")
@@ -20,31 +21,32 @@ Values = Mapping[str, Any]
 
 
 class _Shape(NamedTuple):
-    """What ranges of a table have in common: the columns that are compared, and whether the last one has bounds."""
+    """The form of a range: the columns that are compared, and whether the last one has bounds."""
 
     columns: tuple[str, ...]
     bounded: bool
 
 
-class _Range(NamedTuple):
+class Range(NamedTuple):
+    """A range of a table, with values in the form of `reactive.evaluate`."""
+
     shape: _Shape
     prefix: tuple[Any, ...]
     lower: Bound | None
     upper: Bound | None
 
     def holds(self, value: Any) -> bool:
-        if value is None:
-            return False
-        return not (
-            (
-                self.lower is not None
-                and (value < self.lower.value or (value == self.lower.value and not self.lower.inclusive))
-            )
-            or (
-                self.upper is not None
-                and (value > self.upper.value or (value == self.upper.value and not self.upper.inclusive))
-            )
-        )
+        """Whether a value of the last column lies between the bounds."""
+        return value is not None and above(self.lower, value) and below(self.upper, value)
+
+    def __str__(self) -> str:
+        columns = self.shape.columns
+        said = [f"{name} = {value!r}" for name, value in zip(columns, self.prefix, strict=False)]
+        if self.lower is not None:
+            said.append(f"{columns[-1]} {'>=' if self.lower.inclusive else '>'} {self.lower.value!r}")
+        if self.upper is not None:
+            said.append(f"{columns[-1]} {'<=' if self.upper.inclusive else '<'} {self.upper.value!r}")
+        return " and ".join(said) or "all rows"
 
 
 class TableRanges(Generic[E]):
@@ -60,7 +62,7 @@ class TableRanges(Generic[E]):
         self._kinds = kinds
         self._wide = frozenset(wide)
         self._read = read
-        self._shapes: dict[_Shape, dict[tuple[Any, ...], dict[_Range, set[E]]]] = {}
+        self._shapes: dict[_Shape, dict[tuple[Any, ...], dict[Range, set[E]]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
@@ -70,35 +72,34 @@ class TableRanges(Generic[E]):
         """The columns whose values tell which ranges a row lies in."""
         return frozenset(name for shape in self._shapes for name in shape.columns)
 
-    def add(self, reader: E, ranges: Iterable[RangeRead]) -> None:
-        """Note what a reader has read."""
-        for one in map(self._range, ranges):
-            self._shapes.setdefault(one.shape, {}).setdefault(one.prefix, {}).setdefault(one, set()).add(reader)
+    def add(self, reader: E, read: RangeRead) -> None:
+        """Note a range that a reader has read."""
+        one = self._range(read)
+        self._shapes.setdefault(one.shape, {}).setdefault(one.prefix, {}).setdefault(one, set()).add(reader)
 
-    def remove(self, reader: E, ranges: Iterable[RangeRead]) -> None:
-        """Forget what a reader has read."""
-        for one in map(self._range, ranges):
-            prefixes = self._shapes.get(one.shape, {})
-            found = prefixes.get(one.prefix, {})
-            readers = found.get(one, set())
-            readers.discard(reader)
-            if not readers:
-                found.pop(one, None)
-            if not found:
-                prefixes.pop(one.prefix, None)
-            if not prefixes:
-                self._shapes.pop(one.shape, None)
+    def remove(self, reader: E, read: RangeRead) -> None:
+        """Forget a range that a reader has read."""
+        one = self._range(read)
+        prefixes = self._shapes.get(one.shape, {})
+        found = prefixes.get(one.prefix, {})
+        readers = found.get(one, set())
+        readers.discard(reader)
+        if not readers:
+            found.pop(one, None)
+        if not found:
+            prefixes.pop(one.prefix, None)
+        if not prefixes:
+            self._shapes.pop(one.shape, None)
 
-    def concerned(self, row: Values | None) -> Iterator[tuple[E, str]]:
-        """The readers of ranges in which a row lies, and which range that is; none if there is no row."""
+    def concerned(self, row: Values | None) -> Iterator[tuple[E, Range]]:
+        """The readers of ranges in which a row lies, each with the range; none if there is no row."""
         if row is None:
             return
         for shape, prefixes in self._shapes.items():
             length = len(shape.columns) - shape.bounded
             for one, readers in prefixes.get(tuple(row[name] for name in shape.columns[:length]), {}).items():
                 if not shape.bounded or one.holds(row[shape.columns[-1]]):
-                    for reader in readers:
-                        yield reader, describe(one)
+                    yield from ((reader, one) for reader in readers)
 
     def all(self) -> set[E]:
         """The readers of any range."""
@@ -110,7 +111,7 @@ class TableRanges(Generic[E]):
             for reader in readers
         }
 
-    def _range(self, read: RangeRead) -> _Range:
+    def _range(self, read: RangeRead) -> Range:
         bounded = read.lower is not None or read.upper is not None
         columns = read.columns[: len(read.prefix) + bounded]
         known = next((place for place, name in enumerate(columns) if name in self._wide), len(columns))
@@ -118,9 +119,9 @@ class TableRanges(Generic[E]):
             columns, bounded = columns[:known], False
         prefix = tuple(self._value(name, value) for name, value in zip(columns, read.prefix, strict=False))
         if not bounded:
-            return _Range(_Shape(columns, bounded=False), prefix, None, None)
+            return Range(_Shape(columns, bounded=False), prefix, None, None)
         lower, upper = self._bound(columns[-1], read.lower), self._bound(columns[-1], read.upper)
-        return _Range(_Shape(columns, bounded=True), prefix, lower, upper)
+        return Range(_Shape(columns, bounded=True), prefix, lower, upper)
 
     def _bound(self, name: str, bound: Bound | None) -> Bound | None:
         """A bound that is no value of its column bounds nothing."""
@@ -129,14 +130,3 @@ class TableRanges(Generic[E]):
 
     def _value(self, name: str, value: Any) -> Any:
         return None if value is None else self._read(self._kinds[name], value)
-
-
-def describe(one: _Range) -> str:
-    """A range for people."""
-    columns = one.shape.columns
-    said = [f"{name} = {value!r}" for name, value in zip(columns, one.prefix, strict=False)]
-    if one.lower is not None:
-        said.append(f"{columns[-1]} {'>=' if one.lower.inclusive else '>'} {one.lower.value!r}")
-    if one.upper is not None:
-        said.append(f"{columns[-1]} {'<=' if one.upper.inclusive else '<'} {one.upper.value!r}")
-    return " and ".join(said) or "all rows"

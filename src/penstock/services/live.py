@@ -1,7 +1,7 @@
 """Keeps the answers of watched queries up to date, tick by tick: each tick is one snapshot for all of them.
 
-A tick reads in a snapshot what has changed since the last one, and runs in that snapshot the queries that had read what
-has changed. So all answers are those of one snapshot. Nothing is stored: each process has its own.
+A tick opens a snapshot, reads the changes since the last one, and runs there the queries that they concern. So all
+answers are those of one snapshot. Nothing is stored: each process has its own.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Run = tuple[Entry, Answer, str]  # and why it ran
 
 
 class _Unknown(Exception):
-    """A value of a row is none of its column, so nobody knows which ranges it lies in."""
+    """A captured value does not fit its column, so the ranges of its row cannot be found."""
 
 
 async def declare_live(store: Store, definitions: Iterable[TableDefinition], now: datetime) -> None:
-    """Have the changes of tables captured for live queries; what cannot be captured, as a view, is polled."""
+    """Have the changes of live tables captured; queries of tables that cannot be, such as views, are polled."""
     for definition in definitions:
         if not definition.live:
             continue
@@ -71,7 +71,7 @@ class LiveQueries(Service):
         self._captured: dict[int, TableDefinition] = {}  # by the numbers of their interests
         self._ranges: dict[str, TableRanges[Entry]] = {}  # of captured tables, by their names
         self._entries: dict[Key, Entry] = {}
-        self._everything: set[Entry] = set()  # those that read what any change may concern
+        self._everything: set[Entry] = set()  # those that ran SQL which may read any table
         self._due: dict[Entry, str] = {}  # those that run at the next tick, and why
         self._position: Position | None = None  # of the last tick's snapshot
         self._dropped: Dropped | None = None  # as the last tick found it
@@ -93,7 +93,7 @@ class LiveQueries(Service):
         return Watch(entry, self._leave)
 
     def _leave(self, watch: Watch[Any]) -> None:
-        """One who watched an entry does no more; nobody needs an entry without watchers."""
+        """End one watch of an entry; an entry without watchers is dropped."""
         entry = watch.entry
         entry.watchers.discard(watch)
         if entry.watchers:
@@ -195,7 +195,8 @@ class LiveQueries(Service):
                 self._due.setdefault(entry, said)
         for image in images:
             for entry, read in ranges.concerned(image):
-                self._due.setdefault(entry, f"{said} of {change.key}, which had read {read}")
+                if entry not in self._due:
+                    self._due[entry] = f"{said} of {change.key}, in the range {read}"
 
     def _image(
         self, definition: TableDefinition, ranges: TableRanges[Entry], change: CapturedChange, when: str
@@ -220,17 +221,17 @@ class LiveQueries(Service):
             for entry, why in due.items():
                 answer = await self._runner.watch(session, entry.function, entry.arguments, entry.seed, thread)
                 runs.append((entry, answer, why))
-                await _TURN.sleep(0)  # on SQLite nothing else would have its turn meanwhile
+                await _TURN.sleep(0)  # a read of SQLite does not yield to the event loop
         return runs
 
     async def _look_at_jobs(self, session: Session) -> None:
-        """Find the entries that asked for a job which stands otherwise now."""
+        """Find the entries that read the status of a job that has changed."""
         answers = {entry: entry.answer for entry in self._entries.values() if entry.answer and entry.answer.reads.jobs}
         wanted = {job for answer in answers.values() for job in answer.reads.jobs}
         found = await self._store.jobs.find_many(session, [*wanted], self._runner.now()) if wanted else {}
         for entry, answer in answers.items():
             if answer.jobs != {job: found[job] for job in answer.reads.jobs if job in found}:
-                self._due.setdefault(entry, "a job stands otherwise")
+                self._due.setdefault(entry, "the status of a job has changed")
 
     def _publish(self, runs: Iterable[Run]) -> None:
         self._tick_number += 1
@@ -255,14 +256,14 @@ class LiveQueries(Service):
         pause = min([self._store.signals.until_fed(self.wake, position), *times])
         return 0.0 if self._due else max(pause, 0.001)
 
-    # ----- what entries read
+    # ----- ranges of entries
 
     def _note_reads(self, entry: Entry, answer: Answer, *, same: bool) -> None:
         reads, now = answer.reads, self.clock.monotonic()
         told = not reads.everything and not reads.untold
         for one in reads.ranges:
             if one.table in self._ranges:
-                self._ranges[one.table].add(entry, [one])
+                self._ranges[one.table].add(entry, one)
             else:
                 told = False
         if reads.everything:
@@ -279,4 +280,4 @@ class LiveQueries(Service):
         if entry.answer is not None:
             for one in entry.answer.reads.ranges:
                 if one.table in self._ranges:
-                    self._ranges[one.table].remove(entry, [one])
+                    self._ranges[one.table].remove(entry, one)

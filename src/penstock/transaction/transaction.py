@@ -118,7 +118,7 @@ class Transaction:
             self.shared.forget_rows()
 
     def time(self, every: timedelta | None) -> datetime:
-        """The time, or the last multiple of a length of time, until the next of which what was read of it holds."""
+        """The time, or the last multiple of `every`; the read set then holds until the next multiple."""
         if every is None:
             return self.now
         given: object = every
@@ -133,7 +133,7 @@ class Transaction:
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], reads: Sequence[type[Table]] | None = None
     ) -> tuple[list[str], Sequence[Row]]:
-        """Run a user's SQL, which reads these tables, or may read anything; its column names and rows."""
+        """Run a user's SQL, which reads these tables, or by default any; its column names and rows."""
         if reads is None:
             self.read_set.note_everything()
         for definition in map(definition_of, reads or ()):

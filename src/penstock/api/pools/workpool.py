@@ -59,7 +59,7 @@ class Workpool:
 
     Attributes:
         name: Its name.
-        definition: What was declared of it.
+        definition: Its declaration.
     """
 
     def __init__(self, definition: PoolDefinition, guests: Guests, options: WorkOptions | None = None) -> None:

@@ -169,15 +169,15 @@ class JobCalls:
         async with self._scope.lock:
             return await verb(self._scope.transaction)
 
-    async def read(self, verb: Callable[[Any], Awaitable[T]], told: Iterable[UUID] | None = None, /) -> T:
+    async def read(self, verb: Callable[[Any], Awaitable[T]], jobs: Iterable[UUID] | None = None, /) -> T:
         """Run a reading step in the transaction, or in a snapshot of its own.
 
         Args:
             verb: The step.
-            told: The jobs that it reads, of which a live query is told; of all else it is not.
+            jobs: The jobs whose statuses are all that it reads: a live query hears of their changes.
         """
         if self._scope is not None:
-            self._scope.transaction.read_set.note_jobs(told)
+            self._scope.transaction.read_set.note_jobs(jobs)
             async with self._scope.lock:
                 return await verb(self._scope.transaction)
         async with reading(self.store.begin_read) as session:

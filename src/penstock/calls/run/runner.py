@@ -79,10 +79,10 @@ class Runner(Runs):
             return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
 
     async def watch(
-        self, session: Session, function: AnyFunction, arguments: dict[str, Any], seed: int, thread: Place | None
+        self, session: Session, function: AnyFunction, arguments: Arguments, seed: int, thread: Place | None
     ) -> Answer:
-        """Run a query for those who watch it, in a snapshot that others run in too; what it raises is its answer."""
-        transaction = self._transaction(session, self.now(), seed)
+        """Run a watched query in a snapshot that it shares with others; its answer is a result or an error."""
+        transaction = self.transaction(session, self.now(), seed)
         await session.savepoint("query")
         try:
             with self.engine.journal.call(function):
@@ -248,10 +248,6 @@ class Runner(Runs):
         finally:
             await session.rollback()
         return answer
-
-    def _transaction(self, session: Session, now: datetime, seed: int, work: Work | None = None) -> Transaction:
-        engine = self.engine
-        return Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work)
 
     async def _in_transaction(
         self, transaction: Transaction, function: AnyFunction, arguments: Arguments, depth: int, thread: Place | None

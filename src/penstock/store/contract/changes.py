@@ -122,18 +122,18 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What of the feed is gone.
+    """The dropped part of the feed.
 
     Attributes:
-        origin: Of which server and database the feed is. Whoever has no reader begins anew in another one.
-        last: The greatest transaction of a dropped change; on SQLite its number.
+        origin: The server and database of the feed. In another one, positions without a reader are void.
+        last: The greatest transaction of a dropped change; on SQLite the greatest number.
     """
 
     origin: str
     last: int
 
     def was_passed(self, position: Position) -> bool:
-        """Whether a position is behind all that is gone, so that no change after it is missing."""
+        """Whether a position is behind all dropped changes, so that none after it is missing."""
         seen = position.seen
         if seen == NOTHING:
             return position.high >= self.last

@@ -1,6 +1,6 @@
 """The promises of a store. Both stores keep them; `tests/conformance` checks them.
 
-What a verb of a noun promises stands in the noun's class, in `store.nouns`; where the stores differ, it is an abstract
+The promises of a verb stand in the class of its noun, in `store.nouns`; where the stores differ, it is an abstract
 method there. A row is a tuple of values in the store's own form, which the dialect converts. Errors of a driver leave a
 store only as errors of penstock's tree.
 """

@@ -1,7 +1,7 @@
 """Records of reactive tasks, as administrators list and change them.
 
-A record is what is kept of one row of a task. Whatever is changed is held first, in the order of keys: planners and
-workers hold records in this order too, and look at job rows after them.
+A record is the state of a task for one row. Changes lock records first, in the order of keys: planners and workers lock
+records in this order too, and look at jobs after them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _PATIENCE_PART = 0.1  # of the time a lease holds: how long a renewal waits for 
 
 
 class SqliteLeases(Leases):
-    """See `store.nouns.Leases`. What is extended beside the database ends later than `list` says."""
+    """See `store.nouns.Leases`. A lease extended beside the database ends later than `list` says."""
 
     def __init__(self, access: Access, jobs: Jobs, extensions: Extensions, clock: Clock) -> None:
         super().__init__(access, jobs)
@@ -44,7 +44,7 @@ class SqliteLeases(Leases):
     async def _extend(self, lease: int, ttl: timedelta, offset: timedelta) -> bool:
         """Extend a lease beside the database; False if it was lost.
 
-        A rescuer looks there once the lease has ended. So an extension counts if it was written before.
+        A rescuer reads extensions after the end of the lease, so an extension counts if it was written before.
 
         Args:
             lease: The lease.
