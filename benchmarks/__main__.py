@@ -28,6 +28,7 @@ from benchmarks import (
     pools,
     queries,
     scheduling,
+    sockets,
     tasks,
 )
 from benchmarks.databases import Databases
@@ -47,6 +48,7 @@ BENCHMARKS = (
     *outbox.BENCHMARKS,
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,
+    *sockets.BENCHMARKS,
     *bars.BENCHMARKS,
 )
 _ON_DEMAND = "peer_"
