@@ -29,6 +29,7 @@ from penstock import (
 )
 from penstock.server.asgi import Asgi
 from penstock.store.contract.session import Statement
+from penstock.testing import TestApp
 
 SECRET = "the-secret-of-the-house"
 
@@ -239,6 +240,12 @@ async def wait_and_add(ctx: MutationCtx, title: str) -> None:
     await wait(title)
 
 
+@app.query
+async def wait_and_count(ctx: QueryCtx, title: str) -> int:
+    await wait(title)
+    return len(await ctx.db.query(Book).collect())
+
+
 @app.action
 async def wait_in_action(ctx: ActionCtx, title: str) -> str:
     await wait(title)
@@ -330,6 +337,23 @@ def door_to(database: str, *, on_socket: bool) -> Door:
 def door(request: pytest.FixtureRequest, database_url: str) -> Door:
     """The bookshop's door, on both stores, with and without a socket."""
     return door_to(database_url, on_socket=request.param == "on a socket")
+
+
+Shop = Callable[..., AbstractAsyncContextManager[tuple[Api, TestApp]]]
+
+
+@pytest.fixture
+def shop(database_url: str) -> Shop:
+    """The bookshop on both stores, without a socket, and its backend, whose clock the test moves."""
+
+    @asynccontextmanager
+    async def opened(**settings: Any) -> AsyncIterator[tuple[Api, TestApp]]:
+        async with TestApp(app, database_url, **settings) as backend:
+            asgi = asgi_app(app, backend=backend)
+            async with httpx.AsyncClient(base_url="http://shop", transport=httpx.ASGITransport(asgi)) as http:
+                yield Api(http, asgi), backend
+
+    return opened
 
 
 @pytest.fixture
