@@ -119,6 +119,26 @@ async def typed(ctx: QueryCtx, number: int = 0, real: float = 0.0, when: datetim
 
 
 @app.query
+async def same_number(ctx: QueryCtx, number: int) -> int:
+    return number
+
+
+@app.query
+async def same_real(ctx: QueryCtx, real: float) -> float:
+    return real
+
+
+@app.query
+async def same_raw(ctx: QueryCtx, raw: bytes) -> bytes:
+    return raw
+
+
+@app.query
+async def raise_for_callers(ctx: QueryCtx, data: Any) -> None:
+    raise ApplicationError(data)
+
+
+@app.query
 async def total(ctx: QueryCtx, numbers: list[int]) -> int:
     return sum(numbers)
 
