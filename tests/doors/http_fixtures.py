@@ -36,7 +36,7 @@ SECRET = "the-secret-of-the-house"
 app = App()
 
 
-class Book(Table):
+class Book(Table, live=True):
     title: str
     copies: int = 0
     added: datetime | None = None
@@ -106,6 +106,26 @@ async def sell(ctx: MutationCtx, title: str) -> int:
 @app.action
 async def restock(ctx: ActionCtx, title: str) -> Id[Book]:
     return await ctx.run_mutation(add, title=title, copies=100)
+
+
+@app.mutation
+async def rename(ctx: MutationCtx, title: str, to: str) -> None:
+    book = await ctx.db.query(Book).with_index(Book.by_title, title=title).unique()
+    await ctx.db.patch(Book, book.id if book else Id(""), title=to)
+
+
+@app.mutation
+async def remove_oldest(ctx: MutationCtx) -> None:
+    for book in await ctx.db.query(Book).take(1):
+        await ctx.db.delete(Book, book.id)
+
+
+@app.query
+async def none_or_fail(ctx: QueryCtx) -> None:
+    for book in await ctx.db.query(Book).collect():
+        if book.title == "Persuasion":
+            raise ApplicationError("sold out")
+        raise ValueError(SECRET)
 
 
 @app.query
@@ -371,6 +391,20 @@ def shop(database_url: str) -> Shop:
         async with TestApp(app, database_url, **settings) as backend:
             asgi = asgi_app(app, backend=backend)
             async with httpx.AsyncClient(base_url="http://shop", transport=httpx.ASGITransport(asgi)) as http:
+                yield Api(http, asgi), backend
+
+    return opened
+
+
+@pytest.fixture
+def far_shop(database_url: str) -> Shop:
+    """The same on a socket."""
+
+    @asynccontextmanager
+    async def opened(**settings: Any) -> AsyncIterator[tuple[Api, TestApp]]:
+        async with TestApp(app, database_url, **settings) as backend:
+            asgi = asgi_app(app, backend=backend)
+            async with listening(asgi) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
                 yield Api(http, asgi), backend
 
     return opened

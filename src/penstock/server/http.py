@@ -19,13 +19,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
-from penstock.errors import LimitExceeded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
+from penstock.errors import InputError, LimitExceeded, Overloaded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
 from penstock.server.answers import Answer, answer_error, function_error, refusal, success
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
+from penstock.server.subscribe import EventStream, WrittenAnswers
 from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import u64_text
 
@@ -39,6 +40,7 @@ class Api:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._config = opening.config
+        self._written = WrittenAnswers(dev=opening.config.dev)
 
     def routes(self) -> list[Route]:
         return [
@@ -49,6 +51,7 @@ class Api:
             self._route("/query_ts", self._take_snapshot),
             self._route("/query_at_ts", self._query_at),
             self._route("/function", self._call_any),
+            self._route("/subscribe", self._subscribe, "GET"),
             self._route("/run/{function:path}", partial(self._call, None)),
             self._route("/work/{token}", self._end_work),
         ]
@@ -101,6 +104,24 @@ class Api:
             else:
                 results.append(success(result))
         return send_json(b'{"results":[' + b",".join(results) + b"]}")
+
+    async def _subscribe(self, request: Request) -> Response:
+        """Watch a query; its answers as server-sent events."""
+        call, exchange = await read_call(request, self._config), exchange_of(request)
+        exchange.function = call.path
+        backend = await opened(self._opening)
+        if len(self._opening.streams) >= self._config.max_calls:
+            raise Overloaded(f"This server sends {self._config.max_calls} streams already.")
+        view = backend.live_queries.view()
+        try:
+            view.add(0, *backend.dispatch.prepare_query(call.path, call.args))
+        except InputError as error:
+            view.close()
+            return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
+        if request.method == "HEAD":
+            view.close()  # and so the stream
+        encode = partial(self._written.write, exchange=exchange, form=call.form)
+        return EventStream(view, encode, self._opening, backend.engine.clock)
 
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system; the caller has its token."""

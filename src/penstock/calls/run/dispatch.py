@@ -100,15 +100,25 @@ class Dispatch:
             found[place] = result
         return found
 
+    def prepare_query(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]]:
+        """A public query and its checked arguments.
+
+        Raises:
+            FunctionNotFound: See `find`.
+            ArgumentsInvalid: Its signature refuses the arguments.
+            LimitExceeded: The arguments are too large.
+        """
+        with _at_the_door():
+            function = self.find(path, FunctionKind.QUERY)
+            self._check_size(path, args)
+            return function, function.signature.check_json(args)
+
     # ----- steps
 
     def _prepared(self, path: str, args: bytes | str, encode: Encode) -> QueryRun | InputError:
         """A query and its checked arguments, or why it cannot be called."""
         try:
-            with _at_the_door():
-                function = self.find(path, FunctionKind.QUERY)
-                self._check_size(path, args)
-                return function, function.signature.check_json(args), encode
+            return *self.prepare_query(path, args), encode
         except InputError as error:
             return error
 
