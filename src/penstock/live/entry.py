@@ -17,7 +17,7 @@ Key = tuple[str, str]  # the name of the function, and its arguments as text
 _CAUSES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Answer:
     """How a run of a query ended."""
 

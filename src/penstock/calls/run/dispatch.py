@@ -13,6 +13,7 @@ from typing import Any
 from penstock.calls.run.containment import contained
 from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.running import Execution
+from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
 from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
@@ -35,6 +36,7 @@ class Dispatch:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._config = runner.engine.config
+        self.snapshots = Snapshots(runner.engine)
         self._under_way = 0
 
     def find(self, path: str, kind: FunctionKind | None, *, internal: bool = False) -> AnyFunction:
@@ -82,15 +84,19 @@ class Dispatch:
             result = await contained(function, run(function, await _checked(function, args)))
         return finish(result) if finish else result
 
-    async def call_queries(self, calls: Sequence[tuple[str, bytes | str, Encode]]) -> list[bytes | Exception]:
+    async def call_queries(
+        self, calls: Sequence[tuple[str, bytes | str, Encode]], at: int | None = None
+    ) -> list[bytes | Exception]:
         """Call public queries in one snapshot; for each its answer or its error.
 
         They take one place among the calls at once: they run one after another, and have one budget of bytes.
 
         Args:
             calls: For each its path, its JSON arguments, and the function that turns its result into an answer.
+            at: The number of an open snapshot; a new one by default.
 
         Raises:
+            OutOfRetention: The snapshot is not open any more.
             Overloaded: This process has as many calls under way as it takes on.
             CallTimeout: Together they took too long.
             DatabaseUnavailable: The database was lost.
@@ -99,7 +105,8 @@ class Dispatch:
         found: list[Any] = await offload(size, lambda: [self._prepared(*call) for call in calls])
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
         async with self._admitted("A batch of queries"):
-            results = await self._runner.queries(list(runs.values()))
+            snapshot = None if at is None else self.snapshots.find(at)
+            results = await self._runner.queries(list(runs.values()), snapshot)
         for place, result in zip(runs, results, strict=True):
             found[place] = result
         return found
@@ -144,15 +151,25 @@ class Dispatch:
             return known.answer
         return found
 
+    def prepare_query(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]]:
+        """A public query and its checked arguments.
+
+        Raises:
+            FunctionNotFound: See `find`.
+            ArgumentsInvalid: Its signature refuses the arguments.
+            LimitExceeded: The arguments are too large.
+        """
+        with _at_the_door():
+            function = self.find(path, FunctionKind.QUERY)
+            self._check_size(path, args)
+            return function, function.signature.check_json(args)
+
     # ----- steps
 
     def _prepared(self, path: str, args: bytes | str, encode: Encode) -> QueryRun | InputError:
         """A query and its checked arguments, or why it cannot be called."""
         try:
-            with _at_the_door():
-                function = self.find(path, FunctionKind.QUERY)
-                self._check_size(path, args)
-                return function, function.signature.check_json(args), encode
+            return *self.prepare_query(path, args), encode
         except InputError as error:
             return error
 
