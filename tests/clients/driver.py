@@ -30,7 +30,7 @@ async def follow(client: ConvexClient) -> None:
         if found is None:
             return
         seen = {name: shown(found[one.id]) for name, one in subscriptions.items() if one.id in found}
-        if len(seen) == len(subscriptions):
+        if len(seen) == len(subscriptions) > 0:
             tell(seen=seen)
 
 
@@ -60,13 +60,12 @@ def act(client: ConvexClient, order: dict[str, Any]) -> dict[str, Any]:
 async def main(url: str) -> None:
     """Obey until the input ends."""
     client = ConvexClient(url)
-    following = None
+    following = asyncio.ensure_future(follow(client))  # before the first subscription, whose answer it would miss
     tell(ready=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        order = json.loads(line)
+        order = json.loads(line, parse_int=float)  # which is what JSON has
         tell(id=order["id"], **await asyncio.to_thread(act, client, order))
-        if order["do"] == "subscribe" and following is None:
-            following = asyncio.ensure_future(follow(client))
+    following.cancel()
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ PLACES: list[Place] = [
 
 
 async def watch_all(one: Client) -> None:
-    await one.subscribe("lines", "stage.tally:lines")
-    await one.subscribe("count", "stage.tally:count", text="x")
+    await one.subscribe("lines", "stage/tally:lines")
+    await one.subscribe("count", "stage/tally:count", text="x")
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[1]}{'-half' * place[2]}")
@@ -39,10 +39,10 @@ async def test_a_mutation_takes_effect_once_wherever_its_connection_is_lost(
         await one.shows(lines=[], count=0)
         for number in range(1, 4):
             wire.cut_at(side, message, half=half)
-            assert await one.mutation("stage.tally:write", text="x") == number
+            assert await one.mutation("stage/tally:write", text="x") == number
             await one.shows(lines=["x"] * number, count=number)
             assert wire.has_cut
-        assert await one.query("stage.tally:count", text="x") == 3
+        assert await one.query("stage/tally:count", text="x") == 3
         assert one.said == []
 
 
@@ -56,7 +56,7 @@ async def test_mutations_under_way_take_effect_once_while_connections_are_lost_a
 
         async def write(name: str) -> None:
             for number in range(8):
-                await one.mutation("stage.tally:write", text=f"{name}{number}")
+                await one.mutation("stage/tally:write", text=f"{name}{number}")
 
         writes = [asyncio.ensure_future(write(name)) for name in "abc"]
         for cut in range(5):
@@ -84,12 +84,12 @@ async def test_to_come_back_runs_no_query_more_than_once(database_url: str, kind
     ):
         await watch_all(one)
         await one.shows(lines=[], count=0)
-        before = await http.action("stage.tally:runs_of_lines")
+        before = await http.action("stage/tally:runs_of_lines")
         for number in range(1, 4):
             wire.cut()
-            await http.mutation("stage.tally:write", text="x")
+            await http.mutation("stage/tally:write", text="x")
             await one.shows(lines=["x"] * number, count=number)
-        assert await http.action("stage.tally:runs_of_lines") - before <= 6
+        assert await http.action("stage/tally:runs_of_lines") - before <= 6
         assert wire.connections <= 4
         assert one.said == []
 
@@ -105,9 +105,9 @@ async def test_what_is_slow_to_arrive_arrives(database_url: str, kind: Kind) -> 
         await watch_all(one)
         await one.shows(lines=[], count=0)
         wire.flowing.clear()
-        write = asyncio.ensure_future(one.mutation("stage.tally:write", text="x"))
+        write = asyncio.ensure_future(one.mutation("stage/tally:write", text="x"))
         for _ in range(3):
-            await http.mutation("stage.tally:write", text="x")
+            await http.mutation("stage/tally:write", text="x")
         assert not write.done()
         assert one.seen[-1]["count"] == {"value": 0}
         wire.flowing.set()
@@ -123,10 +123,10 @@ async def test_a_server_that_comes_back_has_its_clients_back(
 ) -> None:
     async with serving(database_url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
         await watch_all(one)
-        await one.mutation("stage.tally:write", text="x")
+        await one.mutation("stage/tally:write", text="x")
         await one.shows(lines=["x"], count=1)
         await (server.stop() if how == "stop" else server.kill())
-        write = asyncio.ensure_future(one.mutation("stage.tally:write", text="x"))
+        write = asyncio.ensure_future(one.mutation("stage/tally:write", text="x"))
         async with tally.app.open(database_url) as other:
             await other.run_mutation(tally.write, text="y")
         await server.start()
@@ -148,7 +148,7 @@ async def test_a_client_that_comes_to_another_server_goes_on_there(database_url:
         for number, other in enumerate((second, first, second), 1):
             wire.port = other.port
             wire.cut_at("server", "MutationResponse")
-            assert await one.mutation("stage.tally:write", text="x") == number
+            assert await one.mutation("stage/tally:write", text="x") == number
             await one.shows(lines=["x"] * number, count=number)
         assert one.said == []
 
@@ -156,15 +156,15 @@ async def test_a_client_that_comes_to_another_server_goes_on_there(database_url:
 @pytest.mark.parametrize("kind", SOCKETS)
 async def test_a_database_that_comes_back_is_watched_again(kind: Kind) -> None:
     with postgres_server_of_its_own() as database:
-        make_tables(database.url)
+        await asyncio.to_thread(make_tables, database.url)
         async with serving(database.url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
             await watch_all(one)
-            await one.mutation("stage.tally:write", text="x")
+            await one.mutation("stage/tally:write", text="x")
             await one.shows(lines=["x"], count=1)
             await database.restart()
             async with tally.app.open(database.url) as other:
                 await other.run_mutation(tally.write, text="x")
             await one.shows(lines=["x", "x"], count=2)
-            await one.mutation("stage.tally:write", text="x")
+            await one.mutation("stage/tally:write", text="x")
             await one.shows(lines=["x"] * 3, count=3)
             assert one.said == []

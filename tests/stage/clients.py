@@ -119,7 +119,9 @@ class Client:
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"id": number, "do": verb, **what}).encode() + b"\n")
-        return await asyncio.wait_for(answer, SOON / 2)
+        await asyncio.wait([answer, self._listening], timeout=SOON / 3, return_when=asyncio.FIRST_COMPLETED)
+        assert answer.done(), f"{verb} is not answered; it said {self.said}"
+        return answer.result()
 
     async def _listen(self) -> None:
         assert self._process.stdout is not None
