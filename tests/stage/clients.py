@@ -199,11 +199,13 @@ class Server:
         """Ask it to stop, and wait until it has."""
         assert self.process is not None
         assert await asyncio.to_thread(self.process.stop) == 0
+        self.process.close()
 
     async def kill(self) -> None:
         """End it at once."""
         assert self.process is not None
         await asyncio.to_thread(self.process.kill)
+        self.process.close()
 
 
 class ChatServer(Server):
