@@ -80,14 +80,16 @@ class LiveQueries(Service):
 
     # ----- watching
 
-    def watch(self, function: AnyFunction, arguments: dict[str, Any]) -> Watch[Any]:
-        """Watch a query with checked arguments."""
-        key = function.name, repr(sorted(arguments.items()))  # not JSON: a date is not its text
-        entry = self._entries.get(key)
+    def watch(self, function: AnyFunction, arguments: dict[str, Any], journal: str | None = None) -> Watch[Any]:
+        """Watch a query with checked arguments; with the journal of an earlier answer, its pages keep their ends."""
+        key = function.name, repr(sorted(arguments.items())), journal  # not JSON: a date is not its text
+        entry, fresh = self._entries.get(key), self._entries.get((*key[:2], None))
+        if entry is None and fresh is not None and fresh.journal == journal:
+            entry = fresh  # it has run once, without one
         if entry is None:
             if not self._entries:
                 self._store.signals.subscribe(self.wake)
-            entry = self._entries[key] = Entry(key, function, arguments, self.clock.seed())
+            entry = self._entries[key] = Entry(key, function, arguments, journal, self.clock.seed())
             self._due[entry] = "nobody watched it before"
         self.wake.set()
         return Watch(entry, self._leave)
@@ -219,7 +221,9 @@ class LiveQueries(Service):
         in_thread = next((entry.function for entry in due if not entry.function.is_async), None)
         async with self._runner.engine.thread(in_thread, 0) as thread:
             for entry, why in due.items():
-                answer = await self._runner.watch(session, entry.function, entry.arguments, entry.seed, thread)
+                answer = await self._runner.watch(
+                    session, entry.function, entry.arguments, entry.seed, thread, entry.journal
+                )
                 runs.append((entry, answer, why))
                 await _TURN.sleep(0)  # a read of SQLite does not yield to the event loop
         return runs
@@ -241,6 +245,7 @@ class LiveQueries(Service):
                 continue
             same = entry.answer is not None and entry.answer.encoded == answer.encoded
             self._forget_reads(entry)
+            self._keep_pages(entry, answer.journal)
             entry.answer, entry.why, entry.runs = answer, why, entry.runs + 1
             self._note_reads(entry, answer, same=same)
             if not same:
@@ -255,6 +260,15 @@ class LiveQueries(Service):
             times.append(_JOBS_EVERY)
         pause = min([self._store.signals.until_fed(self.wake, position), *times])
         return 0.0 if self._due else max(pause, 0.001)
+
+    def _keep_pages(self, entry: Entry, journal: str | None) -> None:
+        """Note the journal of a run for the next one. Its key has the one that it was given."""
+        key: Key = (*entry.key[:2], entry.journal)
+        if key != entry.key:
+            del self._entries[entry.key]
+            entry.key = key if key not in self._entries else (*key[:2], str(id(entry)))
+            self._entries[entry.key] = entry
+        entry.journal = journal
 
     # ----- ranges of entries
 
