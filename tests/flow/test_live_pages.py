@@ -17,6 +17,8 @@ from stage.paging import PagedList, Subscription
 from stage.stories import Tell, one_backend, tell_in
 
 from penstock import App, CursorInvalid, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table, gte, lt
+from penstock.live.entry import Answer, Entry
+from penstock.live.view import View
 from penstock.services.live import LiveQueries
 from penstock.testing import TestApp
 
@@ -178,7 +180,7 @@ class Screens:
         raise AssertionError("the lists do not come to rest")
 
     async def check(self, shown: PagedList) -> bool:
-        render = await shown.render()
+        render = shown.render()
         which, direction = self.arguments["which"], self.arguments["direction"]
         everything = keys(await self.backend.run_query(read, lambda ctx: asked(ctx, which, direction).collect()))
         rows = keys(render.rows)
@@ -191,15 +193,19 @@ class Screens:
             assert not render.done or not rest.page
         return render.end is not None and not shown.splitting
 
-    def check_runs(self, before: dict[Subscription, tuple[int, list[Any]]], touched: set[Any]) -> None:
-        """Pages that ran again are those with a row that was written."""
-        for one, (runs, ids) in before.items():
-            if one.runs > runs and one.page is not None:
-                assert touched & {*ids, *keys(one.page.page)}, "ran in vain"
+    async def check_runs(self, before: dict[Subscription, tuple[int, list[Any]]], touched: set[Any]) -> None:
+        """Pages that run again are those with a row that was written."""
+        await self.live.tick()
+        ran = [(one, ids) for one, (runs, ids) in before.items() if one.runs > runs]
+        for shown in self.lists:
+            await self.check(shown)
+        for one, ids in ran:
+            assert one.page is not None
+            assert touched & {*ids, *keys(one.page.page)}, "ran in vain"
 
     async def close(self) -> None:
         for one in self.lists:
-            await one.close()
+            one.close()
         await self.live.close()
 
 
@@ -234,9 +240,9 @@ def test_pages_are_the_list_at_every_moment(
                 for one in screens.lists:
                     one.load_more(number)
             elif step == "reconnect":
-                await screens.lists[0].reconnect()
+                screens.lists[0].reconnect()
             elif step == "mount":
-                await screens.lists[1].close()
+                screens.lists[1].close()
                 screens.lists[1] = screens.mount()
             else:
                 before = {
@@ -246,9 +252,8 @@ def test_pages_are_the_list_at_every_moment(
                     if one.page is not None and one.page.page_status != "SplitRequired"
                 }
                 touched = await write_step(backend, step, number, value, seats=seats)
-                await screens.live.tick()
                 if which in {"all songs", "by plays"}:  # neither NULL, nor text of another program, nor a filter
-                    screens.check_runs(before, touched)
+                    await screens.check_runs(before, touched)
             await screens.settle()
         assert all(one.resets == 0 for one in screens.lists)
         await screens.close()
@@ -259,14 +264,26 @@ def test_pages_are_the_list_at_every_moment(
 # ----- one page
 
 
-async def answers(live: LiveQueries, *asked: tuple[Any, dict[str, Any], str | None]) -> list[Any]:
-    """The answers of queries, each with its arguments and journal, of one tick."""
-    watches = [live.watch(*one) for one in asked]
-    await live.tick()
-    found = [watch.entry.answer for watch in watches]
-    for watch in watches:
-        await watch.aclose()
-    return found
+class Client:
+    """Queries that are watched one by one."""
+
+    def __init__(self, backend: TestApp) -> None:
+        self.live = LiveQueries(backend.runner, app.definitions())
+        self.views: list[View] = []
+
+    def watch(self, *asked: Any) -> Entry:
+        """Watch a query with arguments and a journal; its entry."""
+        self.views.append(self.live.view())
+        self.views[-1].add(0, *asked)
+        return self.views[-1].queries[0]
+
+    async def ask(self, *asked: Any) -> Answer:
+        """The answer of a query that nobody watches before or after."""
+        entry = self.watch(*asked)
+        await self.live.tick()
+        assert entry.answer is not None
+        self.views.pop().close()
+        return entry.answer
 
 
 async def add(backend: TestApp, *ranks: int | None, album: str = "a", played: int = 0) -> None:
@@ -284,12 +301,12 @@ def ranks(page: Page[Song]) -> list[int | None]:
 
 async def test_a_page_is_the_same_with_the_journal_that_its_run_gave(url: str) -> None:
     async with TestApp(app, url, max_rows_read=10) as backend:
-        live = LiveQueries(backend.runner, app.definitions())
+        client = Client(backend)
         for number in range(9):
             for options in ({}, {"maximum_rows_read": 3}, {"num_items": 4}, {"maximum_bytes_read": 300}):
-                (first,) = await answers(live, (listed, album(**options), None))
+                first = await client.ask(listed, album(**options))
                 assert first.journal is not None
-                (again,) = await answers(live, (listed, album(**options), first.journal))
+                again = await client.ask(listed, album(**options), first.journal)
                 assert (again.result, again.encoded, again.journal) == (first.result, first.encoded, first.journal)
             await add(backend, number % 3)
 
@@ -297,67 +314,67 @@ async def test_a_page_is_the_same_with_the_journal_that_its_run_gave(url: str) -
 async def test_who_watches_anew_gets_the_rows_that_it_asks_for(url: str) -> None:
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3)
-        live = LiveQueries(backend.runner, app.definitions())
-        one, same = live.watch(listed, album(num_items=2)), live.watch(listed, album(num_items=2))
-        await live.tick()
-        journal = one.entry.journal
-        with_journal = live.watch(listed, album(num_items=2), journal)
-        assert one.entry is same.entry is with_journal.entry, "nothing has changed: they have the same page"
+        client = Client(backend)
+        one, same = client.watch(listed, album(num_items=2)), client.watch(listed, album(num_items=2))
+        await client.live.tick()
+        journal = one.journal
+        with_journal = client.watch(listed, album(num_items=2), journal)
+        assert one is same is with_journal, "nothing has changed: they have the same page"
         await add(backend, 0)
-        await live.tick()
-        anew, late = live.watch(listed, album(num_items=2)), live.watch(listed, album(num_items=2), journal)
-        await live.tick()
-        assert late.entry is one.entry
-        pages = [watch.entry.answer.result for watch in (one, anew) if watch.entry.answer is not None]
+        await client.live.tick()
+        anew, late = client.watch(listed, album(num_items=2)), client.watch(listed, album(num_items=2), journal)
+        await client.live.tick()
+        assert late is one
+        pages = [entry.answer.result for entry in (one, anew) if entry.answer is not None]
         assert [ranks(page) for page in pages] == [[0, 1, 2], [0, 1]]
-        await live.close()
+        await client.live.close()
 
 
 async def test_two_entries_may_come_to_the_same_pages(url: str) -> None:
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3)
-        live, watches = LiveQueries(backend.runner, app.definitions()), []
+        client, entries = Client(backend), list[Entry]()
         for album_rank in (0, None):
-            watches.append(live.watch(listed, album(num_items=2)))
-            await live.tick()
+            entries.append(client.watch(listed, album(num_items=2)))
+            await client.live.tick()
             await add(backend, album_rank)
-            await live.tick()
+            await client.live.tick()
             await sql(backend, "delete from song where rank = 0 or rank is null")
-            await live.tick()
-        found = [watch.entry.answer.result for watch in watches if watch.entry.answer is not None]
-        assert watches[0].entry is not watches[1].entry
+            await client.live.tick()
+        found = [entry.answer.result for entry in entries if entry.answer is not None]
+        assert entries[0] is not entries[1]
         assert [ranks(page) for page in found] == [[1, 2], [1, 2]]
-        await live.close()
-        assert not live._entries
+        await client.live.close()
+        assert not client.live._entries
 
 
 async def test_each_page_of_one_query_keeps_its_end(url: str) -> None:
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3, 4, 5)
-        live = LiveQueries(backend.runner, app.definitions())
-        watch = live.watch(two_lists, {"pagination_opts": PaginationOptions()})
+        client = Client(backend)
+        entry = client.watch(two_lists, {"pagination_opts": PaginationOptions()})
 
         def shown() -> list[list[int | None]]:
-            assert watch.entry.answer is not None
-            return [ranks(page) for page in watch.entry.answer.result]
+            assert entry.answer is not None
+            return [ranks(page) for page in entry.answer.result]
 
-        await live.tick()
+        await client.live.tick()
         assert shown() == [[1, 2], [5, 4]]
         await add(backend, 0, 6)
-        await live.tick()
+        await client.live.tick()
         assert shown() == [[0, 1, 2], [6, 5, 4]]
         await sql(backend, "delete from song where rank in (2, 4)")
-        await live.tick()
+        await client.live.tick()
         assert shown() == [[0, 1], [6, 5]]
-        await live.close()
+        await client.live.close()
 
 
 async def test_an_error_between_two_answers_does_not_move_the_end_of_a_page(url: str) -> None:
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3)
-        live = LiveQueries(backend.runner, app.definitions())
-        (first,) = await answers(live, (listed, album(num_items=2), None))
-        (failed,) = await answers(live, (listed, {**album(num_items=2), "which": "none"}, first.journal))
+        client = Client(backend)
+        first = await client.ask(listed, album(num_items=2))
+        failed = await client.ask(listed, {**album(num_items=2), "which": "none"}, first.journal)
         assert isinstance(failed.error, KeyError)
         assert failed.journal == first.journal
 
@@ -366,29 +383,30 @@ async def test_a_page_of_what_is_another_query_now_begins_again(url: str) -> Non
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3, played=5)
         await add(backend, 7, 8, 9, album="b", played=1)
-        live = LiveQueries(backend.runner, app.definitions())
-        shown = PagedList(live, of_the_chosen, {}, 2)
-        await live.tick()
+        client = Client(backend)
+        shown = PagedList(client.live, of_the_chosen, {}, 2)
+        await client.live.tick()
+        shown.render()
         shown.load_more(2)
-        await live.tick()
-        assert [song.rank for song in (await shown.render()).rows] == [1, 2, 3]
+        await client.live.tick()
+        assert [song.rank for song in shown.render().rows] == [1, 2, 3]
         await sql(backend, "update song set played = 9 where album = 'b'")
-        await live.tick()
-        assert not (await shown.render()).rows
+        await client.live.tick()
+        assert not shown.render().rows
         assert shown.resets == 1
-        await live.tick()
-        assert [song.rank for song in (await shown.render()).rows] == [7, 8]
-        await live.close()
+        await client.live.tick()
+        assert [song.rank for song in shown.render().rows] == [7, 8]
+        await client.live.close()
 
 
 async def test_a_journal_of_another_query_and_none_are_refused(url: str) -> None:
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3)
-        live = LiveQueries(backend.runner, app.definitions())
+        client = Client(backend)
         plays = {"which": "by plays", "direction": "asc", "pagination_opts": PaginationOptions(num_items=2)}
-        (other,) = await answers(live, (listed, plays, None))
+        other = await client.ask(listed, plays)
         for journal in (other.journal, "x", "", "[1]", json.dumps(["x"])):
-            (found,) = await answers(live, (listed, album(num_items=2), journal))
+            found = await client.ask(listed, album(num_items=2), journal)
             assert isinstance(found.error, CursorInvalid)
             assert str(found.error).startswith("InvalidCursor: ")
             assert found.journal is None, "the next run begins again"

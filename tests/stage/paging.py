@@ -6,10 +6,12 @@ It begins again if a cursor is not one of its query any more.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 from penstock import CursorInvalid, Page, PaginationOptions
 from penstock.live.entry import Answer
+from penstock.live.view import Step, View
 from penstock.services.live import LiveQueries
 
 
@@ -22,23 +24,22 @@ class Render(NamedTuple):
 
 
 class Subscription:
-    """One page: what was asked for, and the newest answer."""
+    """One page: what was asked for, and the newest answer that its client has."""
 
-    def __init__(self, live: LiveQueries, function: Any, arguments: dict[str, Any], options: PaginationOptions) -> None:
-        self.options = options
-        self.journal: str | None = None
-        self._live, self._function, self._arguments = live, function, {**arguments, "pagination_opts": options}
-        self._watch = live.watch(function, self._arguments)
+    def __init__(self, view: View, number: int, function: Any, arguments: dict[str, Any]) -> None:
+        self.options: PaginationOptions = arguments["pagination_opts"]
+        self.answer: Answer | None = None
+        self._number, self._asked = number, (function, arguments)
+        self.watch(view)
 
-    @property
-    def answer(self) -> Answer | None:
-        answer = self._watch.entry.answer
-        self.journal = answer.journal if answer is not None else self.journal
-        return answer
+    def watch(self, view: View) -> None:
+        """Subscribe, with the journal of the last answer."""
+        self._view = view
+        view.add(self._number, *self._asked, None if self.answer is None else self.answer.journal)
 
     @property
     def runs(self) -> int:
-        return self._watch.entry.runs
+        return self._view.queries[self._number].runs
 
     @property
     def page(self) -> Page[Any] | None:
@@ -49,13 +50,11 @@ class Subscription:
         found: Page[Any] = self.answer.result
         return found
 
-    async def reconnect(self) -> None:
-        """Subscribe anew with the journal, as after a lost connection."""
-        await self.close()
-        self._watch = self._live.watch(self._function, self._arguments, self.journal)
+    def take(self, step: Step) -> None:
+        self.answer = step.answers.get(self._number, self.answer)
 
-    async def close(self) -> None:
-        await self._watch.aclose()
+    def close(self) -> None:
+        self._view.remove(self._number)
 
 
 class PagedList:
@@ -69,7 +68,8 @@ class PagedList:
     """
 
     def __init__(self, live: LiveQueries, function: Any, arguments: dict[str, Any], initial: int) -> None:
-        self._asked, self._initial = (live, function, arguments), initial
+        self._live, self._function, self._arguments, self._initial = live, function, arguments, initial
+        self._view, self._numbers = live.view(), itertools.count()
         self.pages: list[Subscription] = []
         self.splitting: dict[Subscription, tuple[Subscription, Subscription]] = {}
         self.resets = self.splits = 0
@@ -80,13 +80,18 @@ class PagedList:
         self.splitting = {}
 
     def _page(self, **options: Any) -> Subscription:
-        return Subscription(*self._asked, PaginationOptions(**options))
+        arguments = {**self._arguments, "pagination_opts": PaginationOptions(**options)}
+        return Subscription(self._view, next(self._numbers), self._function, arguments)
 
     @property
     def subscriptions(self) -> list[Subscription]:
         return [*self.pages, *(page for pair in self.splitting.values() for page in pair)]
 
-    async def render(self) -> Render:
+    def render(self) -> Render:
+        """Take the newest answers, which are all of one tick, and show them."""
+        if (step := self._view.step()) is not None:
+            for one in self.subscriptions:
+                one.take(step)
         rows: list[Any] = []
         page = None
         for one in list(self.pages):
@@ -94,7 +99,8 @@ class PagedList:
                 page = one.page
                 halves = [half.page for half in self.splitting.get(one, ())]
             except CursorInvalid:
-                await self.close()
+                for failed in self.subscriptions:
+                    failed.close()
                 self._begin()
                 self.resets += 1
                 return Render([], None, done=False)
@@ -104,7 +110,7 @@ class PagedList:
                 place, pair = self.pages.index(one), self.splitting.pop(one)
                 self.pages[place : place + 1] = pair
                 self.splits += 1
-                await one.close()
+                one.close()
             elif not halves and page.split_cursor and (page.page_status or len(page.page) > 2 * self._initial):
                 asked, at = one.options, page.split_cursor
                 self.splitting[one] = (
@@ -122,10 +128,12 @@ class PagedList:
         if page is not None and not page.is_done and page.page_status != "SplitRequired":
             self.pages.append(self._page(num_items=number, cursor=page.continue_cursor))
 
-    async def reconnect(self) -> None:
+    def reconnect(self) -> None:
+        """Begin a new connection."""
+        self._view.close()
+        self._view = self._live.view()
         for one in self.subscriptions:
-            await one.reconnect()
+            one.watch(self._view)
 
-    async def close(self) -> None:
-        for one in self.subscriptions:
-            await one.close()
+    def close(self) -> None:
+        self._view.close()
