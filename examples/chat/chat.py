@@ -6,7 +6,7 @@
 
 from dataclasses import dataclass
 
-from penstock import App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Table
+from penstock import App, ApplicationError, Id, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table
 
 LONGEST = 2000
 app = App()
@@ -41,6 +41,17 @@ async def channels(ctx: QueryCtx) -> list[Listed]:
         messages = await ctx.db.query(Message).with_index(Message.by_channel, channel=channel.id).count()
         found.append(Listed(channel.id, channel.name, messages))
     return found
+
+
+@app.query
+async def history(ctx: QueryCtx, channel: Id[Channel], pagination_opts: PaginationOptions) -> Page[Message]:
+    """The messages of a channel page by page, the newest first."""
+    return (
+        await ctx.db.query(Message)
+        .with_index(Message.by_channel, channel=channel)
+        .order("desc")
+        .paginate(pagination_opts)
+    )
 
 
 @app.query

@@ -13,7 +13,7 @@ from penstock.changes.readset import ReadSet
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import JobStatus
 
-Key = tuple[str, str]  # the name of the function, and its arguments as text
+Key = tuple[str, str, str | None]  # the name of the function, its arguments as text, and the journal
 _CAUSES = 5
 
 
@@ -26,6 +26,7 @@ class Answer:
     error: Exception | None = None
     encoded: bytes = b""  # equal for equal answers
     jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
+    journal: str | None = None  # the ends of the pages that it read, which the next run gets
 
 
 class EntryReport(NamedTuple):
@@ -58,6 +59,7 @@ class Entry:
     key: Key
     function: AnyFunction
     arguments: dict[str, Any]
+    journal: str | None  # of its next run
     seed: int  # of its random numbers, the same at each run
     answer: Answer | None = None
     stale: bool = True  # whether it has no answer as of the newest tick

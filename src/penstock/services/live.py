@@ -89,12 +89,16 @@ class LiveQueries(Service):
         self._views.add(view)
         return view
 
-    def enter(self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any]) -> Entry:
+    def enter(
+        self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
+    ) -> Entry:
         """See `Entries`."""
-        key = function.name, repr(sorted(arguments.items()))  # not JSON: a date is not its text
-        entry = self._entries.get(key)
+        key = function.name, repr(sorted(arguments.items())), journal  # not JSON: a date is not its text
+        entry, fresh = self._entries.get(key), self._entries.get((*key[:2], None))
+        if entry is None and fresh is not None and fresh.journal == journal:
+            entry = fresh  # it has run once, without one
         if entry is None:
-            entry = self._entries[key] = Entry(key, function, arguments, self.clock.seed())
+            entry = self._entries[key] = Entry(key, function, arguments, journal, self.clock.seed())
             self._due[entry] = "nobody watched it before"
         entry.watchers.add((view, number))
         return entry
@@ -244,7 +248,9 @@ class LiveQueries(Service):
         async with self._runner.engine.thread(in_thread, 0) as thread:
             for entry, why in due.items():
                 begun = profile_timer()
-                answer = await self._runner.watch(session, entry.function, entry.arguments, entry.seed, thread)
+                answer = await self._runner.watch(
+                    session, entry.function, entry.arguments, entry.seed, thread, entry.journal
+                )
                 runs.append((entry, answer, why, profile_timer() - begun))
                 await _TURN.sleep(0)  # a read of SQLite does not yield to the event loop
         return runs
@@ -266,6 +272,7 @@ class LiveQueries(Service):
                 continue
             same = entry.answer is not None and entry.answer.encoded == answer.encoded
             self._forget_reads(entry)
+            self._keep_pages(entry, answer.journal)
             news = entry.stale or not same
             entry.answer, entry.stale = answer, False
             entry.note_run(why, took)
@@ -285,6 +292,15 @@ class LiveQueries(Service):
             times.append(_JOBS_EVERY)
         pause = min([self._store.signals.until_fed(self.wake, position), *times])
         return 0.0 if self._due else max(pause, 0.001)
+
+    def _keep_pages(self, entry: Entry, journal: str | None) -> None:
+        """Note the journal of a run for the next one. Its key has the one that it was given."""
+        key: Key = (*entry.key[:2], entry.journal)
+        if key != entry.key:
+            del self._entries[entry.key]
+            entry.key = key if key not in self._entries else (*key[:2], str(id(entry)))
+            self._entries[entry.key] = entry
+        entry.journal = journal
 
     # ----- ranges of entries
 
