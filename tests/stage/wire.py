@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -15,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 Side = Literal["client", "server"]
 _HEAD_END = b"\r\n\r\n"
+_COMPRESSED = re.compile(rb"\r\nsec-websocket-extensions:[^\r]*", re.IGNORECASE)  # is not asked for: it is to be read
 _TEXT, _CONTINUED = 1, 0
 
 
@@ -153,22 +155,22 @@ class _Frames:
 
     def __init__(self, connection: int, side: Side) -> None:
         self._connection, self._side = connection, side
-        self._buffer, self._upgraded, self._text = b"", False, b""
+        self._buffer, self._text = b"", b""
+        self._upgraded: bool | None = None  # until the first head is here
 
     def read(self, data: bytes) -> Iterator[tuple[bytes, Passed | None]]:
         """Pieces of what came, with the message that each completes."""
         self._buffer += data
-        if not self._upgraded:
+        if self._upgraded is None:
             head, end, rest = self._buffer.partition(_HEAD_END)
             if not end:
                 return
-            self._upgraded = b"upgrade: websocket" in head.lower()
-            if not self._upgraded:  # plain HTTP
-                yield self._buffer, None
-                self._buffer = b""
-                return
-            self._buffer = rest
-            yield head + end, None
+            self._upgraded, self._buffer = b"upgrade: websocket" in head.lower(), rest
+            yield _COMPRESSED.sub(b"", head) + end, None
+        if not self._upgraded:  # plain HTTP
+            passed, self._buffer = self._buffer, b""
+            yield passed, None
+            return
         while (size := _frame_size(self._buffer)) <= len(self._buffer):
             frame, self._buffer = self._buffer[:size], self._buffer[size:]
             yield frame, self._message(frame)
@@ -177,7 +179,6 @@ class _Frames:
         kind = frame[0] & 0x0F
         if kind not in {_TEXT, _CONTINUED}:
             return None
-        assert not frame[0] & 0x40, "messages are not compressed"
         self._text += _payload(frame)
         if not frame[0] & 0x80:
             return None
