@@ -116,10 +116,11 @@ class Client:
 
     async def _order(self, verb: str, **what: Any) -> dict[str, Any]:
         number = len(self._answers)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"id": number, "do": verb, **what}).encode() + b"\n")
-        await asyncio.wait([answer, self._listening], timeout=SOON / 3, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, self._listening), timeout=SOON / 3, return_when=asyncio.FIRST_COMPLETED)
         assert answer.done(), f"{verb} is not answered; it said {self.said}"
         return answer.result()
 
