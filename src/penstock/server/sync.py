@@ -131,6 +131,7 @@ class Socket:
         self._mutations: deque[tuple[sync.Call, Message]] = deque()
         self._mutating: asyncio.Task[None] | None = None
         self._mutated = 0  # how many have ended
+        self._commits = False  # whether one may be visible already whose response is not here yet
         self._actions = set[asyncio.Task[None]]()
         self._end: asyncio.Future[HangUp] = asyncio.get_running_loop().create_future()
 
@@ -351,14 +352,20 @@ class Socket:
         try:
             path, args = _called(call.udf_path, call.args, message)
             key = RequestKey(self._session, call.request_id, _hash_of(path, args))
-            encode = partial(encode_result, form=Format.ENCODED)
-            result = await self._backend.dispatch.call_once(path, args, key, encode, resent=self._resends)
+            result = await self._backend.dispatch.call_once(path, args, key, self._end_mutation, resent=self._resends)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             self._out.append(sync.mutation_failure(call.request_id, self._call_failure(error, call.udf_path)))
             self._responded = True
         else:
             shown_at = self._watching.expect() if self._queries and not self._watching.closed else 0
             self._held.append(_Held(call.request_id, result, shown_at))
+        finally:
+            self._commits = False
+
+    def _end_mutation(self, result: Any) -> bytes:
+        """Write the result of a mutation. Its commit comes next, and no transition may show it before its response."""
+        self._commits = True
+        return encode_result(result, Format.ENCODED)
 
     async def _act(self, call: sync.Call, message: Message) -> None:
         self._opening.begin_request()
@@ -419,9 +426,10 @@ class Socket:
 
     def _due(self, not_before: int) -> Iterator[str]:
         """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
-        step = self._watching.step(not_before)
         messages, self._out = self._out, []
-        if step is not None:
+        if self._commits:
+            self._watching.moved.clear()  # the end of the mutation sets it
+        elif step := self._watching.step(not_before):
             self._reach(step)
         while self._held and self._held[0].shown_at <= self._tick:
             one = self._held.popleft()
