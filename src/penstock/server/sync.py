@@ -256,7 +256,8 @@ class Socket:
         Clients for browsers and Node keep a session for life. Others begin a new one with each connection, but say the
         last time that they saw; its last bits are the number of their session here.
         """
-        _, first = await self._receive()
+        async with asyncio.timeout(_PATIENCE):
+            _, first = await self._receive()
         if not isinstance(first, sync.Connect):
             raise _bad("the first message must be Connect")
         observed = _time_of(first.max_observed_timestamp)
@@ -421,7 +422,7 @@ class Socket:
     # ----- messages for the client
 
     async def _send(self) -> None:
-        not_before = await self._answer_resent() if self._resends else 0
+        not_before = await self._answer_resent() if self._resends and not self._is_npm else 0
         while True:
             for text in self._due(not_before):
                 await self._send_text(text)
