@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -347,8 +348,11 @@ async def test_two_entries_may_come_to_the_same_pages(url: str) -> None:
         found = [entry.answer.result for entry in entries if entry.answer is not None]
         assert entries[0] is not entries[1]
         assert [ranks(page) for page in found] == [[1, 2], [1, 2]]
-        await client.live.close()
-        assert not client.live._entries
+        for view in client.views:
+            view.close()
+        backend.clock.advance(timedelta(minutes=1))
+        await client.live.tick()
+        assert client.live.report() == []
 
 
 async def test_each_page_of_one_query_that_a_client_asks_for_keeps_its_end(url: str) -> None:
