@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -79,12 +80,15 @@ async def listed(
 
 
 @app.query
-async def two_lists(ctx: QueryCtx, pagination_opts: PaginationOptions) -> tuple[Page[Song], Page[Song]]:
+async def two_lists(ctx: QueryCtx, pagination_opts: PaginationOptions) -> list[Page[Song]]:
     query = ctx.db.query(Song).with_index(Song.by_rank, album="a")
-    if pagination_opts.cursor is None:
-        return await query.paginate(num_items=2), await query.order("desc").paginate(num_items=2)
-    page = await query.paginate(pagination_opts)
-    return page, page
+    first, last = query.paginate(pagination_opts), query.order("desc").paginate(pagination_opts)
+    return [await first, await query.paginate(num_items=2), await last]
+
+
+@app.query
+async def first_two(ctx: QueryCtx) -> Page[Song]:
+    return await ctx.db.query(Song).with_index(Song.by_rank, album="a").paginate(num_items=2)
 
 
 @app.query
@@ -344,28 +348,31 @@ async def test_two_entries_may_come_to_the_same_pages(url: str) -> None:
         found = [entry.answer.result for entry in entries if entry.answer is not None]
         assert entries[0] is not entries[1]
         assert [ranks(page) for page in found] == [[1, 2], [1, 2]]
-        await client.live.close()
-        assert not client.live._entries
+        for view in client.views:
+            view.close()
+        backend.clock.advance(timedelta(minutes=1))
+        await client.live.tick()
+        assert client.live.report() == []
 
 
-async def test_each_page_of_one_query_keeps_its_end(url: str) -> None:
+async def test_each_page_of_one_query_that_a_client_asks_for_keeps_its_end(url: str) -> None:
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3, 4, 5)
         client = Client(backend)
-        entry = client.watch(two_lists, {"pagination_opts": PaginationOptions()})
+        entry = client.watch(two_lists, {"pagination_opts": PaginationOptions(num_items=2)})
 
         def shown() -> list[list[int | None]]:
             assert entry.answer is not None
             return [ranks(page) for page in entry.answer.result]
 
         await client.live.tick()
-        assert shown() == [[1, 2], [5, 4]]
+        assert shown() == [[1, 2], [1, 2], [5, 4]]
         await add(backend, 0, 6)
         await client.live.tick()
-        assert shown() == [[0, 1, 2], [6, 5, 4]]
+        assert shown() == [[0, 1, 2], [0, 1], [6, 5, 4]]
         await sql(backend, "delete from song where rank in (2, 4)")
         await client.live.tick()
-        assert shown() == [[0, 1], [6, 5]]
+        assert shown() == [[0, 1], [0, 1], [6, 5]]
         await client.live.close()
 
 
@@ -410,6 +417,45 @@ async def test_a_journal_of_another_query_and_none_are_refused(url: str) -> None
             assert isinstance(found.error, CursorInvalid)
             assert str(found.error).startswith("InvalidCursor: ")
             assert found.journal is None, "the next run begins again"
+
+
+async def test_a_page_without_options_of_a_client_has_so_many_rows_at_any_time(url: str) -> None:
+    async with TestApp(app, url) as backend:
+        await add(backend, 1, 2, 3)
+        client = Client(backend)
+        entry = client.watch(first_two, {})
+
+        async def shown() -> tuple[list[int | None], bool]:
+            await client.live.tick()
+            assert entry.answer is not None
+            assert entry.answer.journal is None
+            return ranks(entry.answer.result), entry.answer.result.is_done
+
+        assert await shown() == ([1, 2], False)
+        await add(backend, 0)
+        assert await shown() == ([0, 1], False)
+        await sql(backend, "delete from song where rank = 0")
+        assert await shown() == ([1, 2], False)
+        await sql(backend, "delete from song where rank = 3")
+        assert await shown() == ([1, 2], True), "it is seen that no row follows any more"
+        runs = entry.runs
+        await add(backend, 4, 5, album="b")
+        await shown()
+        assert entry.runs == runs
+        await client.live.close()
+
+
+async def test_a_page_that_ends_among_rows_without_a_value_may_grow(url: str) -> None:
+    async with TestApp(app, url) as backend:
+        await add(backend, None, None, 1)
+        client, asked = Client(backend), {**album(num_items=2), "direction": "desc"}
+        entry = client.watch(listed, asked)
+        await client.live.tick()
+        await add(backend, *range(2, 30))
+        await client.live.tick()
+        assert entry.answer is not None
+        assert ranks(entry.answer.result) == [*reversed(range(1, 30)), None]
+        await client.live.close()
 
 
 # ----- pages that read much

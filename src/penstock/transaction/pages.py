@@ -2,8 +2,9 @@
 
 It is no secret: its holder can read the values of the last row in the columns of that order.
 
-A journal is the list of the ends of all pages that one run of a function has read, in the order of its calls. A later
-run that gets it reads pages with the same ends, so pages that were joined at their cursors stay joined.
+A journal is the list of the ends of the pages that one run of a function has read for its client, in the order of its
+calls. A later run that gets it reads pages with the same ends, so pages that were joined at their cursors stay joined.
+It comes from the client, so it bears on nothing but pages whose options come from there too.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Scan(Generic[T]):
         """One page of rows, and the cursor after which the next page begins.
 
         Args:
-            options: The page that a client asks for, in place of the others.
+            options: The page that a client asks for, in place of the others. In a live query it keeps its ends.
             cursor: None for the first page; then the `continue_cursor` of the page before.
             num_items: Rows per page, from 1 to 10,000.
 
@@ -148,14 +148,15 @@ class Scan(Generic[T]):
             CursorInvalid: A cursor is malformed, or of another query.
             ValueInvalid: `num_items` is no such number, or is given beside `options`, as is `cursor`.
         """
-        if options is None:
-            try:
-                options = PaginationOptions(cursor=cursor, num_items=num_items)
-            except ValidationError as error:
-                raise ValueInvalid(f"There is no such page: {error}.") from error
-        elif cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
-            raise ValueInvalid("paginate takes options, or cursor and num_items, and not both.")
-        return self._scope.track(self._paginate(options, self._transaction.begin_page()))
+        if options is not None:
+            if cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
+                raise ValueInvalid("paginate takes options, or cursor and num_items, and not both.")
+            return self._scope.track(self._paginate(options, self._transaction.begin_page()))
+        try:
+            options = PaginationOptions(cursor=cursor, num_items=num_items)
+        except ValidationError as error:
+            raise ValueInvalid(f"There is no such page: {error}.") from error
+        return self._scope.track(self._paginate(options, None))
 
     async def __aiter__(self) -> AsyncIterator[T]:
         """All rows, read piece by piece."""
@@ -288,8 +289,9 @@ class Scan(Generic[T]):
             if segment.null:
                 segment = segment._replace(prefix=(*segment.prefix, None), null=None)
             else:
-                value = row[definition.positions[order[place]]]
-                segment = segment._replace(lower=Bound(value, inclusive=True), null=None)
+                bound = Bound(row[definition.positions[order[place]]], inclusive=True)
+                lower, upper = (bound, None) if self._direction == "asc" else (None, bound)
+                segment = segment._replace(lower=lower, upper=upper, null=None)
         return after(segment, order, self._optional, self._place_of(row), self._direction)
 
     def _decode(self, rows: Sequence[Row]) -> list[T]:
@@ -330,11 +332,12 @@ class Scan(Generic[T]):
         """One row more than may still be read, so that exceeding the limit is noticed."""
         return self._transaction.rows_left + 1
 
-    async def _paginate(self, options: PaginationOptions, number: int) -> Page[T]:
+    async def _paginate(self, options: PaginationOptions, number: int | None) -> Page[T]:
+        """A page; its number is None if it does not keep its end."""
         transaction, statements = self._transaction, self._statements
         mark = fingerprint(statements.definition.name, self._index, self._segment, self._direction)
         cursor, end_cursor = options.cursor, options.end_cursor
-        if end_cursor is None:
+        if end_cursor is None and number is not None:
             end_cursor = transaction.end_of_page(number)
         first = BEGINNING if cursor is None else self._place(cursor, mark)
         last = END if end_cursor is None else self._place(end_cursor, mark)
@@ -343,32 +346,35 @@ class Scan(Generic[T]):
         room = int(transaction.bytes_left * _SPLIT_ABOVE)
         most_bytes = min(options.maximum_bytes_read or room, room)
         wanted = options.num_items if end_cursor is None else None
+        part = self._part(first, last)
         try:
-            page, seen, more = await self._read_page(
-                self._part(first, last), options.num_items, wanted, most_rows, most_bytes
-            )
+            page, seen, following = await self._read_page(part, options.num_items, wanted, most_rows, most_bytes)
         except BaseException:
-            self._note(self._part(first, last))
+            self._note(part)
             raise
-        cut = more and end_cursor is not None
+        cut = following is not None and end_cursor is not None
         if end_cursor is None:
-            last = self._place_of(seen[-1]) if more else END
-            end_cursor = self._cursor(mark, seen[-1]) if more else encode_cursor(mark, END)
-        self._note(self._part(first, last))
-        transaction.page_ends[number] = end_cursor
+            last = END if following is None else self._place_of(seen[-1])
+            end_cursor = self._cursor(mark, last)
+        if number is not None:
+            transaction.page_ends[number] = end_cursor
+        # without the row that follows, a page that does not keep its end would be the last one
+        known = last if number is not None or following is None else self._place_of(following)
+        self._note(part if cut else self._part(first, known))
         full = len(seen) > most_rows * _SPLIT_ABOVE or statements.bytes_of(seen) > most_bytes * _SPLIT_ABOVE
+        middle = seen[(len(seen) - 1) // 2] if len(seen) > 1 or cut else None
         return Page(
             page=page,
             is_done=last is END and not cut,
             continue_cursor=end_cursor,
-            split_cursor=self._cursor(mark, seen[(len(seen) - 1) // 2]) if len(seen) > 1 or cut else None,
+            split_cursor=None if middle is None else self._cursor(mark, self._place_of(middle)),
             page_status="SplitRequired" if cut else "SplitRecommended" if full else None,
         )
 
     async def _read_page(
         self, part: Sequence[Segment], likely: int, wanted: int | None, most_rows: int, most_bytes: int
-    ) -> tuple[list[T], list[Row], bool]:
-        """The rows of a page, those that it has read, and whether more follow in its part."""
+    ) -> tuple[list[T], list[Row], Row | None]:
+        """The rows of a page, all rows that it has read, and the one that follows in its part."""
         page, seen, size = list[T](), list[Row](), 0
         piece = min(self._statements.piece_rows(likely + 1), _LARGEST_PIECE)
         async for rows in self._pieces(part, piece, most_rows + 1, noted=False):
@@ -376,12 +382,12 @@ class Scan(Generic[T]):
             for row, values in zip(self._decode(rows), rows, strict=True):
                 size += 0 if all_fit else self._statements.bytes_of((values,))
                 if len(page) == wanted or len(seen) == most_rows or (seen and size > most_bytes):
-                    return page, seen, True
+                    return page, seen, values
                 seen.append(values)
                 if self._keeps(row):
                     page.append(row)
             size = self._statements.bytes_of(seen)
-        return page, seen, False
+        return page, seen, None
 
     def _part(self, first: Place, last: Place) -> list[Segment]:
         """The rows after one place, up to another."""
@@ -401,13 +407,12 @@ class Scan(Generic[T]):
     def _place_of(self, row: Row) -> list[Any]:
         return [row[self._statements.definition.positions[name]] for name in self._order]
 
-    def _cursor(self, mark: str, row: Row) -> str:
-        definition, dialect = self._statements.definition, self._statements.dialect
-        values = [
-            dialect.decode_value(definition.column(name).kind, value)
-            for name, value in zip(self._order, self._place_of(row), strict=True)
-        ]
-        return encode_cursor(mark, values)
+    def _cursor(self, mark: str, place: Place) -> str:
+        if place is END:
+            return encode_cursor(mark, END)
+        definition, decode = self._statements.definition, self._statements.dialect.decode_value
+        kinds = [definition.column(name).kind for name in self._order]
+        return encode_cursor(mark, [decode(kind, value) for kind, value in zip(kinds, place, strict=True)])
 
     def _place(self, cursor: str, mark: str) -> Place:
         """The place of a cursor, its values as the store holds them."""

@@ -21,7 +21,7 @@ from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
-from penstock.errors import CursorInvalid, LimitExceeded, TryAgain
+from penstock.errors import CallTimeout, CursorInvalid, LimitExceeded, TryAgain
 from penstock.functions.function import AnyFunction, FunctionKind, check_depth, expect
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer
@@ -83,30 +83,35 @@ class Runner(Runs):
             return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
 
     async def watch(
-        self,
-        session: Session,
-        function: AnyFunction,
-        arguments: Arguments,
-        seed: int,
-        thread: Place | None,
-        journal: str | None = None,
+        self, session: Session, function: AnyFunction, arguments: Arguments, seed: int, journal: str | None = None
     ) -> Answer:
         """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
 
-        The journal of an earlier run's answer keeps its pages between the same ends.
+        The journal of an earlier answer keeps the ends of its pages.
+
+        Raises:
+            PenstockError: The snapshot is lost.
         """
         transaction = self.transaction(session, self.now(), seed)
         await session.savepoint("query")
+        limit = self.engine.config.call_timeout
+        timer = asyncio.timeout(limit)
         try:
             transaction.given_ends = decode_journal(journal)
-            with self.engine.journal.call(function):
-                run = self._in_transaction(transaction, function, arguments, 0, thread)
-                result = await contained(function, run)
+            async with timer, self.engine.thread(function, 0) as thread:
+                with self.engine.journal.call(function):
+                    run = self._in_transaction(transaction, function, arguments, 0, thread)
+                    result = await contained(function, run)
             encoded = function.signature.result_json(result)
-        except TryAgain:
-            raise
         except Exception as error:  # noqa: BLE001 - it concerns those who watch this query, and nobody else
-            await session.rollback_to("query")
+            is_late = isinstance(error, TimeoutError) and timer.expired()
+            try:
+                await session.rollback_to("query")
+            except TryAgain:  # it was the database; or the run took so long that the snapshot is gone
+                if not is_late:
+                    raise
+            if is_late:
+                error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             kept = None if isinstance(error, CursorInvalid) else journal  # its pages are to begin again
             answer = Answer(transaction.read_set, error=error, encoded=said, journal=kept)
