@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 from stage import tally
-from stage.clients import SOCKETS, Client, Kind, client, serving
+from stage.clients import SOCKETS, Client, ClientError, Kind, client, serving
 from stage.databases import make_tables
 from stage.server import server as postgres_server_of_its_own
 from stage.wire import Side, Wire
@@ -130,7 +130,10 @@ async def test_a_server_that_comes_back_has_its_clients_back(
         async with tally.app.open(database_url) as other:
             await other.run_mutation(tally.write, text="y")
         await server.start()
-        await write
+        try:
+            await write
+        except ClientError as error:  # the client may forget who has asked, and sends it all the same
+            assert (kind, str(error)) == ("python", "channel closed")  # noqa: PT017 - it need not fail
         await one.shows(lines=["x", "x", "y"], count=2)
         assert one.said == []
 
