@@ -48,7 +48,7 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
     errors.LockTaken: ("Somebody else holds a lock that the call needs.", 1),
     errors.Overloaded: ("This server has too much to do.", 1),
     OutOfRetention: (
-        f"This ts is not open here: ask /api/query_ts again. A snapshot stays {KEPT:g} seconds, in one process only.",
+        f"This ts is not open here, or not any more. Ask /api/query_ts for another: one process keeps it {KEPT:g} s.",
         1,
     ),
     errors.TryAgain: ("The call cannot be answered now.", 1),
