@@ -7,7 +7,7 @@ Owns the line between the two. Callers see errors of the call itself, and errors
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic_core import to_json
 
@@ -57,6 +57,13 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
 
 def success(value: bytes) -> bytes:
     return b'{"status":"success","value":' + value + b"}"
+
+
+def with_lines(answer: Answer, lines: list[str]) -> Answer:
+    """The answer with the lines that the function has logged."""
+    if not lines or answer.status != 200:  # noqa: PLR2004 - HTTP's number
+        return answer
+    return replace(answer, body=answer.body[:-1] + b',"logLines":' + to_json(lines) + b"}")
 
 
 def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> Answer:
