@@ -18,14 +18,14 @@ from penstock.clock import Clock
 from penstock.errors import ResultInvalid
 from penstock.live.entry import Answer
 from penstock.live.view import View
-from penstock.server.answers import Exchange, function_error, success
+from penstock.server.answers import Exchange, answer_error, success
 from penstock.server.opening import ABORT, Opening
 from penstock.wire.outgoing import Format, encode_result
 
 _HEARTBEAT = 15.0  # seconds; proxies cut connections that are silent for longer
 _PATIENCE = 60.0  # seconds that a reader may take for one event
 _LAST_WORD = 1.0  # seconds for the end of the stream
-_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "x-accel-buffering": "no"}
+_HEADERS = {"cache-control": "no-store, no-transform", "x-content-type-options": "nosniff", "x-accel-buffering": "no"}
 
 Encode = Callable[[Answer], bytes]
 
@@ -47,7 +47,7 @@ class WrittenAnswers:
                     written = success(encode_result(answer.result, form))
                 except ResultInvalid as unsayable:
                     error = unsayable
-            forms[form] = written if error is None else function_error(error, exchange, form, dev=self._dev)
+            forms[form] = written if error is None else answer_error(error, exchange, form, dev=self._dev).body
         return forms[form]
 
 
@@ -63,6 +63,13 @@ class EventStream(Response):
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._stream(scope, receive, send)
+        finally:
+            self._view.close()
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
         self._streams.add(sending)
         try:
@@ -70,7 +77,6 @@ class EventStream(Response):
             if not leaving.done():
                 await _end(scope, send, leaving)
         finally:
-            self._view.close()
             self._streams.discard(sending)
             sending.cancel()
             leaving.cancel()
@@ -79,7 +85,6 @@ class EventStream(Response):
 
     async def _send_events(self, send: Send) -> None:
         view = self._view
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         while not view.closed:
             step = view.step()
             if step is not None and step.answers:
