@@ -6,7 +6,7 @@ Owns the check that a caller may call a function. Leaves transports to the doors
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -15,8 +15,19 @@ from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.running import Execution
 from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
-from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
+from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.store.contract.session import Session
+from penstock.store.nouns.requests import RequestKey
+from penstock.transaction.commit import Seal
+
+
+class _Known(Exception):
+    """A request took effect before, with this answer."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class Dispatch:
@@ -100,6 +111,46 @@ class Dispatch:
             found[place] = result
         return found
 
+    async def call_once(self, path: str, args: bytes, key: RequestKey, encode: Encode, *, resent: bool) -> bytes:
+        """Call a mutation that its client may send again: it takes effect once, and its answer is always that result.
+
+        Args:
+            path: Its path.
+            args: Its arguments as JSON.
+            key: The request.
+            encode: Turns its result into the answer.
+            resent: Whether it may have been sent before.
+
+        Raises:
+            TryAgain: It had no effect, or nobody knows; the client may send it again.
+        """
+        requests, now, answer = self._runner.engine.store.requests, self._runner.now, b""
+
+        def finish(result: Any) -> bytes:
+            nonlocal answer
+            answer = encode(result)
+            return answer
+
+        async def look() -> None:
+            nonlocal resent
+            if resent and (known := await requests.find(key)) is not None:
+                raise _Known(known.encode())
+            resent = True  # an attempt may have taken effect
+
+        async def record(session: Session) -> None:
+            if not await requests.record(session, key, answer.decode(), now()):
+                raise Conflict("Another run of the same request took effect at the same time.")
+
+        with _at_the_door():
+            function = self.find(path, FunctionKind.MUTATION)
+            self._check_size(path, args)
+        try:
+            async with self._admitted(path) as timer:
+                found: bytes = await self._mutation(function, args, finish, timer, look, record)
+        except _Known as known:
+            return known.answer
+        return found
+
     def prepare_query(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]]:
         """A public query and its checked arguments.
 
@@ -147,12 +198,20 @@ class Dispatch:
             self._under_way -= 1
 
     async def _mutation(
-        self, function: AnyFunction, args: bytes | str, finish: Callable[[Any], Any] | None, timer: asyncio.Timeout
+        self,
+        function: AnyFunction,
+        args: bytes | str,
+        finish: Callable[[Any], Any] | None,
+        timer: asyncio.Timeout,
+        look: Callable[[], Awaitable[None]] | None = None,
+        seal: Seal | None = None,
     ) -> Any:
         deadline = timer.when()
 
         async def begin() -> dict[str, Any]:
             timer.reschedule(deadline)
+            if look is not None:
+                await look()
             return await _checked(function, args)
 
         def end(result: Any) -> Any:
@@ -162,7 +221,9 @@ class Dispatch:
             timer.reschedule(None)
             return answer
 
-        return await contained(function, self._runner.mutation(function, begin, execution=Execution(finish=end)))
+        return await contained(
+            function, self._runner.mutation(function, begin, execution=Execution(finish=end, seal=seal))
+        )
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
