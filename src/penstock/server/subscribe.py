@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.errors import ResultInvalid
 from penstock.live.entry import Answer
 from penstock.live.view import View
-from penstock.server.answers import Exchange, answer_error, success
+from penstock.server.answers import Exchange, function_error, success
 from penstock.server.opening import ABORT, Opening
 from penstock.wire.outgoing import Format, encode_result
 
@@ -47,7 +47,7 @@ class WrittenAnswers:
                     written = success(encode_result(answer.result, form))
                 except ResultInvalid as unsayable:
                     error = unsayable
-            forms[form] = written if error is None else answer_error(error, exchange, form, dev=self._dev).body
+            forms[form] = written if error is None else function_error(error, exchange, form, dev=self._dev)
         return forms[form]
 
 
