@@ -204,6 +204,18 @@ async def test_the_end_of_the_server_ends_streams_at_once(far_shop: Shop) -> Non
 
 
 @pytest.mark.one_store_each
+async def test_a_stream_that_its_server_cancels_ends_as_others_do(shop: Shop) -> None:
+    async with shop() as (api, test):
+        connection = Quick()
+        serving = stream_to(api, test, connection)
+        await until(lambda: _sent(connection, 2))
+        serving.cancel()
+        await asyncio.wait_for(serving, 10)
+        assert connection.sent[-1] == {"type": "http.response.body"}
+        assert watchers(test) == 0
+
+
+@pytest.mark.one_store_each
 async def test_a_process_sends_no_more_streams_than_calls(far_shop: Shop) -> None:
     async with far_shop(max_calls=2) as (api, test):
         async with reading(api, "count") as reader, reading(api, "count"):
@@ -227,17 +239,14 @@ async def test_web_pages_of_known_origins_may_subscribe(far_door: Door) -> None:
 # ----- a connection that takes nothing
 
 
-class Stuck:
-    """The ASGI messages of a connection that takes nothing after its first event."""
+class Quick:
+    """The ASGI messages of a connection that takes everything."""
 
     def __init__(self) -> None:
-        self.cut, self.sent, self.full = asyncio.Event(), list[Any](), asyncio.Event()
+        self.cut, self.sent = asyncio.Event(), list[Any]()
         self.scope: Any = {"type": "http", "state": {ABORT: self.cut.set}}
 
     async def send(self, message: Any) -> None:
-        if len(self.sent) > 1:
-            self.full.set()
-            await asyncio.Event().wait()
         self.sent.append(message)
 
     async def receive(self) -> Any:
@@ -245,18 +254,36 @@ class Stuck:
         return {"type": "http.disconnect"}
 
 
-async def stuck_stream(api: Api, test: Any, connection: Stuck) -> asyncio.Task[None]:
+class Stuck(Quick):
+    """Those of one that takes nothing after its first event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = asyncio.Event()
+
+    async def send(self, message: Any) -> None:
+        if len(self.sent) > 1:
+            self.full.set()
+            await asyncio.Event().wait()
+        await super().send(message)
+
+
+def stream_to(api: Api, test: Any, connection: Quick) -> asyncio.Task[None]:
     view = test.live_queries.view()
     view.add(0, *test.dispatch.prepare_query("doors.http_fixtures:count", "{}"))
     stream = EventStream(view, lambda answer: b"%d" % answer.result, api.asgi.opening, test.clock)
-    serving = asyncio.create_task(stream(connection.scope, connection.receive, connection.send))
+    return asyncio.create_task(stream(connection.scope, connection.receive, connection.send))
+
+
+async def stuck_stream(api: Api, test: Any, connection: Stuck) -> asyncio.Task[None]:
+    serving = stream_to(api, test, connection)
     await until(lambda: _sent(connection, 2))
     await api.value("mutation", "add", title="Emma")
     await asyncio.wait_for(connection.full.wait(), 20)
     return serving
 
 
-async def _sent(connection: Stuck, count: int) -> bool:
+async def _sent(connection: Quick, count: int) -> bool:
     return len(connection.sent) == count
 
 

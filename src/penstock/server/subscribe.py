@@ -73,7 +73,8 @@ class EventStream(Response):
         sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
         self._streams.add(sending)
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            with suppress(asyncio.CancelledError):  # a server that stops cancels what does not end
+                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not leaving.done():
                 await _end(scope, send, leaving)
         finally:
