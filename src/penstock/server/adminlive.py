@@ -7,11 +7,14 @@ from typing import Any
 from penstock.app import Backend
 from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words
 
+_LONGEST = 1000  # characters of the arguments
+
 
 async def _list(backend: Backend, words: Words) -> Any:
     limit = words.number("limit", LISTED, MOST_LISTED)
     found = sorted(backend.live_queries.report(), key=lambda one: one.seconds, reverse=True)
-    return {"queries": [one._asdict() for one in found[:limit]], "more": max(0, len(found) - limit)}
+    told = [one._replace(arguments=one.arguments[:_LONGEST])._asdict() for one in found[:limit]]
+    return {"queries": told, "more": len(found) - len(told)}
 
 
 LIVE_ROUTES = (AdminRoute("/live", ("limit",), _list),)
