@@ -113,6 +113,24 @@ def test_values_come_back_as_convex_encodes_them(
     asyncio.run(story())
 
 
+def test_convex_for_python_gets_floats_as_it_takes_no_integers(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door() as api:
+            for client, form, wanted in (
+                ("python-0.8.1", "convex_encoded_json", b"1.0"),
+                ("python-0.8.1", "json", b"1"),
+                ("npm-1.48.0", "convex_encoded_json", b"1"),
+            ):
+                headers = {"convex-client": client}
+                body = {"path": "doors.http_fixtures:same_number", "args": {"number": 1.0}, "format": form}
+                found = await api.post("/api/query", body, headers=headers)
+                assert found.content == b'{"status":"success","value":%b}' % wanted
+                body = {"path": "doors.http_fixtures:raise_for_callers", "args": {"data": 1}, "format": form}
+                assert (await api.post("/api/query", body, headers=headers)).content.endswith(b":%b}" % wanted)
+
+    asyncio.run(story())
+
+
 def test_error_data_is_there_if_and_only_if_the_function_raised_it(near_door: Door) -> None:
     async def story() -> None:
         async with near_door() as api:
