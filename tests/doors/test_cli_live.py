@@ -53,7 +53,7 @@ def test_watched_queries_are_listed_with_the_cause_of_their_last_run(
             assert head.split("  ")[0].strip() == "query"
             (ada,) = [row for row in rows if "customer='Ada'" in row]
             (bob,) = [row for row in rows if "customer='Bob'" in row]
-            assert ada.split()[:4] == ["bookings:upcoming", "customer='Ada'", "2", "2"]
+            assert ada.split()[:5] == ["bookings:upcoming", "customer='Ada'", "2", "2", "2.0"]
             assert "booking: enter of" in ada
             assert bob.split()[2:4] == ["1", "1"]
             found = console.ok("live", "--url", url, "--limit", "1", "--json").json

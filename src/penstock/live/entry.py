@@ -36,6 +36,7 @@ class EntryReport(NamedTuple):
         function: Its name.
         arguments: Its arguments, as text.
         watchers: How many watch it.
+        watched_for: Seconds since it was first watched.
         runs: How often it ran.
         seconds: The time that its runs took together, in seconds.
         causes: The causes of its last runs, the newest one last.
@@ -45,6 +46,7 @@ class EntryReport(NamedTuple):
     function: str
     arguments: str
     watchers: int
+    watched_for: float
     runs: int
     seconds: float
     causes: tuple[str, ...]
@@ -62,6 +64,7 @@ class Entry:
     function: AnyFunction
     arguments: dict[str, Any]
     seed: int  # of its random numbers, the same at each run
+    since: float  # by the monotonic clock
     answer: Answer | None = None
     stale: bool = True  # whether it has no answer as of the newest tick
     runs: int = 0
@@ -82,8 +85,9 @@ class Entry:
         self.runs, self.took, self.seconds = self.runs + 1, seconds, self.seconds + seconds
         self.causes.append(cause)
 
-    def report(self) -> EntryReport:
+    def report(self, now: float) -> EntryReport:
         """How it fares now."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        watchers, causes = len(self.watchers), tuple(self.causes)
-        return EntryReport(self.function.name, given, watchers, self.runs, self.seconds, causes, self.stale)
+        watchers, watched_for, causes = len(self.watchers), now - self.since, tuple(self.causes)
+        name = self.function.name
+        return EntryReport(name, given, watchers, watched_for, self.runs, self.seconds, causes, self.stale)

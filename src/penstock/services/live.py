@@ -201,7 +201,7 @@ class LiveQueries(Service):
         key = function.name, repr(sorted(arguments.items()))  # not JSON: a date is not its text
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(key, function, arguments, self.clock.seed())
+            entry = self._entries[key] = Entry(key, function, arguments, self.clock.seed(), self.clock.monotonic())
             self._due[entry] = "nobody watched it before"
         elif self._kept.pop(entry, None) is not None:
             self._kept_bytes -= entry.size
@@ -244,7 +244,7 @@ class LiveQueries(Service):
 
     def report(self) -> list[EntryReport]:
         """How each watched query fares, in no order."""
-        return [entry.report() for entry in self._entries.values()]
+        return [entry.report(self.clock.monotonic()) for entry in self._entries.values()]
 
     async def close(self) -> None:
         """End all views, and the service."""
