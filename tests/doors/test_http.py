@@ -182,11 +182,14 @@ def test_pages_follow_one_another(door: Door) -> None:
             for title in ("Emma", "Ulysses"):
                 await api.value("mutation", "add", title=title)
             first = await api.value("query", "page")
-            assert first.keys() == {"page", "isDone", "continueCursor"}
+            assert first.keys() == {"page", "isDone", "continueCursor", "splitCursor", "pageStatus"}
             second = await api.value("query", "page", cursor=first["continueCursor"])
             assert [book["title"] for book in first["page"] + second["page"]] == ["Emma", "Ulysses"]
-            message = await api.error("query", "page", cursor="nonsense")
-            assert message.startswith("CursorInvalid: InvalidCursor:")
+            refused = await api.call("query", "page", cursor="nonsense")
+            assert refused["errorMessage"].startswith("CursorInvalid: InvalidCursor:")
+            assert refused["errorData"] == {"isConvexSystemError": True, "paginationError": "InvalidCursor"}
+            options = {"numItems": 1.0, "cursor": first["continueCursor"], "endCursor": None, "id": 7}
+            assert await api.value("query", "books_of", paginationOpts=options) == second
 
     asyncio.run(story())
 

@@ -518,8 +518,10 @@ def test_rows_bear_them_wherever_they_stand(form: Format) -> None:
 
 
 def test_a_page_leaves_under_the_names_that_clients_know() -> None:
-    page = Page[Any](page=[person()], is_done=False, continue_cursor="abc")
-    assert sent(page) == {"page": [PERSON], "isDone": False, "continueCursor": "abc"}
+    page = Page[Any](page=[person()], is_done=False, continue_cursor="abc", split_cursor="ab")
+    assert sent(page) == {
+        "page": [PERSON], "isDone": False, "continueCursor": "abc", "splitCursor": "ab", "pageStatus": None,
+    }  # fmt: skip
 
 
 def test_creation_times_are_exact_to_the_microsecond() -> None:

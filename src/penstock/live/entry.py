@@ -13,7 +13,7 @@ from penstock.changes.readset import ReadSet
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import JobStatus
 
-Key = tuple[str, str]  # the name of the function, and its arguments as text
+Key = tuple[str, str, str | None]  # the name of the function, its arguments as text, and the journal
 QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are late
 _CAUSES = 5
 
@@ -27,6 +27,7 @@ class Answer:
     error: Exception | None = None
     encoded: bytes = b""  # equal for equal answers
     jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
+    journal: str | None = None  # the ends of the pages that it read, which the next run gets
 
 
 class EntryReport(NamedTuple):
@@ -63,6 +64,7 @@ class Entry:
     key: Key
     function: AnyFunction
     arguments: dict[str, Any]
+    journal: str | None  # of its next run
     seed: int  # of its random numbers, the same at each run
     since: float  # by the monotonic clock
     answer: Answer | None = None

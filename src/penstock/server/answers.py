@@ -90,7 +90,8 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
             error = unsayable
     elif _is_callers(error):
         said = str(error) if isinstance(error, errors.FunctionNotFound) else _printable(error_text(error))
-        return to_json({"status": "error", "errorMessage": said})
+        data = {"errorData": error.data} if isinstance(error, errors.CursorInvalid) else {}
+        return to_json({"status": "error", "errorMessage": said, **data})
     event(
         "call.failed",
         logging.ERROR,

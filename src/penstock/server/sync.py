@@ -298,11 +298,11 @@ class Socket:
         self._queries.add(one.query_id)
         try:
             path, args = _called(one.udf_path, one.args, message)
-            self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args))
+            self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args), one.journal)
         except InputError as error:
             error.at_the_door = True
             outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
-            self._changes.append(sync.query_modification(one.query_id, outcome, failed=True))
+            self._changes.append(sync.query_modification(one.query_id, outcome, one.journal, failed=True))
         else:
             self._lacks.add(one.query_id)
 
@@ -481,7 +481,7 @@ class Socket:
             written = self._written.write(answer, exchange, Format.ENCODED)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes.append(sync.query_modification(number, outcome, failed=failed))
+            self._changes.append(sync.query_modification(number, outcome, answer.journal, failed=failed))
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)

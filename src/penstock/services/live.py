@@ -129,7 +129,8 @@ class _Batch:
                 if not entry.watchers:
                     continue
                 self._begun_at = profile_timer()
-                answer = await self._runner.watch(self.session, entry.function, entry.arguments, entry.seed)
+                asked = entry.function, entry.arguments, entry.seed, entry.journal
+                answer = await self._runner.watch(self.session, *asked)
                 ended_at = profile_timer()
                 self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
                 self._running = None
@@ -196,12 +197,17 @@ class LiveQueries(Service):
         self._views.add(view)
         return view
 
-    def enter(self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any]) -> Entry:
+    def enter(
+        self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
+    ) -> Entry:
         """See `Entries`."""
-        key = function.name, repr(sorted(arguments.items()))  # not JSON: a date is not its text
-        entry = self._entries.get(key)
+        key = function.name, repr(sorted(arguments.items())), journal  # not JSON: a date is not its text
+        entry, fresh = self._entries.get(key), self._entries.get((*key[:2], None))
+        if entry is None and fresh is not None and fresh.journal == journal:
+            entry = fresh  # it has run once, without one
         if entry is None:
-            entry = self._entries[key] = Entry(key, function, arguments, self.clock.seed(), self.clock.monotonic())
+            seed, since = self.clock.seed(), self.clock.monotonic()
+            entry = self._entries[key] = Entry(key, function, arguments, journal, seed, since)
             self._due[entry] = "nobody watched it before"
         elif self._kept.pop(entry, None) is not None:
             self._kept_bytes -= entry.size
@@ -469,6 +475,7 @@ class LiveQueries(Service):
                 continue
             same = entry.answer is not None and entry.answer.encoded == answer.encoded
             self._forget_reads(entry)
+            self._keep_pages(entry, answer.journal)
             news = entry.stale or not same
             entry.answer, entry.stale = answer, False
             entry.note_run(why, seconds)
@@ -476,6 +483,15 @@ class LiveQueries(Service):
             if news:
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
+
+    def _keep_pages(self, entry: Entry, journal: str | None) -> None:
+        """Note the journal of a run for the next one. Its key has the one that it was given."""
+        key: Key = (*entry.key[:2], entry.journal)
+        if key != entry.key:
+            del self._entries[entry.key]
+            entry.key = key if key not in self._entries else (*key[:2], str(id(entry)))
+            self._entries[entry.key] = entry
+        entry.journal = journal
 
     def _miss(self, entry: Entry) -> None:
         """Tell the views that an entry will have no answer as of the newest tick for a while."""

@@ -42,8 +42,8 @@ class Transaction:
 
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "jobs", "now", "read_set", "rows",
-        "session", "shared", "statements", "store", "wakes", "work", "write_set",
+        "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "given_ends", "jobs", "now", "page_ends",
+        "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "write_set",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,8 @@ class Transaction:
         self.now = now  # the time of this execution; a retry has the same
         self.read_set = ReadSet()
         self.write_set = WriteSet()
+        self.given_ends: Sequence[str] = ()  # where the pages end that it reads, in the order of calls: its journal
+        self.page_ends: list[str] = []  # where those ended that it has read; empty for one that failed
         self.jobs: list[NewJob] = []
         self.cancels: list[UUID] = []
         # rows known in this transaction, by table and key, as the store holds them; None where there is none
@@ -152,11 +154,19 @@ class Transaction:
 
     # ----- reads and writes
 
-    def note_rows(self, statements: TableStatements, read: RangeRead, rows: Sequence[Row]) -> None:
+    def count_rows(self, statements: TableStatements, rows: Sequence[Row]) -> None:
         size = statements.bytes_of(rows)
         statements.note_size(len(rows), size)
-        self.note_range(read)
         self.count_read(len(rows), size)
+
+    def begin_page(self) -> int:
+        """Its number among the pages of this execution."""
+        self.page_ends.append("")
+        return len(self.page_ends) - 1
+
+    def end_of_page(self, number: int) -> str | None:
+        """The end that the journal has for a page."""
+        return self.given_ends[number] or None if number < len(self.given_ends) else None
 
     def note_range(self, read: RangeRead) -> None:
         self.read_set.ranges.append(read)
