@@ -245,4 +245,5 @@ def function_path(path: Any) -> str:
         raise Refused(400, "BadRequest", 'path must be the name of a function, such as "messages:send".')
     if len(path) > _LONGEST_PATH or not _PATH.fullmatch(path):
         raise Refused(400, "BadConvexFunctionIdentifier", f"{path[:100]!r} is not the name of a function.")
-    return path if ":" in path else f"{path}:default"
+    module, _, name = path.partition(":")
+    return f"{module.removesuffix('.js')}:{name or 'default'}"  # clients that come back add the suffix

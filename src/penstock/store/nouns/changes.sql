@@ -146,7 +146,7 @@ update penstock.change_dropped set seq = max(seq, coalesce((select max(seq) from
 -- SQLite: numbers move with the file.
 select '', seq from penstock.change_dropped;
 -- PostgreSQL: slots are truncated.
-select origin, dropped from penstock.change_slot;
+select origin || ' ' || pg_postmaster_start_time(), dropped from penstock.change_slot;
 
 -- first: the first change, if outboxes do not keep it.
 -- SQLite: on PostgreSQL slots are truncated.
