@@ -160,6 +160,7 @@ class LiveQueries(Service):
     """The watched queries of one process. `definitions` are the tables of its program."""
 
     name = "live"
+    tells_once = True
 
     def __init__(self, runner: Runner, definitions: Iterable[TableDefinition]) -> None:
         super().__init__(runner.engine.clock)

@@ -129,7 +129,8 @@ class Dropped:
     """The dropped part of the feed.
 
     Attributes:
-        origin: The server and database of the feed. In another one, positions without a reader are void.
+        origin: The server and database of the feed, and its last recovery from a crash. Elsewhere, or after another
+            crash, positions without a reader are void.
         last: The greatest transaction of a dropped change; on SQLite the greatest number.
     """
 
