@@ -81,11 +81,12 @@ class Runner(Runs):
     async def watch(self, session: Session, function: AnyFunction, arguments: Arguments, seed: int) -> Answer:
         """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
 
+        The snapshot has a savepoint ``query``, to which a failure goes back: it costs one round trip for all of them.
+
         Raises:
-            PenstockError: The snapshot is lost.
+            TryAgain: The snapshot is lost.
         """
         transaction = self.transaction(session, self.now(), seed)
-        await session.savepoint("query")
         limit = self.engine.config.call_timeout
         try:
             async with asyncio.timeout(limit) as timer, self.engine.thread(function, 0) as thread:
@@ -97,6 +98,7 @@ class Runner(Runs):
             is_late = isinstance(error, TimeoutError) and timer.expired()
             try:
                 await session.rollback_to("query")
+                await session.savepoint("query")
             except TryAgain:  # it was the database; or the run took so long that the snapshot is gone
                 if not is_late:
                     raise
@@ -105,7 +107,6 @@ class Runner(Runs):
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             answer = Answer(transaction.read_set, error=error, encoded=said)
         else:
-            await session.release("query")
             answer = Answer(transaction.read_set, result, encoded=encoded)
         if not (jobs := transaction.read_set.jobs):
             return answer
