@@ -150,6 +150,11 @@ async def test_answers_of_lost_commits_do_not_stay(ends: Callable[[Server], Awai
                 await backend.run_mutation(transfer, one=keys[0], two=keys[1], by=by)
             await client.sees(39, 61)
             await ends(own)
+
+            async def is_down() -> bool:
+                return bool(connection.is_closed())
+
+            await until(is_down)
             await anyhow(backend, keys, 0)
             now = [await backend.run_query(quick, key=key) for key in keys]
             assert now == [50, 50], "they are lost"
