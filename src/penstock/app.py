@@ -319,6 +319,7 @@ class Backend(BackendWords):
         try:
             if self._live is not None:
                 await self._live.close()
+            await self.dispatch.snapshots.close()
             await self.services.stop(self.engine.services_left())
         finally:
             try:
@@ -333,6 +334,7 @@ class Backend(BackendWords):
         await self.runner.locks.abandon()
         if self._live is not None:
             await self._live.kill()
+        await self.dispatch.snapshots.close()
         await self.services.kill()
         await self.engine.abandon()
         await self.engine.store.close()

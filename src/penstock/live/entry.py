@@ -18,7 +18,7 @@ QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are 
 _CAUSES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Answer:
     """How a run of a query ended."""
 

@@ -133,19 +133,22 @@ class View:
         """The number of the next tick to begin: it shows all that is committed now. It will come in any case."""
         return self._entries.expect(self)
 
-    def step(self) -> Step | None:
+    def step(self, not_before: int = 0) -> Step | None:
         """The answers that have changed since the last step, all as of one tick.
+
+        Args:
+            not_before: The number of the first tick that will do.
 
         Returns:
             None if no newer tick has answers of all queries.
         """
         self.moved.clear()
         tick, ready = self._entries.newest, self._ready
-        if not self._stale and tick.number > self._at and tick.number >= self._not_before:
+        if not self._stale and tick.number > self._at and tick.number >= max(not_before, self._not_before):
             answers = self._answers(self._changed)
             self._changed.clear()
             self._pin = None
-        elif ready is not None:
+        elif ready is not None and ready.tick.number >= not_before:
             tick, answers = ready.tick, ready.answers
         else:
             return None

@@ -34,6 +34,7 @@ from penstock.services.service import Service
 from penstock.store.contract.changes import Dropped
 from penstock.store.contract.session import Session
 from penstock.store.contract.store import Store
+from penstock.store.nouns.requests import RequestKey
 from penstock.store.rows.interests import identity_of
 from penstock.store.sql.values import captured_values, stored_value
 
@@ -186,6 +187,8 @@ class LiveQueries(Service):
         self._size = ReadSize(_AT_ONCE)
         self._views = set[View]()
         self._expecting: dict[View, int] = {}  # the numbers of the ticks that views wait for
+        self.shown: dict[RequestKey, int] = {}  # requests that were looked for, and the first tick that showed each
+        self._sought = set[RequestKey]()
         self._begun = 0  # the number of the last tick that began
         self.newest = Tick(0, 0)
 
@@ -228,6 +231,16 @@ class LiveQueries(Service):
         self.wake.set()
         return number
 
+    def seek(self, request: RequestKey) -> None:
+        """Have the next ticks look whether they show a request, until one does; it is in `shown` then."""
+        if request not in self.shown:
+            self._sought.add(request)
+
+    def let_go(self, request: RequestKey) -> None:
+        """Look for a request no more."""
+        self._sought.discard(request)
+        self.shown.pop(request, None)
+
     def forget(self, view: View) -> None:
         """See `Entries`."""
         self._views.discard(view)
@@ -268,6 +281,7 @@ class LiveQueries(Service):
         try:
             position, clock = await self._look(batch.session)
             await self._look_at_jobs(batch.session)
+            shown = await self._store.requests.shown(batch.session, self._sought) if self._sought else ()
             await batch.begin(self._can_run())
             if not await self._has_read_all(begun_at):
                 self._position = None  # so the next tick runs all of them
@@ -276,6 +290,8 @@ class LiveQueries(Service):
                 await batch.end()
             batch.check()
             self._position = position
+            self.shown.update((key, number) for key in self._sought.intersection(shown))
+            self._sought.difference_update(shown)
             self._publish(Tick(number, max(clock, self.newest.clock)), batch)
         finally:
             if batch is not self._late:
