@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from penstock.changes.readset import ReadSet
+from penstock.changes.readset import RangeRead, ReadSet
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import JobStatus
 
@@ -68,9 +68,11 @@ class Entry:
     seed: int  # of its random numbers, the same at each run
     since: float  # by the monotonic clock
     answer: Answer | None = None
+    noted: list[RangeRead] = field(default_factory=list)  # the ranges by which it is found
     stale: bool = True  # whether it has no answer as of the newest tick
     runs: int = 0
-    took: float = QUICK  # seconds of its last run; before it, those that are known to be quicker go first
+    took: float = QUICK  # seconds, of the quicker one of its last two runs: one may have had bad luck
+    last: float = QUICK  # seconds of the last one
     seconds: float = 0.0  # of all
     causes: deque[str] = field(default_factory=lambda: deque(maxlen=_CAUSES))  # of its last runs
     watchers: set[tuple[Any, int]] = field(default_factory=set)  # views, each with the number of the query there
@@ -84,7 +86,8 @@ class Entry:
 
     def note_run(self, cause: str, seconds: float) -> None:
         """Count a run."""
-        self.runs, self.took, self.seconds = self.runs + 1, seconds, self.seconds + seconds
+        self.runs, self.seconds = self.runs + 1, self.seconds + seconds
+        self.took, self.last = min(seconds, self.last), seconds
         self.causes.append(cause)
 
     def report(self, now: float) -> EntryReport:
