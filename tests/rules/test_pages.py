@@ -175,6 +175,6 @@ def test_a_journal_keeps_the_ends_of_pages() -> None:
     assert encode_journal([]) is None
     assert decode_journal(None) == []
     assert decode_journal(encode_journal(["a", "", "b"])) == ["a", "", "b"]
-    for text in ("", "x", "{}", "[1]", "[null]", '"a"', json.dumps([""] * 1001)):
+    for text in ("", "x", "{}", "[1]", "[null]", '"a"'):
         with pytest.raises(CursorInvalid, match=r"^InvalidCursor: "):
             decode_journal(text)

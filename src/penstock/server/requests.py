@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -71,7 +71,10 @@ async def read_call(request: Request, config: Config) -> Call:
         return _call_in_url(request, config)
     module, _, name = request.path_params.get("function", "").rpartition("/")
     path = f"{module}:{name}" if "function" in request.path_params else None
-    return await read_body(request, config, partial(_call_in, path=path))
+    call = await read_body(request, config, partial(_call_in, path=path))
+    if call.form is Format.ENCODED and request.headers.get("convex-client", "").startswith("python-"):
+        return replace(call, form=Format.ENCODED_FLOATS)
+    return call
 
 
 async def read_body(request: Request, config: Config, read: Callable[[bytes], T]) -> T:
