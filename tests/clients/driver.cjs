@@ -62,7 +62,6 @@ function simple() {
     query: (reference, args) => client.query(reference, args),
     mutation: (reference, args) => client.mutation(reference, args),
     action: (reference, args) => client.action(reference, args),
-    close: () => client.close(),
   };
 }
 
@@ -86,7 +85,6 @@ function react() {
           store.setQuery(list, {}, [...(store.getQuery(list, {}) ?? []), text].sort());
         },
       } : undefined),
-    close: () => client.close(),
   };
 }
 
@@ -97,7 +95,6 @@ function http() {
     consistentQuery: (reference, args) => client.consistentQuery(reference, args),
     mutation: (reference, args) => client.mutation(reference, args),
     action: (reference, args) => client.action(reference, args),
-    close: () => undefined,
   };
 }
 
@@ -115,10 +112,6 @@ async function act({ id, do: verb, name, path, args, shown }) {
   if (verb === "unsubscribe") {
     watched.delete(name);
     leave.get(name)();
-    return { id };
-  }
-  if (verb === "close") {
-    await client.close();
     return { id };
   }
   try {

@@ -9,7 +9,6 @@ import asyncio
 import base64
 import json
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal, NamedTuple
@@ -69,10 +68,6 @@ class Wire:
     def has_cut(self) -> bool:
         """Whether the message of `cut_at` has come."""
         return self._cut_at is None
-
-    def counted(self, side: Side = "server") -> Counter[str]:
-        """How many messages of each type one side has sent."""
-        return Counter(one.type for one in self.passed if one.side == side)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Wire]:
@@ -136,9 +131,9 @@ class Wire:
                     self._lose_at(message, writer, piece)
                 writer.write(piece)
             await writer.drain()
+        writer.close()
         with suppress(OSError):
-            await writer.drain()
-        await _close(writer)
+            await writer.wait_closed()  # what is left arrives
         raise EOFError
 
     def _lose_at(self, message: Passed, writer: asyncio.StreamWriter, piece: bytes) -> None:
@@ -208,9 +203,3 @@ def _payload(frame: bytes) -> bytes:
 
 def _time(ts: str) -> int:
     return int.from_bytes(base64.b64decode(ts), "little")
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
