@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 from penstock.api.live import Watch
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
+from penstock.changes.demand import Demands
 from penstock.changes.position import Position
 from penstock.clock import SystemClock
-from penstock.errors import Conflict, DeclarationError
+from penstock.errors import Conflict
 from penstock.functions.function import AnyFunction
 from penstock.live.capture import live_interest
 from penstock.live.entry import Answer, Entry, Key
 from penstock.live.ranges import TableRanges
-from penstock.observe.logs import event as log_event
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.services.reading import ReadSize
 from penstock.services.service import Service
 from penstock.store.contract.changes import Dropped
 from penstock.store.contract.session import Session
-from penstock.store.contract.store import Store
 from penstock.store.rows.interests import identity_of
 from penstock.store.sql.values import captured_values, stored_value
 
@@ -47,17 +45,6 @@ class _Unknown(Exception):
     """A captured value does not fit its column, so the ranges of its row cannot be found."""
 
 
-async def declare_live(store: Store, definitions: Iterable[TableDefinition], now: datetime) -> None:
-    """Have the changes of live tables captured; queries of tables that cannot be, such as views, are polled."""
-    for definition in definitions:
-        if not definition.live:
-            continue
-        try:
-            await store.interests.declare([live_interest(definition)], now)
-        except DeclarationError as error:
-            log_event("live.polled", table=definition.name, reason=error)
-
-
 class LiveQueries(Service):
     """The watched queries of one process. `definitions` are the tables of its program."""
 
@@ -69,6 +56,7 @@ class LiveQueries(Service):
         self._store = runner.engine.store
         self._declared = {identity_of(live_interest(one)): one for one in definitions if one.live}
         self._captured: dict[int, TableDefinition] = {}  # by the numbers of their interests
+        self._demands = Demands()
         self._ranges: dict[str, TableRanges[Entry]] = {}  # of captured tables, by their names
         self._entries: dict[Key, Entry] = {}
         self._everything: set[Entry] = set()  # those that ran SQL which may read any table
@@ -118,11 +106,13 @@ class LiveQueries(Service):
         if not self._entries:
             self._position = None
             return _IDLE
+        await self._demand()
         if (begun_at := self._position) is None:
             await self._find_captured()
         session = await self._store.begin_read()
         try:
             position = await self._look(session)
+            self._find_missed(position)
             await self._look_at_jobs(session)
             runs = await self._run_due(session)
         finally:
@@ -139,9 +129,33 @@ class LiveQueries(Service):
         rows = await self._store.interests.list()
         found = {row.id: self._declared.get(identity_of(row.interest)) for row in rows if row.state == "ok"}
         self._captured = {number: one for number, one in found.items() if one is not None}
+        self._demands = Demands()
         for entry in self._entries.values():
             self._forget_reads(entry)
         self._ranges = {one.name: self._ranges_of(one) for one in self._captured.values()}
+
+    def _wanted(self) -> list[int]:
+        """The interests in the tables that watched queries read."""
+        return [number for number, one in self._captured.items() if self._everything or self._ranges[one.name]]
+
+    async def _demand(self) -> None:
+        """Have tables captured; a query that had read one before runs again."""
+        lapsing = self._demands.lapsing(self._wanted(), self._position)
+        if not lapsing:
+            return
+        demand = await self._store.changes.demand(lapsing, self._demands.room)
+        self._demands.add(demand)
+        if len(demand.until) < len(lapsing):  # another release has dropped one
+            self._position = None
+
+    def _find_missed(self, position: Position) -> None:
+        """Find the entries of tables whose changes may not have been captured."""
+        for number in self._demands.missed(position):
+            name = self._captured[number].name
+            for entry in self._ranges[name].all():
+                self._due.setdefault(entry, f"{name}: not all changes were captured")
+            for entry in self._everything:
+                self._due.setdefault(entry, f"{name}: not all changes were captured")
 
     def _ranges_of(self, definition: TableDefinition) -> TableRanges[Entry]:
         kinds = {column.name: column.kind for column in definition.columns}
@@ -254,7 +268,8 @@ class LiveQueries(Service):
         if any(entry.answer and entry.answer.reads.jobs for entry in self._entries.values()):
             times.append(_JOBS_EVERY)
         pause = min([self._store.signals.until_fed(self.wake, position), *times])
-        return 0.0 if self._due else max(pause, 0.001)
+        lapsing = self._demands.lapsing(self._wanted(), position)
+        return 0.0 if self._due or lapsing else max(pause, 0.001)
 
     # ----- ranges of entries
 

@@ -51,6 +51,12 @@ create table penstock_change_dropped (
 ) strict;
 insert into penstock_change_dropped (seq) values (0);
 
+-- Interests on demand that are captured: until which number of a change. Written by live queries; read by triggers.
+create table penstock_demand (
+    interest integer primary key references penstock_interest (id) on delete cascade,
+    until integer not null
+) strict;
+
 -- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows
 
 -- The id of the job that was enqueued last in plain SQL. Written and read by penstock_enqueue.

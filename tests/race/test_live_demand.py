@@ -1,0 +1,260 @@
+"""A table is captured while a live query reads it, and no change is missed when capturing begins, ends or lapses."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from stage.databases import connected
+from stage.outboxes import run_sql, sql
+from stage.reactive import Stage
+
+from penstock import Index, MutationCtx, QueryCtx, Table
+from penstock.changes.demand import Demands
+from penstock.clock import random_of
+from penstock.services.live import LiveQueries
+from penstock.testing import TestApp
+
+
+class Seat(Table):
+    row: int = 0
+
+    by_row = Index("row")
+
+
+class Theatre(Stage):
+    def __init__(self) -> None:
+        super().__init__(Seat)
+
+        @self.app.query
+        async def count(ctx: QueryCtx) -> int:
+            return await ctx.db.query(Seat).count()
+
+        self.count = count
+
+    def watching(self, test: TestApp) -> tuple[LiveQueries, Any]:
+        """A process that watches, whose ticks the test makes."""
+        live = LiveQueries(test.runner, self.app.definitions())
+        return live, live.watch(self.count, {})
+
+
+def insert(name: str) -> str:
+    return f"insert into seat (id, creation_time, row) values ('{name}', '2030-01-01T00:00:00.000000Z', 0)"
+
+
+async def captured(test: TestApp) -> int:
+    ((number,),) = await sql(test, f"select count(*) from {_feed(test)}")
+    return int(number)
+
+
+def _feed(test: TestApp) -> str:
+    return "penstock_change" if test.config.database.startswith("sqlite") else "penstock.change"
+
+
+def _answer(watch: Any) -> Any:
+    return watch.entry.answer.result
+
+
+async def test_writes_of_a_table_that_nobody_watches_are_not_captured(database_url: str) -> None:
+    stage = Theatre()
+    async with stage.open(database_url) as test:
+        (seat,) = await stage.insert(test, Seat())
+        await stage.patch(test, Seat, seat, row=1)
+        await sql(test, insert("seat_1"), "update seat set row = 2")
+        await stage.delete(test, Seat, seat)
+        assert await captured(test) == 0
+        live, watch = stage.watching(test)
+        await live.tick()
+        assert (_answer(watch), await captured(test)) == (1, 0)
+        await live.tick()
+        await sql(test, insert("seat_2"))
+        assert await captured(test) == 1
+        await live.tick()
+        assert _answer(watch) == 2
+
+
+async def test_a_task_is_captured_whether_or_not_anybody_watches_its_table(database_url: str) -> None:
+    stage = Theatre()
+    stage.task(Seat)
+    async with stage.open(database_url) as test:
+        live, watch = stage.watching(test)
+        for _ in range(2):
+            await stage.insert(test, Seat())
+            await test.run_until_idle()
+            assert len(stage.taken()) == 1
+            await live.tick()
+            await live.tick()
+        assert _answer(watch) == 2
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+@pytest.mark.parametrize("level", ["read committed", "serializable"])
+async def test_who_wrote_before_a_table_was_watched_and_commits_later_is_seen(
+    database_url: str, how: str, level: str
+) -> None:
+    if database_url.startswith("sqlite"):
+        pytest.skip("on SQLite nobody writes while another one does")
+    stage = Theatre()
+    async with stage.open(database_url) as test, connected(database_url) as first, connected(database_url) as second:
+        await first.execute(f"begin isolation level {level}")
+        await first.execute(insert("seat_1"))
+        live, watch = stage.watching(test)
+        await live.tick()
+        await second.execute(f"begin isolation level {level}")
+        await second.execute(insert("seat_2"))
+        await live.tick()
+        assert (_answer(watch), await captured(test)) == (0, 0)
+        await sql(test, insert("seat_3"))
+        await live.tick()
+        runs = watch.entry.runs
+        await live.tick()
+        assert (_answer(watch), watch.entry.runs) == (1, runs)
+        await second.execute(how)
+        await live.tick()
+        assert _answer(watch) == (2 if how == "commit" else 1)
+        await first.execute(how)
+        await live.tick()
+        assert _answer(watch) == (3 if how == "commit" else 1)
+        runs = watch.entry.runs
+        await live.tick()
+        assert watch.entry.runs == runs
+
+
+async def test_a_transaction_from_before_tells_what_it_writes_later(database_url: str) -> None:
+    """The number of a transaction, and not its snapshot, decides whether it is captured."""
+    if database_url.startswith("sqlite"):
+        pytest.skip("on SQLite nobody writes while another one does")
+    stage = Theatre()
+    async with stage.open(database_url) as test, connected(database_url) as other:
+        await other.execute("begin isolation level serializable")
+        await other.execute("select count(*) from seat")
+        live, watch = stage.watching(test)
+        await live.tick()
+        await live.tick()
+        await other.execute(insert("seat_1"))
+        await other.execute("commit")
+        assert await captured(test) == 1
+        await live.tick()
+        assert _answer(watch) == 1
+
+
+@pytest.mark.parametrize("write", ["copy", "truncate", "update", "delete"])
+async def test_no_way_to_write_is_missed(database_url: str, write: str) -> None:
+    if database_url.startswith("sqlite"):
+        pytest.skip("SQLite has neither COPY nor TRUNCATE")
+    stage = Theatre()
+    async with stage.open(database_url) as test, connected(database_url) as other:
+        await sql(test, insert("seat_1"))
+        live, watch = stage.watching(test)
+        await live.tick()
+        for watched in (False, True):
+            if watched:
+                await live.tick()
+            match write:
+                case "copy":
+                    rows = [(f"seat_{watched}", test.clock.now(), 0)]
+                    await other.copy_records_to_table("seat", records=rows, columns=["id", "creation_time", "row"])
+                case "update":
+                    await other.execute("update seat set id = id || 'x'")
+                case _:
+                    await other.execute("truncate seat" if write == "truncate" else "delete from seat")
+            assert bool(await captured(test)) is watched
+            await live.tick()
+            assert _answer(watch) == await test.run_query(stage.count)
+            await sql(test, insert(f"seat_again{watched}"))
+
+
+async def test_serializable_writers_do_not_conflict_with_who_begins_to_watch(database_url: str) -> None:
+    stage = Theatre()
+    async with stage.open(database_url) as test:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def step(ctx: MutationCtx) -> None:
+            await ctx.db.insert(Seat())
+            begun.set()
+            await goes_on.wait()
+
+        live, watch = stage.watching(test)
+        await live.tick()
+        writing = asyncio.ensure_future(stage.do(test, step))
+        await begun.wait()
+        ticking = asyncio.ensure_future(live.tick())  # on SQLite it waits for the writer
+        if not database_url.startswith("sqlite"):
+            await ticking
+        begun.clear()
+        goes_on.set()
+        await writing
+        await ticking
+        assert not begun.is_set()  # it ran once
+        await live.tick()
+        assert _answer(watch) == 1
+
+
+async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a process that watches is killed."""
+    monkeypatch.setattr(Demands, "room", 8)
+    stage = Theatre()
+    async with stage.open(database_url) as test:
+        live, watch = stage.watching(test)
+        await live.tick()
+        await live.tick()
+        for number in range(30):
+            await sql(test, insert(f"seat_{number}"))
+        assert 0 < await captured(test) <= 10
+        await live.tick()  # it was not killed after all
+        await live.tick()
+        assert _answer(watch) == 30
+        await sql(test, insert("seat_30"))
+        await live.tick()
+        assert (_answer(watch), watch.entry.why[:11]) == (31, "seat: enter")
+
+
+async def test_a_demand_is_prolonged_before_it_ends(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Demands, "room", 40)
+    stage = Theatre()
+    async with stage.open(database_url) as test:
+        live, watch = stage.watching(test)
+        await live.tick()
+        await live.tick()
+        for number in range(100):
+            await sql(test, insert(f"seat_{number}"))
+            await live.tick()
+            assert (_answer(watch), watch.entry.why[:11]) == (number + 1, "seat: enter")
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_nothing_is_missed_by_two_processes_whatever_writers_do(
+    database_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that come, go, and pause, with demands that end often; writers that take their time."""
+    monkeypatch.setattr(Demands, "room", 12)
+    choice, stage, lite = random_of(seed), Theatre(), database_url.startswith("sqlite")
+    async with AsyncExitStack() as stack:
+        tests = [await stack.enter_async_context(stage.open(database_url)) for _ in range(2)]
+        watching = [stage.watching(test) for test in tests]
+        writers = [] if lite else [await stack.enter_async_context(connected(database_url)) for _ in range(4)]
+        is_open = [False] * len(writers)
+        for number in range(250):
+            match choice.choice("write write write tick tick leave".split()):
+                case "write" if lite:
+                    await run_sql(database_url, insert(f"seat_{number}"))
+                case "write":
+                    place = choice.randrange(len(writers))
+                    how = choice.choice(["commit", "commit", "rollback", "insert"]) if is_open[place] else "begin"
+                    await writers[place].execute(insert(f"seat_{number}") if how == "insert" else how)
+                    if how == "begin" and choice.random() < 0.8:
+                        await writers[place].execute(insert(f"seat_{number}"))
+                    is_open[place] = how in {"begin", "insert"}
+                case "leave":
+                    place = choice.randrange(2)
+                    live, watch = watching[place]
+                    await watch.aclose()
+                    await live.tick()
+                    watching[place] = live, live.watch(stage.count, {})
+                case _:
+                    place = choice.randrange(2)
+                    live, watch = watching[place]
+                    await live.tick()
+                    assert _answer(watch) == await tests[place].run_query(stage.count), (seed, number)
