@@ -8,7 +8,7 @@ from penstock import Table
 from penstock.testing import TestApp
 
 
-class Part(Table, name="part"):
+class Part(Table, name="part", live=False):
     note: str
     state: str = "new"
     weight: int = 0

@@ -122,8 +122,8 @@ class Things(Stage):
     def fields(self) -> dict[str, Any]:
         return {name: self.choice.choice(values) for name, values in _VALUES.items()}
 
-    async def write(self, test: TestApp, keys: list[str]) -> str:
-        """Write a row or some; how."""
+    async def write(self, test: TestApp, keys: list[str]) -> tuple[str, str]:
+        """Write a row or some; how, and the key of the one."""
         how = self.choice.choice(["insert", "patch", "patch", "delete", "update", "copy", "note", "twice"])
         key, fields = self.choice.choice(keys), self.fields()
         name = self.choice.choice(list(fields))
@@ -144,7 +144,7 @@ class Things(Stage):
             await self.patch(test, Thing, key, note=str(self.choice.random()))
         elif how == "twice":
             await sql(test, f"update thing set name = 'a' where id = '{key}'", f"delete from thing where id = '{key}'")
-        return how
+        return how, key
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -159,7 +159,7 @@ async def test_queries_run_again_if_and_only_if_a_row_in_their_range_has_changed
         rows = await test.run_query(stage.everything)
         for step in range(30):
             runs = [watch.entry.runs for watch in watches]
-            how, before = await stage.write(test, list(rows)), rows
+            (how, key), before = await stage.write(test, list(rows)), rows
             await live.tick()
             rows = await test.run_query(stage.everything)
             for number, (_index_of, where) in enumerate(stage.queries):
@@ -168,4 +168,5 @@ async def test_queries_run_again_if_and_only_if_a_row_in_their_range_has_changed
                 assert entry.answer.result == await test.run_query(stage.things, number=number), said
                 ran, due = entry.runs > runs[number], _concern(where, before, rows)
                 assert ran or not due, ("stale", *said)
-                assert due or not ran or how == "twice", ("ran in vain", *said, entry.why)
+                written = database_url.startswith("sqlite") and _lies_in(rows.get(key), where)  # perhaps the same again
+                assert due or written or not ran or how == "twice", ("ran in vain", *said, entry.why)

@@ -168,6 +168,18 @@ select coalesce((select seq from sqlite_sequence where name = 'penstock.change')
 select pg_current_xact_id()::text::bigint;
 
 -- demanded: the interests on demand that are captured.
+-- SQLite: a list is JSON.
+select interest from penstock.demanded where interest in (select value from json_each(:interests));
+-- PostgreSQL: a list is an array.
+select interest from penstock.demanded where interest = any(:interests::integer[]);
+
+-- demand_since: a transaction that begins now; on SQLite the last change.
+-- SQLite: a number says it.
+select coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
+-- PostgreSQL: a snapshot's end may be below transactions that are open.
+select pg_current_xact_id()::text::bigint;
+
+-- demanded: the interests on demand that are captured.
 -- SQLite: until a number of a change.
 select d.interest from penstock.demand d where d.interest in (select value from json_each(:interests))
     and d.until >= coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
@@ -185,13 +197,13 @@ where seq = (select min(seq) from penstock.change)
 -- kept: for how many seconds changes are kept though all readers have passed them: for outboxes, and for live queries.
 -- SQLite: on PostgreSQL slots are truncated.
 select max(coalesce((select max(keep_for) from penstock.outbox), 0),
-    case when exists (select 1 from penstock.interest where substr(name, 1, 5) = 'live ') then 60 else 0 end);
+    case when exists (select 1 from penstock.demanded) then 60 else 0 end);
 
 -- slots: the slot into which changes are written, since when, the bytes of each, and how long outboxes keep theirs.
 -- PostgreSQL: SQLite deletes rows, and has no slots.
 select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n),
-       greatest((select max(keep_for) from penstock.outbox), '0', case when exists (
-           select from penstock.interest where left(name, 5) = 'live ') then interval '60 seconds' end)
+       greatest((select max(keep_for) from penstock.outbox), '0', case when exists (select from penstock.demanded)
+           then interval '60 seconds' end)
 from penstock.change_slot s;
 
 -- size: about how many bytes the feed takes.

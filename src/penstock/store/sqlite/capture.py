@@ -64,7 +64,11 @@ _SPELLING = _Spelling()
 
 def triggers(capture: int, interests: Interests, columns: Collection[str]) -> dict[str, str]:
     """The statements that make the triggers of all interests in a table with these columns, by name."""
-    asked = {number: Conditions(one, "is not", _unlike, _unlike(columns)) for number, one in interests.items()}
+    asked = {
+        # SQLite drops no column that a trigger names, so on demand an update that changes nothing is captured, too.
+        number: Conditions(one, "is not", _unlike, ALWAYS.sql if one.on_demand else _unlike(columns))
+        for number, one in interests.items()
+    }
     inserts = _feed_row("enter", {n: one for n, one in asked.items() if one.interest.wants("enter")}, "new")
     deletes = _feed_row("delete", {n: one for n, one in asked.items() if one.interest.wants("delete")}, "old")
     updates = {number: one for number, one in asked.items() if one.exact_update() != NEVER}

@@ -91,7 +91,8 @@ class SqliteInterests(Interests[Session]):
 
 def _read(one: StoredInterest, table: FoundTable) -> Mapping[str, str | None]:
     """The columns that an interest's triggers read: all of them, if it watches any column."""
-    return table.columns if one.interest.watches is None else columns_read(one, table)
+    compared = one.interest.watches is None and not one.interest.on_demand
+    return table.columns if compared else columns_read(one, table)
 
 
 def _checked_triggers(capture: Capture) -> dict[str, str]:

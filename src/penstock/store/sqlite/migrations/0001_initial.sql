@@ -56,6 +56,8 @@ create table penstock_demand (
     interest integer primary key references penstock_interest (id) on delete cascade,
     until integer not null
 ) strict;
+create view penstock_demanded as select interest from penstock_demand
+where until >= coalesce((select seq from sqlite_sequence where name = 'penstock_change'), 0);
 
 -- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows
 
