@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
+from penstock.changes.interest import Interest
 from penstock.errors import DatabaseBusy, DeclarationError
 from penstock.live.capture import live_interest
 from penstock.observe.logs import event as log_event
@@ -14,31 +15,37 @@ from penstock.store.contract.store import Store
 from penstock.store.rows.interests import identity_of
 
 
-async def declare_live(store: Store, definitions: Iterable[TableDefinition], now: datetime) -> None:
+async def declare_live(store: Store, definitions: Collection[TableDefinition], now: datetime) -> None:
     """Have live tables captured on demand.
 
     Queries of tables that cannot be captured, such as views, or that others hold locks on, are polled.
     """
-    wanted = {one.name: live_interest(one) if one.live else None for one in definitions}
-    interests = [one for one in wanted.values() if one is not None]
+    interests = [live_interest(one) for one in definitions if one.live]
     rows = await store.interests.list()
     captured = {identity_of(row.interest) for row in rows if row.state == "ok"}
-    for one in interests:
-        if identity_of(one) not in captured:
-            try:
-                await store.interests.declare([one], now)
-            except (DeclarationError, DatabaseBusy) as error:
-                log_event("live.polled", table=one.table, reason=error)
-    left = {identity_of(one) for one in interests}
-    await _drop(store, [row for row in rows if _is_live(row, wanted) and identity_of(row.interest) not in left])
+    await _declare(store, [one for one in interests if identity_of(one) not in captured], now)
+    tables, declared = {one.name for one in definitions}, {identity_of(one) for one in interests}
+    await _drop(store, [row for row in _live(rows, tables) if identity_of(row.interest) not in declared])
 
 
-def _is_live(row: InterestRow, tables: Iterable[str]) -> bool:
-    return row.interest.on_demand and row.interest.table in tables
+async def _declare(store: Store, interests: Sequence[Interest], now: datetime) -> None:
+    """Have interests captured: together, as that is quicker; each by itself, if one cannot be."""
+    try:
+        await store.interests.declare(interests, now)
+    except (DeclarationError, DatabaseBusy) as error:
+        if len(interests) == 1:
+            log_event("live.polled", table=interests[0].table, reason=error)
+            return
+        for one in interests:
+            await _declare(store, [one], now)
+
+
+def _live(rows: Iterable[InterestRow], tables: Collection[str]) -> list[InterestRow]:
+    return [row for row in rows if row.interest.on_demand and row.interest.table in tables]
 
 
 async def _drop(store: Store, rows: Iterable[InterestRow]) -> None:
-    """Drop interests of another release, unless one of its processes demands them: then the next start does."""
+    """Drop the interests of other releases. The next start drops those that their processes demand now."""
     numbers = [row.id for row in rows]
     needed = await store.changes.demanded(numbers) if numbers else set()
     try:
