@@ -3,8 +3,9 @@
 Both tables lie in one database and are written in turn, each row in a transaction of its own, on bare drivers as any
 other program has them. The interest has a condition and a watched column, captures one column, and is of a reactive
 task's usual kind. Rows *of interest* meet the condition and are captured; rows *of none* cost the triggers' conditions.
-What was captured is counted at the end. *Unwatched*: the interest is that of live queries, which nobody demands. *By hand*: the same with the shortest trigger that one would write by hand: one
-insert, and no trigger can cost less. *Bulk*: many rows in one statement, all of them captured.
+What was captured is counted at the end. *Unwatched*: the interest is that of live queries, and nobody watches.
+*By hand*: the same with the shortest trigger that one would write by hand: one insert, and no trigger can cost less.
+*Bulk*: many rows in one statement, all of them captured.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ async def test_two_tasks_and_an_outbox_hear_of_a_write_by_one_row(database_url: 
     async with stage.open(database_url) as test:
         schemas = test.engine.store.dialect.schemas
         names = (
-            "select tgname from pg_trigger where tgrelid = 'part'::regclass and tgname like '_penstock%' and tgenabled <> 'R' order by 1"
+            "select tgname from pg_trigger where tgrelid = 'part'::regclass and tgenabled <> 'R' order by 1"
             if schemas
             else "select name from sqlite_schema where type = 'trigger' and tbl_name = 'part' order by 1"
         )

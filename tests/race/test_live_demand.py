@@ -10,10 +10,12 @@ import pytest
 from stage.databases import connected
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
+from stage.watching import watched
 
 from penstock import Index, MutationCtx, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.clock import random_of
+from penstock.live.entry import Entry
 from penstock.services.live import LiveQueries
 from penstock.testing import TestApp
 
@@ -34,10 +36,10 @@ class Theatre(Stage):
 
         self.count = count
 
-    def watching(self, test: TestApp) -> tuple[LiveQueries, Any]:
+    def watching(self, test: TestApp) -> tuple[LiveQueries, Entry]:
         """A process that watches, whose ticks the test makes."""
         live = LiveQueries(test.runner, self.app.definitions())
-        return live, live.watch(self.count, {})
+        return live, watched(live, self.count)
 
 
 def insert(name: str) -> str:
@@ -53,8 +55,9 @@ def _feed(test: TestApp) -> str:
     return "penstock_change" if test.config.database.startswith("sqlite") else "penstock.change"
 
 
-def _answer(watch: Any) -> Any:
-    return watch.entry.answer.result
+def _answer(entry: Entry) -> Any:
+    assert entry.answer is not None
+    return entry.answer.result
 
 
 async def test_writes_of_a_table_that_nobody_watches_are_not_captured(database_url: str) -> None:
@@ -65,28 +68,28 @@ async def test_writes_of_a_table_that_nobody_watches_are_not_captured(database_u
         await sql(test, insert("seat_1"), "update seat set row = 2")
         await stage.delete(test, Seat, seat)
         assert await captured(test) == 0
-        live, watch = stage.watching(test)
+        live, entry = stage.watching(test)
         await live.tick()
-        assert (_answer(watch), await captured(test)) == (1, 0)
+        assert (_answer(entry), await captured(test)) == (1, 0)
         await live.tick()
         await sql(test, insert("seat_2"))
         assert await captured(test) == 1
         await live.tick()
-        assert _answer(watch) == 2
+        assert _answer(entry) == 2
 
 
 async def test_a_task_is_captured_whether_or_not_anybody_watches_its_table(database_url: str) -> None:
     stage = Theatre()
     stage.task(Seat)
     async with stage.open(database_url) as test:
-        live, watch = stage.watching(test)
+        live, entry = stage.watching(test)
         for _ in range(2):
             await stage.insert(test, Seat())
             await test.run_until_idle()
             assert len(stage.taken()) == 1
             await live.tick()
             await live.tick()
-        assert _answer(watch) == 2
+        assert _answer(entry) == 2
 
 
 @pytest.mark.parametrize("how", ["commit", "rollback"])
@@ -100,26 +103,26 @@ async def test_who_wrote_before_a_table_was_watched_and_commits_later_is_seen(
     async with stage.open(database_url) as test, connected(database_url) as first, connected(database_url) as second:
         await first.execute(f"begin isolation level {level}")
         await first.execute(insert("seat_1"))
-        live, watch = stage.watching(test)
+        live, entry = stage.watching(test)
         await live.tick()
         await second.execute(f"begin isolation level {level}")
         await second.execute(insert("seat_2"))
         await live.tick()
-        assert (_answer(watch), await captured(test)) == (0, 0)
+        assert (_answer(entry), await captured(test)) == (0, 0)
         await sql(test, insert("seat_3"))
         await live.tick()
-        runs = watch.entry.runs
+        runs = entry.runs
         await live.tick()
-        assert (_answer(watch), watch.entry.runs) == (1, runs)
+        assert (_answer(entry), entry.runs) == (1, runs)
         await second.execute(how)
         await live.tick()
-        assert _answer(watch) == (2 if how == "commit" else 1)
+        assert _answer(entry) == (2 if how == "commit" else 1)
         await first.execute(how)
         await live.tick()
-        assert _answer(watch) == (3 if how == "commit" else 1)
-        runs = watch.entry.runs
+        assert _answer(entry) == (3 if how == "commit" else 1)
+        runs = entry.runs
         await live.tick()
-        assert watch.entry.runs == runs
+        assert entry.runs == runs
 
 
 async def test_a_transaction_from_before_tells_what_it_writes_later(database_url: str) -> None:
@@ -130,14 +133,14 @@ async def test_a_transaction_from_before_tells_what_it_writes_later(database_url
     async with stage.open(database_url) as test, connected(database_url) as other:
         await other.execute("begin isolation level serializable")
         await other.execute("select count(*) from seat")
-        live, watch = stage.watching(test)
+        live, entry = stage.watching(test)
         await live.tick()
         await live.tick()
         await other.execute(insert("seat_1"))
         await other.execute("commit")
         assert await captured(test) == 1
         await live.tick()
-        assert _answer(watch) == 1
+        assert _answer(entry) == 1
 
 
 @pytest.mark.parametrize("write", ["copy", "truncate", "update", "delete"])
@@ -147,23 +150,23 @@ async def test_no_way_to_write_is_missed(database_url: str, write: str) -> None:
     stage = Theatre()
     async with stage.open(database_url) as test, connected(database_url) as other:
         await sql(test, insert("seat_1"))
-        live, watch = stage.watching(test)
+        live, entry = stage.watching(test)
         await live.tick()
-        for watched in (False, True):
-            if watched:
+        for captures in (False, True):
+            if captures:
                 await live.tick()
             match write:
                 case "copy":
-                    rows = [(f"seat_{watched}", test.clock.now(), 0)]
+                    rows = [(f"seat_{captures}", test.clock.now(), 0)]
                     await other.copy_records_to_table("seat", records=rows, columns=["id", "creation_time", "row"])
                 case "update":
                     await other.execute("update seat set id = id || 'x'")
                 case _:
                     await other.execute("truncate seat" if write == "truncate" else "delete from seat")
-            assert bool(await captured(test)) is watched
+            assert bool(await captured(test)) is captures
             await live.tick()
-            assert _answer(watch) == await test.run_query(stage.count)
-            await sql(test, insert(f"seat_again{watched}"))
+            assert _answer(entry) == await test.run_query(stage.count)
+            await sql(test, insert(f"seat_again{captures}"))
 
 
 async def test_serializable_writers_do_not_conflict_with_who_begins_to_watch(database_url: str) -> None:
@@ -176,7 +179,7 @@ async def test_serializable_writers_do_not_conflict_with_who_begins_to_watch(dat
             begun.set()
             await goes_on.wait()
 
-        live, watch = stage.watching(test)
+        live, entry = stage.watching(test)
         await live.tick()
         writing = asyncio.ensure_future(stage.do(test, step))
         await begun.wait()
@@ -189,7 +192,7 @@ async def test_serializable_writers_do_not_conflict_with_who_begins_to_watch(dat
         await ticking
         assert not begun.is_set()  # it ran once
         await live.tick()
-        assert _answer(watch) == 1
+        assert _answer(entry) == 1
 
 
 async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +200,7 @@ async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch
     monkeypatch.setattr(Demands, "room", 8)
     stage = Theatre()
     async with stage.open(database_url) as test:
-        live, watch = stage.watching(test)
+        live, entry = stage.watching(test)
         await live.tick()
         await live.tick()
         for number in range(30):
@@ -205,23 +208,23 @@ async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch
         assert 0 < await captured(test) <= 10
         await live.tick()  # it was not killed after all
         await live.tick()
-        assert _answer(watch) == 30
+        assert _answer(entry) == 30
         await sql(test, insert("seat_30"))
         await live.tick()
-        assert (_answer(watch), watch.entry.why[:11]) == (31, "seat: enter")
+        assert (_answer(entry), entry.causes[-1][:11]) == (31, "seat: enter")
 
 
 async def test_a_demand_is_prolonged_before_it_ends(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Demands, "room", 40)
     stage = Theatre()
     async with stage.open(database_url) as test:
-        live, watch = stage.watching(test)
+        live, entry = stage.watching(test)
         await live.tick()
         await live.tick()
         for number in range(100):
             await sql(test, insert(f"seat_{number}"))
             await live.tick()
-            assert (_answer(watch), watch.entry.why[:11]) == (number + 1, "seat: enter")
+            assert (_answer(entry), entry.causes[-1][:11]) == (number + 1, "seat: enter")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -237,7 +240,7 @@ async def test_nothing_is_missed_by_two_processes_whatever_writers_do(
         writers = [] if lite else [await stack.enter_async_context(connected(database_url)) for _ in range(4)]
         is_open = [False] * len(writers)
         for number in range(250):
-            match choice.choice("write write write tick tick leave".split()):
+            match choice.choice(["write", "write", "write", "tick", "tick", "leave"]):
                 case "write" if lite:
                     await run_sql(database_url, insert(f"seat_{number}"))
                 case "write":
@@ -249,12 +252,13 @@ async def test_nothing_is_missed_by_two_processes_whatever_writers_do(
                     is_open[place] = how in {"begin", "insert"}
                 case "leave":
                     place = choice.randrange(2)
-                    live, watch = watching[place]
-                    await watch.aclose()
+                    live, entry = watching[place]
+                    for view, _number in list(entry.watchers):
+                        view.close()
                     await live.tick()
-                    watching[place] = live, live.watch(stage.count, {})
+                    watching[place] = live, watched(live, stage.count)
                 case _:
                     place = choice.randrange(2)
-                    live, watch = watching[place]
+                    live, entry = watching[place]
                     await live.tick()
-                    assert _answer(watch) == await tests[place].run_query(stage.count), (seed, number)
+                    assert _answer(entry) == await tests[place].run_query(stage.count), (seed, number)

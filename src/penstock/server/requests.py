@@ -22,6 +22,7 @@ from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, format_of
+from penstock.wire.tags import read_u64
 
 T = TypeVar("T")
 
@@ -115,6 +116,16 @@ def queries_in(body: bytes) -> list[Call]:
     return [_call_of(message, query) for query in queries]
 
 
+def query_at_in(body: bytes) -> tuple[int, Call]:
+    """The call of a query at a snapshot, and its number: ``{path, args, ts, format}``."""
+    message = _object_in(body)
+    try:
+        number = read_u64(message.value.get("ts"))
+    except InputError as error:
+        raise Refused(400, "BadRequest", f"ts is not what /api/query_ts answered: {error}") from error
+    return number, _call_of(message, message.value)
+
+
 def ending_in(body: bytes) -> Ending:
     """The end of work: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
     message = _object_in(body)
@@ -142,10 +153,15 @@ async def _read_body(request: Request, config: Config, limit: int | None = None)
             body = await _receive_body(request.headers, request.receive, limit)
     except TimeoutError as error:
         raise Refused(408, "RequestTimeout", "The body did not arrive in time.", {"connection": "close"}) from error
-    brackets = limit // _BYTES_PER_BRACKET
-    if body.count(b"{") + body.count(b"[") > brackets:
-        raise Refused(413, "RequestTooLarge", f"A request may have {brackets} opening brackets.")
+    check_brackets(body, limit)
     return body
+
+
+def check_brackets(text: bytes, limit: int) -> None:
+    """Refuse JSON of too many parts for a text of `limit` bytes."""
+    brackets = limit // _BYTES_PER_BRACKET
+    if text.count(b"{") + text.count(b"[") > brackets:
+        raise Refused(413, "RequestTooLarge", f"A request may have {brackets} opening brackets.")
 
 
 def _check_headers(headers: Headers) -> None:
@@ -202,7 +218,9 @@ def _parse(text: bytes) -> Message:
 
 
 def _call_of(message: Message, fields: dict[str, Any]) -> Call:
-    path, args = _function_path(fields.get("path")), _arguments(message, fields.get("args"))
+    if fields.get("componentPath"):
+        raise Refused(400, "BadRequest", "There are no components here. Leave componentPath out.")
+    path, args = function_path(fields.get("path")), _arguments(message, fields.get("args"))
     try:
         return Call(path, args, format_of(fields.get("format")))
     except InputError as error:
@@ -218,7 +236,7 @@ def _arguments(message: Message, given: Any) -> bytes:
         raise Refused(400, "BadRequest", str(error)) from error
 
 
-def _function_path(path: Any) -> str:
+def function_path(path: Any) -> str:
     """The name of a function, ``dir/module:function``; a module alone names its function ``default``."""
     if not isinstance(path, str):
         raise Refused(400, "BadRequest", 'path must be the name of a function, such as "messages:send".')

@@ -19,6 +19,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from penstock.app import App, Backend, ServiceName
@@ -27,8 +28,12 @@ from penstock.errors import ConfigError
 from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
 from penstock.server.metrics import metrics_app
+from penstock.server.opening import ABORT
 
 _BACKLOG = 2048
+_FRAMES_OF_ARGUMENTS = 4  # a client that is back names all its queries in one frame
+_PING_SECONDS = 10.0  # some clients leave after 30 silent seconds
+_PONG_SECONDS = 50.0
 _KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection, so that none sends into a closed one
 
 
@@ -77,6 +82,11 @@ class _Server(uvicorn.Server):
             _listening(
                 asgi,
                 http=limited_connections(most_connections(config)),
+                ws=_WebSocket,
+                ws_max_size=_FRAMES_OF_ARGUMENTS * config.max_argument_bytes,
+                ws_ping_interval=_PING_SECONDS,
+                ws_ping_timeout=_PONG_SECONDS,
+                ws_per_message_deflate=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=backend.engine.grace_left(),
                 backlog=_BACKLOG,
@@ -99,10 +109,14 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take on no more calls and jobs; calls and services share the grace time."""
         event("server.stopping", logging.INFO, url=self._url)
-        self._opening.draining = True
+        self._opening.drain()
         self._backend.engine.begin_stop()
         services = self._backend.services.stop(self._backend.engine.services_left())
-        await asyncio.gather(super().shutdown(sockets=sockets), services)
+        await asyncio.gather(self._stop_serving(sockets), services)
+
+    async def _stop_serving(self, sockets: list[socket.socket] | None) -> None:
+        await self._opening.hung_up()  # or uvicorn ends web sockets, with a code that clients report as an error
+        await super().shutdown(sockets=sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -116,6 +130,14 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _WebSocket(WebSocketsSansIOProtocol):
+    """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up."""
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()
 
 
 class _MetricsServer(uvicorn.Server):
@@ -182,17 +204,19 @@ def limited_connections(most: int | None) -> type[asyncio.Protocol]:
 
 
 class _Limited(asyncio.Protocol):
-    """Stands before uvicorn's protocol; knows its `connections`, and its last request, `cycle`."""
+    """Stands before uvicorn's protocol; knows its `connections`, its `app_state`, and its last request, `cycle`."""
 
     most: int | None
     connections: set[Any]
     cycle: Any
+    app_state: dict[str, Any]
     _transport: asyncio.Transport
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._transport = cast("asyncio.Transport", transport)
+        self.app_state = {**self.app_state, ABORT: self._transport.abort}
         if self.most is not None and len(self.connections) > self.most:
             self._transport.abort()
         else:
