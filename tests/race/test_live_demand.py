@@ -26,9 +26,15 @@ class Seat(Table):
     by_row = Index("row")
 
 
+class Other(Table):
+    note: str = ""
+
+
 class Theatre(Stage):
+    """Two tables, and a query of one of them."""
+
     def __init__(self) -> None:
-        super().__init__(Seat)
+        super().__init__(Seat, Other)
 
         @self.app.query
         async def count(ctx: QueryCtx) -> int:
@@ -262,3 +268,48 @@ async def test_nothing_is_missed_by_two_processes_whatever_writers_do(
                     live, entry = watching[place]
                     await live.tick()
                     assert _answer(entry) == await tests[place].run_query(stage.count), (seed, number)
+
+
+def notified(test: TestApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One item for each time that a process wakes the others."""
+    told = list[str]()
+    monkeypatch.setattr(test.engine.store.signals, "notify", lambda: told.append("told"))
+    return told
+
+
+async def test_only_writers_of_a_table_that_is_watched_wake_others(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Theatre()
+    async with stage.open(database_url) as test:
+        live, _entry = stage.watching(test)
+        await live.tick()
+        await live.tick()
+        told, signals = notified(test, monkeypatch), test.engine.store.signals
+        signals.wrote({"other"})
+        assert told == []
+        signals.wrote({"other", "seat"})
+        assert len(told) == 1
+
+
+async def test_a_writer_wakes_who_watches_in_another_process(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if database_url.startswith("sqlite"):
+        pytest.skip("each process looks at the version of the file")
+    stage = Theatre()
+    async with stage.open(database_url) as test, stage.open(database_url) as other:
+        told, signals = notified(other, monkeypatch), other.engine.store.signals
+        live, _entry = stage.watching(test)
+        await live.tick()
+        await live.tick()
+        await stage.insert(other, Other())
+        await signals._asker  # type: ignore[attr-defined]  # it asks once a second
+        assert told == []
+        await stage.insert(other, Seat())
+        assert len(told) == 1
+        signals._asked_at -= 1  # type: ignore[attr-defined]
+        signals._watched_elsewhere = frozenset()  # type: ignore[attr-defined]  # as if they began just now
+        await stage.insert(other, Seat())
+        await signals._asker  # type: ignore[attr-defined]
+        assert len(told) == 2

@@ -120,6 +120,7 @@ class LiveQueries(Service):
 
     async def tick(self) -> float:
         """Bring all entries to a new snapshot; seconds until the next look."""
+        await self._demand()
         if not self._entries:
             self._position = None
             if not self._expecting:
@@ -128,7 +129,6 @@ class LiveQueries(Service):
         self._store.signals.subscribe(self.wake)
         self._begun += 1
         number = self._begun
-        await self._demand()
         if (begun_at := self._position) is None:
             await self._find_captured()
         session = await self._store.begin_read()
@@ -162,7 +162,9 @@ class LiveQueries(Service):
 
     async def _demand(self) -> None:
         """Have tables captured; a query that had read one before runs again."""
-        lapsing = self._demands.lapsing(self._wanted(), self._position)
+        wanted = self._wanted()
+        self._store.signals.watched = {self._captured[number].name for number in wanted}
+        lapsing = self._demands.lapsing(wanted, self._position)
         if not lapsing:
             return
         demand = await self._store.changes.demand(lapsing, self._demands.room)
