@@ -171,9 +171,6 @@ select coalesce((select seq from sqlite_sequence where name = 'penstock.change')
 select pg_current_xact_id()::text::bigint;
 
 -- demanded: the interests on demand that are captured.
--- SQLite: a list is JSON.
-select interest from penstock.demanded where interest in (select value from json_each(:interests));
--- PostgreSQL: a list is an array.
 select interest from penstock.demanded where interest = any(:interests::integer[]);
 
 -- demand_since: a transaction that begins now; on SQLite the last change.
