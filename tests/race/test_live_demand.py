@@ -313,3 +313,77 @@ async def test_a_writer_wakes_who_watches_in_another_process(
         await stage.insert(other, Seat())
         await signals._asker  # type: ignore[attr-defined]
         assert len(told) == 2
+
+
+async def burn(test: TestApp, count: int) -> None:
+    """Use up room of demands, without a write to a table that is watched."""
+    for number in range(count):
+        if test.config.database.startswith("sqlite"):
+            values = f"'[-{number + 1}]', 'message', '2030-01-01T00:00:00.000000Z'"
+            await sql(test, f"insert into penstock_change (interests, kinds, changed_at) values ({values})")
+        else:
+            await sql(test, "select pg_current_xact_id()")
+
+
+async def test_a_reader_knows_to_the_transaction_how_long_its_demand_holds(database_url: str) -> None:
+    stage = Theatre()
+    async with stage.open(database_url) as test:
+        changes, demands = test.engine.store.changes, Demands()
+        (number,) = [one.id for one in await test.engine.store.interests.list() if one.interest.table == "seat"]
+        demands.add(await changes.demand([number], 5))
+
+        async def missed() -> bool:
+            session = await test.engine.store.begin_read()
+            try:
+                return number in demands.missed(await changes.end(session))
+            finally:
+                await session.rollback()
+
+        assert await missed()  # whoever wrote before
+        assert not await missed()
+        for name in range(20):
+            before = await captured(test)
+            await sql(test, insert(f"seat_{name}"))
+            if await captured(test) == before:
+                break
+            noticed = await missed()  # on SQLite with the last one that is captured
+        assert 2 < name < 7
+        assert noticed or await missed()
+
+
+@pytest.mark.parametrize("when", ["before the tick", "within the tick", "before it is prolonged"])
+async def test_a_demand_that_ends_unseen_is_noticed(
+    database_url: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Demands, "room", 8)
+    stage = Theatre()
+    async with stage.open(database_url) as test:
+        live, entry = stage.watching(test)
+        await live.tick()
+        await live.tick()
+
+        async def miss() -> None:
+            await burn(test, 20)
+            before = await captured(test)
+            await sql(test, insert("seat_1"))
+            assert await captured(test) == before
+
+        if when == "before it is prolonged":
+            await burn(test, 5)
+            assert await live.tick() == 0  # to prolong it in the next tick
+        if when != "within the tick":
+            await miss()
+        else:
+            begin = test.engine.store.begin_read
+
+            async def begin_late() -> Any:
+                monkeypatch.setattr(test.engine.store, "begin_read", begin)
+                await miss()
+                return await begin()
+
+            monkeypatch.setattr(test.engine.store, "begin_read", begin_late)
+        await live.tick()
+        assert _answer(entry) == 1
+        await sql(test, insert("seat_2"))
+        await live.tick()
+        assert _answer(entry) == 2
