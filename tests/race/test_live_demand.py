@@ -9,47 +9,15 @@ from typing import Any
 import pytest
 from stage.databases import connected
 from stage.outboxes import run_sql, sql
-from stage.reactive import Stage
+from stage.processes import Process
+from stage.theatre import ROOM, Other, Seat, Theatre, insert
 from stage.watching import watched
 
-from penstock import Index, MutationCtx, QueryCtx, Table
+from penstock import MutationCtx
 from penstock.changes.demand import Demands
 from penstock.clock import random_of
 from penstock.live.entry import Entry
-from penstock.services.live import LiveQueries
 from penstock.testing import TestApp
-
-
-class Seat(Table):
-    row: int = 0
-
-    by_row = Index("row")
-
-
-class Other(Table):
-    note: str = ""
-
-
-class Theatre(Stage):
-    """Two tables, and a query of one of them."""
-
-    def __init__(self) -> None:
-        super().__init__(Seat, Other)
-
-        @self.app.query
-        async def count(ctx: QueryCtx) -> int:
-            return await ctx.db.query(Seat).count()
-
-        self.count = count
-
-    def watching(self, test: TestApp) -> tuple[LiveQueries, Entry]:
-        """A process that watches, whose ticks the test makes."""
-        live = LiveQueries(test.runner, self.app.definitions())
-        return live, watched(live, self.count)
-
-
-def insert(name: str) -> str:
-    return f"insert into seat (id, creation_time, row) values ('{name}', '2030-01-01T00:00:00.000000Z', 0)"
 
 
 async def captured(test: TestApp) -> int:
@@ -341,6 +309,7 @@ async def test_a_reader_knows_to_the_transaction_how_long_its_demand_holds(datab
 
         assert await missed()  # whoever wrote before
         assert not await missed()
+        noticed = False
         for name in range(20):
             before = await captured(test)
             await sql(test, insert(f"seat_{name}"))
@@ -387,3 +356,29 @@ async def test_a_demand_that_ends_unseen_is_noticed(
         await sql(test, insert("seat_2"))
         await live.tick()
         assert _answer(entry) == 2
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_a_process_that_watches_is_killed_or_stands_still(database_url: str, how: str) -> None:
+    stage = Theatre()
+    async with stage.open(database_url) as test:
+        process = Process("watch", database_url, program="stage.theatre")
+        try:
+            process.expect("0")
+            await sql(test, insert("seat_1"))
+            process.expect("1")
+            before = await captured(test)
+            if how == "killed":
+                process.kill()
+            else:
+                process.freeze()
+            for number in range(2, 102):
+                await sql(test, insert(f"seat_{number}"))
+            assert await captured(test) - before <= ROOM + 2
+            if how == "frozen":
+                process.thaw()
+                process.expect("101")
+                await sql(test, insert("seat_102"))
+                process.expect("102")
+        finally:
+            process.close()
