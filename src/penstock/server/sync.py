@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections import deque
 from collections.abc import Coroutine, Iterator
@@ -72,7 +73,7 @@ class _Held:
 
     request: int
     result: bytes
-    shown_at: int  # the number of the tick
+    key: RequestKey | None  # None if nothing is watched that could show what it wrote
 
 
 class SyncApi:
@@ -131,6 +132,7 @@ class Socket:
         self._mutations: deque[tuple[sync.Call, Message]] = deque()
         self._mutating: asyncio.Task[None] | None = None
         self._mutated = 0  # how many have ended
+        self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
         self._end: asyncio.Future[HangUp] = asyncio.get_running_loop().create_future()
 
@@ -158,6 +160,9 @@ class Socket:
             self._mutations.clear()
             self._opening.sockets.discard(self)
             self.closed.set_result(None)
+            for one in self._held:
+                if one.key is not None:
+                    self._backend.live_queries.let_go(one.key)
             if self._view is not None:
                 self._view.close()
         seconds = round(self._clock.monotonic() - began, 1)
@@ -251,7 +256,8 @@ class Socket:
         Clients for browsers and Node keep a session for life. Others begin a new one with each connection, but say the
         last time that they saw; its last bits are the number of their session here.
         """
-        _, first = await self._receive()
+        async with asyncio.timeout(_PATIENCE):
+            _, first = await self._receive()
         if not isinstance(first, sync.Connect):
             raise _bad("the first message must be Connect")
         observed = _time_of(first.max_observed_timestamp)
@@ -351,14 +357,33 @@ class Socket:
         try:
             path, args = _called(call.udf_path, call.args, message)
             key = RequestKey(self._session, call.request_id, _hash_of(path, args))
-            encode = partial(encode_result, form=Format.ENCODED)
-            result = await self._backend.dispatch.call_once(path, args, key, encode, resent=self._resends)
+            ending = partial(self._end_mutation, key)
+            result = await self._backend.dispatch.call_once(path, args, key, ending, resent=self._resends)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             self._out.append(sync.mutation_failure(call.request_id, self._call_failure(error, call.udf_path)))
             self._responded = True
         else:
-            shown_at = self._watching.expect() if self._queries and not self._watching.closed else 0
-            self._held.append(_Held(call.request_id, result, shown_at))
+            self._respond(call.request_id, result, key)
+        finally:
+            if self._committing is not None and all(one.key != self._committing for one in self._held):
+                self._backend.live_queries.let_go(self._committing)
+            self._committing = None
+
+    def _end_mutation(self, key: RequestKey, result: Any) -> bytes:
+        """Write the result of a mutation, whose commit comes next: a tick may show it before its response is here."""
+        self._committing = key
+        self._backend.live_queries.seek(key)
+        return encode_result(result, Format.ENCODED)
+
+    def _respond(self, request: int, result: bytes, key: RequestKey) -> None:
+        live = self._backend.live_queries
+        if not self._queries or self._watching.closed:
+            self._held.append(_Held(request, result, None))
+            return
+        live.seek(key)
+        if key not in live.shown:
+            self._watching.expect()
+        self._held.append(_Held(request, result, key))
 
     async def _act(self, call: sync.Call, message: Message) -> None:
         self._opening.begin_request()
@@ -397,7 +422,7 @@ class Socket:
     # ----- messages for the client
 
     async def _send(self) -> None:
-        not_before = await self._answer_resent() if self._resends else 0
+        not_before = await self._answer_resent() if self._resends and not self._is_npm else 0
         while True:
             for text in self._due(not_before):
                 await self._send_text(text)
@@ -415,16 +440,23 @@ class Socket:
         while self._mutated < last:
             self._watching.moved.clear()
             await self._watching.moved.wait()
-        return max((one.shown_at for one in self._held), default=0)
+        shown, keys = self._backend.live_queries.shown, [one.key for one in self._held if one.key is not None]
+        while not shown.keys() >= set(keys):
+            self._watching.moved.clear()
+            await self._watching.moved.wait()
+        return max((shown[key] for key in keys), default=0)
 
     def _due(self, not_before: int) -> Iterator[str]:
         """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
-        step = self._watching.step(not_before)
         messages, self._out = self._out, []
-        if step is not None:
+        if self._committing in self._backend.live_queries.shown:
+            self._watching.moved.clear()  # the end of the mutation sets it
+        elif step := self._watching.step(not_before):
             self._reach(step)
-        while self._held and self._held[0].shown_at <= self._tick:
+        while self._held and self._is_shown(self._held[0]):
             one = self._held.popleft()
+            if one.key is not None:
+                self._backend.live_queries.let_go(one.key)
             messages.append(sync.mutation_success(one.request, one.result, self._reached.ts))
             self._responded = True
         texts = [one.decode() for one in messages]
@@ -432,6 +464,9 @@ class Socket:
         if not self._lacks and (self._changes or self._responded or versions):
             texts += self._transition()
         return iter(texts)
+
+    def _is_shown(self, one: _Held) -> bool:
+        return one.key is None or self._backend.live_queries.shown.get(one.key, math.inf) <= self._tick
 
     def _reach(self, step: Step) -> None:
         self._tick = step.tick.number
