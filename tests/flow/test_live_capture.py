@@ -7,7 +7,7 @@ from stage.databases import connected
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
 from stage.told import events
-from stage.watching import watched
+from stage.watching import settle, watched
 
 from penstock import App, Index, QueryCtx, Table
 from penstock.changes.demand import Demands
@@ -69,23 +69,23 @@ async def test_the_next_release_captures_its_own_columns_and_drops_others_once_n
     async with old.open(database_url) as test:
         live = LiveQueries(test.runner, old.app.definitions())
         entry = watched(live, old.count)
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
         async with Ship(berth("cabin")).open(database_url) as other:
             assert await captured(other) == [DECK, CABIN]
             await sql(
                 other, "insert into berth (id, creation_time, deck, cabin) values ('berth_1', '2030-01-01', 1, 1)"
             )
-        await live.tick()
+        await settle(live)
         assert entry.answer is not None
         assert (entry.answer.result, entry.causes[-1][:12]) == (1, "berth: enter")
         for _ in range(50):  # the old release ends
             await sql(test, "update berth set deck = deck + 1")
         async with Ship(berth("cabin")).open(database_url) as other:
             assert await captured(other) == [CABIN]
-        await live.tick()  # it did not end after all: it is polled
-        await live.tick()
-        await live.tick()
+        await settle(live)  # it did not end after all: it is polled
+        await settle(live)
+        await settle(live)
         assert entry.next_run_at < float("inf")
 
 

@@ -11,7 +11,7 @@ from stage.databases import connected
 from stage.outboxes import run_sql, sql
 from stage.processes import Process
 from stage.theatre import ROOM, Other, Seat, Theatre, insert
-from stage.watching import watched
+from stage.watching import burn, settle, watched
 
 from penstock import MutationCtx
 from penstock.changes.demand import Demands
@@ -43,12 +43,12 @@ async def test_writes_of_a_table_that_nobody_watches_are_not_captured(database_u
         await stage.delete(test, Seat, seat)
         assert await captured(test) == 0
         live, entry = stage.watching(test)
-        await live.tick()
+        await settle(live)
         assert (_answer(entry), await captured(test)) == (1, 0)
-        await live.tick()
+        await settle(live)
         await sql(test, insert("seat_2"))
         assert await captured(test) == 1
-        await live.tick()
+        await settle(live)
         assert _answer(entry) == 2
 
 
@@ -61,8 +61,8 @@ async def test_a_task_is_captured_whether_or_not_anybody_watches_its_table(datab
             await stage.insert(test, Seat())
             await test.run_until_idle()
             assert len(stage.taken()) == 1
-            await live.tick()
-            await live.tick()
+            await settle(live)
+            await settle(live)
         assert _answer(entry) == 2
 
 
@@ -78,24 +78,24 @@ async def test_who_wrote_before_a_table_was_watched_and_commits_later_is_seen(
         await first.execute(f"begin isolation level {level}")
         await first.execute(insert("seat_1"))
         live, entry = stage.watching(test)
-        await live.tick()
+        await settle(live)
         await second.execute(f"begin isolation level {level}")
         await second.execute(insert("seat_2"))
-        await live.tick()
+        await settle(live)
         assert (_answer(entry), await captured(test)) == (0, 0)
         await sql(test, insert("seat_3"))
-        await live.tick()
+        await settle(live)
         runs = entry.runs
-        await live.tick()
+        await settle(live)
         assert (_answer(entry), entry.runs) == (1, runs)
         await second.execute(how)
-        await live.tick()
+        await settle(live)
         assert _answer(entry) == (2 if how == "commit" else 1)
         await first.execute(how)
-        await live.tick()
+        await settle(live)
         assert _answer(entry) == (3 if how == "commit" else 1)
         runs = entry.runs
-        await live.tick()
+        await settle(live)
         assert entry.runs == runs
 
 
@@ -108,12 +108,12 @@ async def test_a_transaction_from_before_tells_what_it_writes_later(database_url
         await other.execute("begin isolation level serializable")
         await other.execute("select count(*) from seat")
         live, entry = stage.watching(test)
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
         await other.execute(insert("seat_1"))
         await other.execute("commit")
         assert await captured(test) == 1
-        await live.tick()
+        await settle(live)
         assert _answer(entry) == 1
 
 
@@ -125,10 +125,10 @@ async def test_no_way_to_write_is_missed(database_url: str, write: str) -> None:
     async with stage.open(database_url) as test, connected(database_url) as other:
         await sql(test, insert("seat_1"))
         live, entry = stage.watching(test)
-        await live.tick()
+        await settle(live)
         for captures in (False, True):
             if captures:
-                await live.tick()
+                await settle(live)
             match write:
                 case "copy":
                     rows = [(f"seat_{captures}", test.clock.now(), 0)]
@@ -138,7 +138,7 @@ async def test_no_way_to_write_is_missed(database_url: str, write: str) -> None:
                 case _:
                     await other.execute("truncate seat" if write == "truncate" else "delete from seat")
             assert bool(await captured(test)) is captures
-            await live.tick()
+            await settle(live)
             assert _answer(entry) == await test.run_query(stage.count)
             await sql(test, insert(f"seat_again{captures}"))
 
@@ -154,10 +154,10 @@ async def test_serializable_writers_do_not_conflict_with_who_begins_to_watch(dat
             await goes_on.wait()
 
         live, entry = stage.watching(test)
-        await live.tick()
+        await settle(live)
         writing = asyncio.ensure_future(stage.do(test, step))
         await begun.wait()
-        ticking = asyncio.ensure_future(live.tick())  # on SQLite it waits for the writer
+        ticking = asyncio.ensure_future(settle(live))  # on SQLite it waits for the writer
         if not database_url.startswith("sqlite"):
             await ticking
         begun.clear()
@@ -165,7 +165,7 @@ async def test_serializable_writers_do_not_conflict_with_who_begins_to_watch(dat
         await writing
         await ticking
         assert not begun.is_set()  # it ran once
-        await live.tick()
+        await settle(live)
         assert _answer(entry) == 1
 
 
@@ -175,16 +175,16 @@ async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch
     stage = Theatre()
     async with stage.open(database_url) as test:
         live, entry = stage.watching(test)
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
         for number in range(30):
             await sql(test, insert(f"seat_{number}"))
         assert 0 < await captured(test) <= 10
-        await live.tick()  # it was not killed after all
-        await live.tick()
+        await settle(live)  # it was not killed after all
+        await settle(live)
         assert _answer(entry) == 30
         await sql(test, insert("seat_30"))
-        await live.tick()
+        await settle(live)
         assert (_answer(entry), entry.causes[-1][:11]) == (31, "seat: enter")
 
 
@@ -193,11 +193,11 @@ async def test_a_demand_is_prolonged_before_it_ends(database_url: str, monkeypat
     stage = Theatre()
     async with stage.open(database_url) as test:
         live, entry = stage.watching(test)
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
         for number in range(100):
             await sql(test, insert(f"seat_{number}"))
-            await live.tick()
+            await settle(live)
             assert (_answer(entry), entry.causes[-1][:11]) == (number + 1, "seat: enter")
 
 
@@ -229,12 +229,12 @@ async def test_nothing_is_missed_by_two_processes_whatever_writers_do(
                     live, entry = watching[place]
                     for view, _number in list(entry.watchers):
                         view.close()
-                    await live.tick()
+                    await settle(live)
                     watching[place] = live, watched(live, stage.count)
                 case _:
                     place = choice.randrange(2)
                     live, entry = watching[place]
-                    await live.tick()
+                    await settle(live)
                     assert _answer(entry) == await tests[place].run_query(stage.count), (seed, number)
 
 
@@ -251,8 +251,8 @@ async def test_only_writers_of_a_table_that_is_watched_wake_others(
     stage = Theatre()
     async with stage.open(database_url) as test:
         live, _entry = stage.watching(test)
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
         told, signals = notified(test, monkeypatch), test.engine.store.signals
         signals.wrote({"other"})
         assert told == []
@@ -269,8 +269,8 @@ async def test_a_writer_wakes_who_watches_in_another_process(
     async with stage.open(database_url) as test, stage.open(database_url) as other:
         told, signals = notified(other, monkeypatch), other.engine.store.signals
         live, _entry = stage.watching(test)
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
         await stage.insert(other, Other())
         await signals._asker  # type: ignore[attr-defined]  # it asks once a second
         assert told == []
@@ -281,16 +281,6 @@ async def test_a_writer_wakes_who_watches_in_another_process(
         await stage.insert(other, Seat())
         await signals._asker  # type: ignore[attr-defined]
         assert len(told) == 2
-
-
-async def burn(test: TestApp, count: int) -> None:
-    """Use up room of demands, without a write to a table that is watched."""
-    for number in range(count):
-        if test.config.database.startswith("sqlite"):
-            values = f"'[-{number + 1}]', 'message', '2030-01-01T00:00:00.000000Z'"
-            await sql(test, f"insert into penstock_change (interests, kinds, changed_at) values ({values})")
-        else:
-            await sql(test, "select pg_current_xact_id()")
 
 
 async def test_a_reader_knows_to_the_transaction_how_long_its_demand_holds(database_url: str) -> None:
@@ -328,8 +318,8 @@ async def test_a_demand_that_ends_unseen_is_noticed(
     stage = Theatre()
     async with stage.open(database_url) as test:
         live, entry = stage.watching(test)
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
 
         async def miss() -> None:
             await burn(test, 20)
@@ -351,10 +341,10 @@ async def test_a_demand_that_ends_unseen_is_noticed(
                 return await begin()
 
             monkeypatch.setattr(test.engine.store, "begin_read", begin_late)
-        await live.tick()
+        await settle(live)
         assert _answer(entry) == 1
         await sql(test, insert("seat_2"))
-        await live.tick()
+        await settle(live)
         assert _answer(entry) == 2
 
 
