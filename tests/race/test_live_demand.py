@@ -238,6 +238,23 @@ async def test_nothing_is_missed_by_two_processes_whatever_writers_do(
                     assert _answer(entry) == await tests[place].run_query(stage.count), (seed, number)
 
 
+async def test_a_writer_needs_no_right_of_penstocks(postgres_url: str) -> None:
+    stage = Theatre()
+    async with stage.open(postgres_url) as test, connected(postgres_url) as other:
+        await other.execute("create role theatre_guest; grant select, insert, update, delete on seat to theatre_guest")
+        try:
+            live, entry = stage.watching(test)
+            await settle(live)
+            for name in ("seat_1", "seat_2"):
+                await other.execute("set role theatre_guest")
+                await other.execute(insert(name))
+                await other.execute("reset role")
+                await settle(live)
+            assert (_answer(entry), await captured(test)) == (2, 1)
+        finally:
+            await other.execute("drop owned by theatre_guest; drop role theatre_guest")
+
+
 def notified(test: TestApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One item for each time that a process wakes the others."""
     told = list[str]()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from penstock.changes.interest import Interest
-from penstock.errors import DatabaseBusy, DeclarationError
+from penstock.errors import ConfigError, DatabaseBusy, DeclarationError
 from penstock.live.capture import live_interest
 from penstock.observe.logs import event as log_event
 from penstock.schema.table import TableDefinition
@@ -18,7 +18,7 @@ from penstock.store.rows.interests import identity_of
 async def declare_live(store: Store, definitions: Collection[TableDefinition], now: datetime) -> None:
     """Have live tables captured on demand.
 
-    Queries of tables that cannot be captured, such as views, or that others hold locks on, are polled.
+    Queries of tables are polled that cannot be captured, as they are views, are locked by others, or belong to others.
     """
     interests = [live_interest(one) for one in definitions if one.live]
     rows = await store.interests.list()
@@ -32,7 +32,7 @@ async def _declare(store: Store, interests: Sequence[Interest], now: datetime) -
     """Have interests captured: together, as that is quicker; each by itself, if one cannot be."""
     try:
         await store.interests.declare(interests, now)
-    except (DeclarationError, DatabaseBusy) as error:
+    except (ConfigError, DatabaseBusy, DeclarationError) as error:
         if len(interests) == 1:
             log_event("live.polled", table=interests[0].table, reason=error)
             return
