@@ -41,7 +41,7 @@ class Interest:
         order: Columns by which its rows are read, before the key; by the key alone by default.
         each: Whether each change counts, so that none may be merged with another one of its row before it is written.
         meaning: The use that its reader makes of it, to distinguish it from another one that captures the same.
-        on_demand: Whether it is captured only while a reader demands it, see `Interests.demand`.
+        on_demand: Whether it is captured only while a reader demands it, see `Changes.demand`.
 
     Raises:
         DeclarationError: It has no name, no table, no key or no kind, or an unknown kind.

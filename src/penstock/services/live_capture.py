@@ -23,7 +23,8 @@ async def declare_live(store: Store, definitions: Collection[TableDefinition], n
     interests = [live_interest(one) for one in definitions if one.live]
     rows = await store.interests.list()
     captured = {identity_of(row.interest) for row in rows if row.state == "ok"}
-    await _declare(store, [one for one in interests if identity_of(one) not in captured], now)
+    if missing := [one for one in interests if identity_of(one) not in captured]:
+        await _declare(store, missing, now)
     tables, declared = {one.name for one in definitions}, {identity_of(one) for one in interests}
     await _drop(store, [row for row in _live(rows, tables) if identity_of(row.interest) not in declared])
 

@@ -21,8 +21,7 @@ from penstock.store.sql.dialect import row_of
 from penstock.store.sql.feedrow import Conditional, FeedRow, FeedSpelling, kind_variable, wanted
 from penstock.store.sqlite.dialect import SQLITE
 
-_LAST = "(select seq from sqlite_sequence where name = 'penstock_change')"
-_DEMANDED = "exists (select 1 from penstock_demand where interest = {} and until >= ifnull({}, 0))"
+_DEMANDED = "exists (select 1 from penstock_demanded where interest = {})"
 _APPEND = "insert into penstock_change (changed_at, interests, kinds, key, before, after)"
 _NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
 _VALUE = (
@@ -81,14 +80,14 @@ def triggers(capture: int, interests: Interests, columns: Collection[str]) -> di
         made["delete"] = deletes.guard, [_append(deletes, "old")]
     table = SQLITE.quote(next(iter(interests.values())).table)
     on_demand = any(one.on_demand for one in interests.values())
-    demanded = When(_DEMANDED.format(capture, _LAST)) if on_demand else ALWAYS
+    demanded = When(_DEMANDED.format(capture)) if on_demand else ALWAYS
     return {
         (name := f"_penstock_change_{capture}_{event}"): (
             f"create trigger {name} after {event} on {table} for each row "
             f"{f'when {when.sql} ' if when.is_asked else ''}begin {'; '.join(statements)}; end"
         )
-        for event, (wanted_when, statements) in made.items()
-        for when in [all_of(demanded, wanted_when.grouped)]
+        for event, (condition, statements) in made.items()
+        for when in [all_of(demanded, condition.grouped)]
     }
 
 

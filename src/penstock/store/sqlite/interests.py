@@ -34,8 +34,8 @@ from penstock.store.sqlite.tabletext import read_collations, read_table, read_ty
 _COLLATION = "penstock_decimal"
 _NO_TABLES = {"view": "a view", "virtual": "a virtual table"}
 _TRIAL = """
-create table penstock_change (seq integer primary key autoincrement, changed_at, interests, kinds, key, before, after);
-create table penstock_demand (interest, until);
+create table penstock_change (changed_at, interests, kinds, key, before, after);
+create table penstock_demanded (interest);
 """
 
 
