@@ -43,7 +43,7 @@ class Transaction:
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "given_ends", "jobs", "now", "page_ends",
-        "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "write_set",
+        "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "write_set", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class Transaction:
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
         self.wakes = False  # whether workers are to be woken after the commit
+        self.wrote = set[str]()  # the tables of written rows
         self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
         self.work = work  # the attempt at a job that it runs in
         self._config = config
@@ -204,6 +205,7 @@ class Transaction:
         """Count a row that is about to be written, or deleted if it is None."""
         size = 0 if row is None else self.check_size(table, row)
         self.wakes = self.wakes or table in self.statements.reactive
+        self.wrote.add(table)
         self._count_written(size)
 
     async def send(self, topic: str, payload: str, key: str | None) -> bool:
