@@ -150,7 +150,7 @@ def test_services_run_beside_the_server(database_url: str) -> None:
         config = app.config(database=database_url, poll=0.05)
         api = asgi_app(app, config=config, services=["worker"])
         async with api.lifespan(), caller(api) as http:
-            with gate("commit.after", when=lambda transaction: bool(transaction.write_set.changes)) as commit:
+            with gate("commit.after", when=lambda transaction: bool(transaction._rows_written)) as commit:
                 body = {"path": "test_serving:write_later", "args": {"text": "later"}}
                 assert (await http.post("/api/mutation", json=body)).json()["status"] == "success"
                 await commit.arrived()
