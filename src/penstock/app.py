@@ -301,11 +301,16 @@ class Backend(BackendWords):
         await declare_outboxes(self.engine, self.app.outboxes)
         await declare_live(store, self.app.definitions(), self.engine.clock.now())
 
-    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any]) -> Watch[R]:
+    @property
+    def live_queries(self) -> LiveQueries:
+        """The watched queries of this process; the service begins to run when they are first asked for."""
         if self._live is None:
             self._live = LiveQueries(self.runner, self.app.definitions())
             self._live.start()
-        return self._live.watch(function, arguments)
+        return self._live
+
+    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any]) -> Watch[R]:
+        return Watch(self.live_queries.view(), function, arguments)
 
     async def stop(self) -> None:
         """Stop services, then close the database. Running calls and jobs have the grace time to end."""
@@ -314,6 +319,7 @@ class Backend(BackendWords):
         try:
             if self._live is not None:
                 await self._live.close()
+            await self.dispatch.snapshots.close()
             await self.services.stop(self.engine.services_left())
         finally:
             try:
@@ -328,6 +334,7 @@ class Backend(BackendWords):
         await self.runner.locks.abandon()
         if self._live is not None:
             await self._live.kill()
+        await self.dispatch.snapshots.close()
         await self.services.kill()
         await self.engine.abandon()
         await self.engine.store.close()

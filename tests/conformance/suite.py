@@ -25,6 +25,7 @@ from conformance.outboxes import Outboxes
 from conformance.pools import Pools
 from conformance.rates import Rates
 from conformance.records import Records
+from conformance.requests import Requests
 from conformance.retries import Retries
 from conformance.sessions import Sessions
 from conformance.settlements import Settlements
@@ -60,6 +61,7 @@ class StoreSuite(
     OutboxCare,
     Leases,
     Locks,
+    Requests,
     Tokens,
     Signals,
     Catalog,

@@ -29,13 +29,14 @@ from penstock import (
 )
 from penstock.server.asgi import Asgi
 from penstock.store.contract.session import Statement
+from penstock.testing import TestApp
 
 SECRET = "the-secret-of-the-house"
 
 app = App()
 
 
-class Book(Table):
+class Book(Table, live=True):
     title: str
     copies: int = 0
     added: datetime | None = None
@@ -107,6 +108,26 @@ async def restock(ctx: ActionCtx, title: str) -> Id[Book]:
     return await ctx.run_mutation(add, title=title, copies=100)
 
 
+@app.mutation
+async def rename(ctx: MutationCtx, title: str, to: str) -> None:
+    book = await ctx.db.query(Book).with_index(Book.by_title, title=title).unique()
+    await ctx.db.patch(Book, book.id if book else Id(""), title=to)
+
+
+@app.mutation
+async def remove_oldest(ctx: MutationCtx) -> None:
+    for book in await ctx.db.query(Book).take(1):
+        await ctx.db.delete(Book, book.id)
+
+
+@app.query
+async def none_or_fail(ctx: QueryCtx) -> None:
+    for book in await ctx.db.query(Book).collect():
+        if book.title == "Persuasion":
+            raise ApplicationError("sold out")
+        raise ValueError(SECRET)
+
+
 @app.query
 async def echo(ctx: QueryCtx, value: Any) -> Any:
     return value
@@ -115,6 +136,26 @@ async def echo(ctx: QueryCtx, value: Any) -> Any:
 @app.query
 async def typed(ctx: QueryCtx, number: int = 0, real: float = 0.0, when: datetime | None = None) -> str:
     return f"{number} {real} {when}"
+
+
+@app.query
+async def same_number(ctx: QueryCtx, number: int) -> int:
+    return number
+
+
+@app.query
+async def same_real(ctx: QueryCtx, real: float) -> float:
+    return real
+
+
+@app.query
+async def same_raw(ctx: QueryCtx, raw: bytes) -> bytes:
+    return raw
+
+
+@app.query
+async def raise_for_callers(ctx: QueryCtx, data: Any) -> None:
+    raise ApplicationError(data)
 
 
 @app.query
@@ -239,6 +280,12 @@ async def wait_and_add(ctx: MutationCtx, title: str) -> None:
     await wait(title)
 
 
+@app.query
+async def wait_and_count(ctx: QueryCtx, title: str) -> int:
+    await wait(title)
+    return len(await ctx.db.query(Book).collect())
+
+
 @app.action
 async def wait_in_action(ctx: ActionCtx, title: str) -> str:
     await wait(title)
@@ -330,6 +377,37 @@ def door_to(database: str, *, on_socket: bool) -> Door:
 def door(request: pytest.FixtureRequest, database_url: str) -> Door:
     """The bookshop's door, on both stores, with and without a socket."""
     return door_to(database_url, on_socket=request.param == "on a socket")
+
+
+Shop = Callable[..., AbstractAsyncContextManager[tuple[Api, TestApp]]]
+
+
+@pytest.fixture
+def shop(database_url: str) -> Shop:
+    """The bookshop on both stores, without a socket, and its backend, whose clock the test moves."""
+
+    @asynccontextmanager
+    async def opened(**settings: Any) -> AsyncIterator[tuple[Api, TestApp]]:
+        async with TestApp(app, database_url, **settings) as backend:
+            asgi = asgi_app(app, backend=backend)
+            async with httpx.AsyncClient(base_url="http://shop", transport=httpx.ASGITransport(asgi)) as http:
+                yield Api(http, asgi), backend
+
+    return opened
+
+
+@pytest.fixture
+def far_shop(database_url: str) -> Shop:
+    """The same on a socket."""
+
+    @asynccontextmanager
+    async def opened(**settings: Any) -> AsyncIterator[tuple[Api, TestApp]]:
+        async with TestApp(app, database_url, **settings) as backend:
+            asgi = asgi_app(app, backend=backend)
+            async with listening(asgi) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+                yield Api(http, asgi), backend
+
+    return opened
 
 
 @pytest.fixture

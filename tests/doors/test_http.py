@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
+import math
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,6 +60,67 @@ def test_values_that_json_cannot_say_travel_in_tags(door: Door) -> None:
             assert (found["copies"], found["cover"]) == (str(2**60), "+/8=")
             infinite = await api.value("query", "typed", real={"$float": "AAAAAAAA8H8="})
             assert infinite == "0 inf None"
+
+    asyncio.run(story())
+
+
+def _tag(name: str, layout: str, value: float) -> dict[str, str]:
+    return {name: base64.b64encode(struct.pack(layout, value)).decode()}
+
+
+@pytest.mark.parametrize(
+    ("argument", "sent", "encoded", "clean"),
+    [
+        ("number", 1, 1, 1),
+        ("number", 1.0, 1, 1),
+        ("number", _tag("$integer", "<q", 1), 1, 1),
+        ("number", _tag("$integer", "<q", -1), -1, -1),
+        ("number", 2**53, 2**53, 2**53),
+        ("number", -(2**53), -(2**53), -(2**53)),
+        *[
+            ("number", _tag("$integer", "<q", large), _tag("$integer", "<q", large), str(large))
+            for large in (2**53 + 1, 2**63 - 1, -(2**63))
+        ],
+        ("real", 1, 1.0, 1.0),
+        ("real", 0.1, 0.1, 0.1),
+        ("real", 1e308, 1e308, 1e308),
+        ("real", 5e-324, 5e-324, 5e-324),
+        ("real", _tag("$integer", "<q", 2), 2.0, 2.0),
+        ("real", _tag("$float", "<d", math.inf), _tag("$float", "<d", math.inf), "Infinity"),
+        ("real", _tag("$float", "<d", -math.inf), _tag("$float", "<d", -math.inf), "-Infinity"),
+        ("real", {"$float": "AAAAAAAA+H8="}, {"$float": "AAAAAAAA+H8="}, "NaN"),
+        ("real", {"$float": "AAAAAAAAAIA="}, {"$float": "AAAAAAAAAIA="}, 0.0),
+        ("raw", {"$bytes": ""}, {"$bytes": ""}, ""),
+        ("raw", {"$bytes": "AP/+"}, {"$bytes": "AP/+"}, "AP/+"),
+    ],
+)
+def test_values_come_back_as_convex_encodes_them(
+    near_door: Door, argument: str, sent: Any, encoded: Any, clean: Any
+) -> None:
+    async def story() -> None:
+        async with near_door(admin_token="x") as api:
+            for form, wanted in (("convex_encoded_json", encoded), ("json", clean)):
+                body = {"path": f"doors.http_fixtures:same_{argument}", "args": [{argument: sent}], "format": form}
+                (found,) = {
+                    (await api.post("/api/query", body)).text,
+                    (await api.post("/api/function", body, headers={"authorization": "Convex x"})).text,
+                    (await api.http.get("/api/query", params={**body, "args": json.dumps(body["args"])})).text,
+                }
+                value = json.loads(found)["value"]
+                assert (type(value), value) == (type(wanted), wanted), found
+
+    asyncio.run(story())
+
+
+def test_error_data_is_there_if_and_only_if_the_function_raised_it(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door() as api:
+            for data in (None, False, 0, "", [], {}, {"code": 1, "raw": {"$bytes": "AP8="}}):
+                found = await api.call("query", "raise_for_callers", "convex_encoded_json", data=data)
+                wanted = data if not isinstance(data, dict) or not data else {"code": 1, "raw": "AP8="}
+                assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": wanted}
+            for function in ("fail", "leave", "nothing", "hidden"):
+                assert "errorData" not in await api.call("query", function)
 
     asyncio.run(story())
 

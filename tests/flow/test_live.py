@@ -10,6 +10,7 @@ import pytest
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
 from stage.told import events
+from stage.watching import watched
 
 from penstock import ActionCtx, Id, JobId, MutationCtx, QueryCtx, Table
 from penstock.clock import SystemClock
@@ -119,7 +120,8 @@ async def test_an_equal_answer_is_not_given_again_and_an_answer_may_be_changed_b
         await sql(test, "update account set owner = owner")
         await stage.insert(test, Account(owner="b"))
         assert (await soon(one), await soon(other)) == ({"a": 0, "b": 0}, {"a": 0, "b": 0})
-        assert one.entry is other.entry
+        (entry,) = test.live_queries.report()
+        assert entry.watchers == 2
 
 
 async def test_what_a_query_raises_reaches_who_watches_it_and_the_next_answer_follows(database_url: str) -> None:
@@ -261,7 +263,7 @@ async def test_changes_are_kept_for_a_minute_for_who_watches(database_url: str) 
     stage = Bank()
     async with stage.open(database_url) as test:
         live, changes = LiveQueries(test.runner, stage.app.definitions()), test.engine.store.changes
-        watch = live.watch(stage.total, {})
+        entry = watched(live, stage.total)
         await live.tick()
         await stage.insert(test, Account(owner="a", amount=1))
         if not database_url.startswith("sqlite"):
@@ -269,8 +271,8 @@ async def test_changes_are_kept_for_a_minute_for_who_watches(database_url: str) 
         rotations = [await changes.rotate(test.clock.now(), 1000) for _ in range(3)]
         assert [one.emptied for one in rotations] == [0, 0, 0]
         await live.tick()
-        assert watch.entry.answer is not None
-        assert (watch.entry.answer.result, watch.entry.why[:7]) == (1, "account")
+        assert entry.answer is not None
+        assert (entry.answer.result, entry.causes[-1][:7]) == (1, "account")
 
 
 async def test_in_a_restored_database_all_queries_run_again(database_url: str) -> None:
@@ -279,12 +281,12 @@ async def test_in_a_restored_database_all_queries_run_again(database_url: str) -
     stage = Bank()
     async with stage.open(database_url) as test:
         live = LiveQueries(test.runner, stage.app.definitions())
-        watch = live.watch(stage.total, {})
+        entry = watched(live, stage.total)
         await live.tick()
         await sql(test, "update penstock.change_slot set origin = 'elsewhere'")
         await live.tick()
         await live.tick()
-        assert watch.entry.runs == 2
+        assert entry.runs == 2
 
 
 async def test_all_answers_of_one_tick_are_those_of_one_snapshot(database_url: str) -> None:
@@ -299,7 +301,7 @@ async def test_all_answers_of_one_tick_are_those_of_one_snapshot(database_url: s
             return int(row.amount)
 
         live = LiveQueries(test.runner, stage.app.definitions())
-        watches = [live.watch(amount, {"number": number}) for number in (0, 1)]
+        entries = [watched(live, amount, number=number) for number in (0, 1)]
 
         async def transfer(by: int) -> None:
             await sql(
@@ -317,7 +319,7 @@ async def test_all_answers_of_one_tick_are_those_of_one_snapshot(database_url: s
         while not writing.done():
             await live.tick()
             await turn()
-            sums.add(sum(watch.entry.answer.result for watch in watches if watch.entry.answer))
+            sums.add(sum(entry.answer.result for entry in entries if entry.answer))
         await writing
         assert sums == {100}
 
@@ -326,7 +328,7 @@ async def test_what_was_dropped_before_it_was_read_is_noticed(database_url: str)
     stage = Bank()
     async with stage.open(database_url) as test:
         live = LiveQueries(test.runner, stage.app.definitions())
-        watch = live.watch(stage.total, {})
+        entry = watched(live, stage.total)
         await live.tick()
         await stage.insert(test, Account(owner="a", amount=1))
         if database_url.startswith("sqlite"):
@@ -337,11 +339,11 @@ async def test_what_was_dropped_before_it_was_read_is_noticed(database_url: str)
             await sql(test, "truncate penstock.change")
         await live.tick()
         await live.tick()
-        assert watch.entry.answer is not None
-        assert watch.entry.answer.result == 1
-        runs = watch.entry.runs
+        assert entry.answer is not None
+        assert entry.answer.result == 1
+        runs = entry.runs
         await live.tick()
-        assert watch.entry.runs == runs
+        assert entry.runs == runs
 
 
 async def test_a_row_of_another_program_that_compares_text_otherwise_is_told(database_url: str) -> None:

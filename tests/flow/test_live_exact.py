@@ -11,6 +11,7 @@ import pytest
 from pydantic import Field
 from stage.outboxes import sql
 from stage.reactive import Stage
+from stage.watching import watched
 
 from penstock import Index, QueryCtx, Table
 from penstock.clock import Random, random_of
@@ -153,18 +154,18 @@ async def test_queries_run_again_if_and_only_if_a_row_in_their_range_has_changed
     async with stage.open(database_url) as test:
         await stage.insert(test, *(Thing(**stage.fields()) for _ in range(20)))
         live = LiveQueries(test.runner, stage.app.definitions())
-        watches = [live.watch(stage.things, {"number": number}) for number in range(len(stage.queries))]
+        entries = [watched(live, stage.things, number=number) for number in range(len(stage.queries))]
         await live.tick()
         rows = await test.run_query(stage.everything)
         for step in range(30):
-            runs = [watch.entry.runs for watch in watches]
+            runs = [entry.runs for entry in entries]
             how, before = await stage.write(test, list(rows)), rows
             await live.tick()
             rows = await test.run_query(stage.everything)
             for number, (_index_of, where) in enumerate(stage.queries):
-                entry, said = watches[number].entry, (seed, step, how, where)
+                entry, said = entries[number], (seed, step, how, where)
                 assert entry.answer is not None
                 assert entry.answer.result == await test.run_query(stage.things, number=number), said
                 ran, due = entry.runs > runs[number], _concern(where, before, rows)
                 assert ran or not due, ("stale", *said)
-                assert due or not ran or how == "twice", ("ran in vain", *said, entry.why)
+                assert due or not ran or how == "twice", ("ran in vain", *said, entry.causes[-1])

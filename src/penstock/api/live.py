@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import Callable
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from penstock.calls.run.bridge import Wait
-from penstock.live.entry import Entry
+from penstock.functions.function import AnyFunction
+from penstock.live.view import View
 
 R = TypeVar("R")
 
@@ -20,31 +19,24 @@ class Watch(Generic[R]):
     waits for the next answer.
     """
 
-    def __init__(self, entry: Entry, leave: Callable[[Watch[R]], None]) -> None:
-        self.entry = entry
-        self._leave = leave
-        self._seen = 0
-        self._moved = asyncio.Event()
-        self._closed = False
-        entry.watchers.add(self)
+    def __init__(self, view: View, function: AnyFunction, arguments: dict[str, Any]) -> None:
+        self._view = view
+        view.add(0, function, arguments)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> R:
-        while not self._closed and self.entry.changed_at <= self._seen:
-            self._moved.clear()
-            await self._moved.wait()
-        if self._closed or self.entry.answer is None:
-            raise StopAsyncIteration
-        self._seen = self.entry.changed_at
-        if self.entry.answer.error is not None:
-            raise self.entry.answer.error
-        return copy.deepcopy(self.entry.answer.result)  # type: ignore[no-any-return]  # others have it too
-
-    def tell(self) -> None:
-        """There is another answer."""
-        self._moved.set()
+        while not self._view.closed:
+            step = self._view.step()
+            if step is None or not step.answers:
+                await self._view.moved.wait()
+                continue
+            answer = step.answers[0]
+            if answer.error is not None:
+                raise answer.error
+            return copy.deepcopy(answer.result)  # type: ignore[no-any-return]  # others have it too
+        raise StopAsyncIteration
 
     async def __aenter__(self) -> Self:
         return self
@@ -54,10 +46,7 @@ class Watch(Generic[R]):
 
     async def aclose(self) -> None:
         """Watch no more."""
-        if not self._closed:
-            self._closed = True
-            self._leave(self)
-            self._moved.set()
+        self._view.close()
 
 
 class SyncWatch(Generic[R]):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.changes.readset import ReadSet
@@ -13,9 +14,10 @@ from penstock.functions.function import AnyFunction
 from penstock.jobs.job import JobStatus
 
 Key = tuple[str, str]  # the name of the function, and its arguments as text
+_CAUSES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Answer:
     """How a run of a query ended."""
 
@@ -24,6 +26,26 @@ class Answer:
     error: Exception | None = None
     encoded: bytes = b""  # equal for equal answers
     jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
+
+
+class EntryReport(NamedTuple):
+    """How a watched query fares.
+
+    Attributes:
+        function: Its name.
+        arguments: Its arguments, as text.
+        watchers: How many watch it.
+        runs: How often it ran.
+        seconds: The time that its runs took together, in seconds.
+        causes: The causes of its last runs, the newest one last.
+    """
+
+    function: str
+    arguments: str
+    watchers: int
+    runs: int
+    seconds: float
+    causes: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,9 +60,21 @@ class Entry:
     arguments: dict[str, Any]
     seed: int  # of its random numbers, the same at each run
     answer: Answer | None = None
-    changed_at: int = 0  # the tick at which its answer became another one
+    stale: bool = True  # whether it has no answer as of the newest tick
     runs: int = 0
-    why: str = ""  # the cause of its last run
-    watchers: set[Any] = field(default_factory=set)
+    took: float = 0.0  # seconds of its last run
+    seconds: float = 0.0  # of all
+    causes: deque[str] = field(default_factory=lambda: deque(maxlen=_CAUSES))  # of its last runs
+    watchers: set[tuple[Any, int]] = field(default_factory=set)  # views, each with the number of the query there
     next_run_at: float = math.inf  # by the monotonic clock: the end of its time, or the next poll
     pause: float = 0.0  # between polls
+
+    def note_run(self, cause: str, seconds: float) -> None:
+        """Count a run."""
+        self.runs, self.took, self.seconds = self.runs + 1, seconds, self.seconds + seconds
+        self.causes.append(cause)
+
+    def report(self) -> EntryReport:
+        """How it fares now."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return EntryReport(self.function.name, given, len(self.watchers), self.runs, self.seconds, tuple(self.causes))

@@ -106,11 +106,14 @@ def _tell(scope: Scope, exchange: Exchange, status: int, seconds: float) -> None
 
 
 def admit(request: Request, token: str) -> None:
-    """Refuse with 404 if there is no token, with 401 if the request brings another. Compares in constant time."""
+    """Refuse with 404 if there is no token, with 401 if the request brings another. Compares in constant time.
+
+    The scheme is Bearer; Convex's clients name their admin keys ``Convex``.
+    """
     if not token:
         raise HTTPException(404)
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     wanted = token.encode("utf-8", "surrogateescape")  # as it stood in the environment, whatever bytes that were
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode("latin-1"), wanted):
+    if scheme.lower() not in {"bearer", "convex"} or not hmac.compare_digest(given.encode("latin-1"), wanted):
         exchange_of(request).error = "Unauthorized"
         raise HTTPException(401, headers={"www-authenticate": "Bearer"})

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pydantic_core import to_json
 
 from penstock import errors
+from penstock.calls.run.snapshots import KEPT, OutOfRetention
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
@@ -46,6 +47,10 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
     errors.CallTimeout: ("The call took longer than it may.", 1),
     errors.LockTaken: ("Somebody else holds a lock that the call needs.", 1),
     errors.Overloaded: ("This server has too much to do.", 1),
+    OutOfRetention: (
+        f"This ts is not open here: ask /api/query_ts again. A snapshot stays {KEPT:g} seconds, in one process only.",
+        1,
+    ),
     errors.TryAgain: ("The call cannot be answered now.", 1),
 }
 

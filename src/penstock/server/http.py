@@ -19,14 +19,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
-from penstock.errors import LimitExceeded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
+from penstock.errors import InputError, LimitExceeded, Overloaded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe.logs import event
-from penstock.server.access import exchange_of
+from penstock.server.access import admit, exchange_of
 from penstock.server.answers import Answer, answer_error, function_error, refusal, success
 from penstock.server.opening import Opening
-from penstock.server.requests import Refused, ending_in, queries_in, read_body, read_call
+from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
+from penstock.server.subscribe import EventStream, WrittenAnswers
 from penstock.wire.outgoing import Format, encode_result
+from penstock.wire.tags import u64_text
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _PROBE_SECONDS = 5.0
@@ -38,6 +40,7 @@ class Api:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._config = opening.config
+        self._written = WrittenAnswers(dev=opening.config.dev)
 
     def routes(self) -> list[Route]:
         return [
@@ -45,21 +48,44 @@ class Api:
             self._route("/mutation", partial(self._call, FunctionKind.MUTATION)),
             self._route("/action", partial(self._call, FunctionKind.ACTION)),
             self._route("/query_batch", self._call_batch),
+            self._route("/query_ts", self._take_snapshot),
+            self._route("/query_at_ts", self._query_at),
+            self._route("/function", self._call_any),
+            self._route("/subscribe", self._subscribe, "GET"),
             self._route("/run/{function:path}", partial(self._call, None)),
             self._route("/work/{token}", self._end_work),
         ]
 
     # ----- endpoints
 
-    async def _call(self, kind: FunctionKind | None, request: Request) -> Response:
+    async def _call(self, kind: FunctionKind | None, request: Request, *, internal: bool = False) -> Response:
         call, exchange = await read_call(request, self._config), exchange_of(request)
         exchange.function = call.path
         dispatch = (await opened(self._opening)).dispatch
         encode = partial(encode_result, form=call.form)
         try:
-            return send_json(success(await dispatch.call(call.path, kind, call.args, finish=encode)))
+            return send_json(success(await dispatch.call(call.path, kind, call.args, internal=internal, finish=encode)))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
+
+    async def _call_any(self, request: Request) -> Response:
+        """Call a function of any kind, also an internal one, with the admin token."""
+        admit(request, self._config.admin_token)
+        return await self._call(None, request, internal=True)
+
+    async def _take_snapshot(self, _request: Request) -> Response:
+        number = await (await opened(self._opening)).dispatch.snapshots.take()
+        return send_json(to_json({"ts": u64_text(number)}))
+
+    async def _query_at(self, request: Request) -> Response:
+        (number, call), exchange = await read_body(request, self._config, query_at_in), exchange_of(request)
+        exchange.function = call.path
+        dispatch = (await opened(self._opening)).dispatch
+        query = call.path, call.args, partial(encode_result, form=call.form)
+        (result,) = await dispatch.call_queries([query], number)
+        if isinstance(result, Exception):
+            return send_answer(answer_error(result, exchange, call.form, dev=self._config.dev))
+        return send_json(success(result))
 
     async def _call_batch(self, request: Request) -> Response:
         calls, exchange = await read_body(request, self._config, queries_in), exchange_of(request)
@@ -78,6 +104,24 @@ class Api:
             else:
                 results.append(success(result))
         return send_json(b'{"results":[' + b",".join(results) + b"]}")
+
+    async def _subscribe(self, request: Request) -> Response:
+        """Watch a query; its answers as server-sent events."""
+        call, exchange = await read_call(request, self._config), exchange_of(request)
+        exchange.function = call.path
+        backend = await opened(self._opening)
+        if len(self._opening.streams) >= self._config.max_calls:
+            raise Overloaded(f"This server sends {self._config.max_calls} streams already.")
+        view = backend.live_queries.view()
+        try:
+            view.add(0, *backend.dispatch.prepare_query(call.path, call.args))
+        except InputError as error:
+            view.close()
+            return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
+        if request.method == "HEAD":
+            view.close()  # and so the stream
+        encode = partial(self._written.write, exchange=exchange, form=call.form)
+        return EventStream(view, encode, self._opening, backend.engine.clock)
 
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system; the caller has its token."""

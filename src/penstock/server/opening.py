@@ -19,6 +19,8 @@ from penstock.observe.logs import event
 from penstock.observe.tracing import Tracing
 from penstock.server.requests import Refused
 
+ABORT = "penstock.abort"  # in the state of a connection: cuts it, whatever is still unsent
+
 
 class Opening:
     def __init__(
@@ -26,6 +28,7 @@ class Opening:
     ) -> None:
         self.config = backend.config if backend is not None else config or app.config()
         self.draining = False
+        self.streams = set[asyncio.Task[None]]()  # answers without an end; stopping does not wait for these
         self._app = app
         self._services = tuple(services)
         self._backend = backend
@@ -59,6 +62,12 @@ class Opening:
         finally:
             await self.end()
 
+    def drain(self) -> None:
+        """Take on no more calls, and end the streams."""
+        self.draining = True
+        for stream in self.streams:
+            stream.cancel()
+
     def begin_request(self) -> None:
         self._under_way += 1
         self._idle.clear()
@@ -75,7 +84,7 @@ class Opening:
 
     async def end(self) -> None:
         """Take on no more calls, wait for those under way, and close the backend that was opened here."""
-        self.draining = True
+        self.drain()
         if self._held is not None and self._backend is not None:
             self._backend.engine.begin_stop()
         await self.idle()

@@ -22,6 +22,7 @@ from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, format_of
+from penstock.wire.tags import read_u64
 
 T = TypeVar("T")
 
@@ -115,6 +116,16 @@ def queries_in(body: bytes) -> list[Call]:
     return [_call_of(message, query) for query in queries]
 
 
+def query_at_in(body: bytes) -> tuple[int, Call]:
+    """The call of a query at a snapshot, and its number: ``{path, args, ts, format}``."""
+    message = _object_in(body)
+    try:
+        number = read_u64(message.value.get("ts"))
+    except InputError as error:
+        raise Refused(400, "BadRequest", f"ts is not what /api/query_ts answered: {error}") from error
+    return number, _call_of(message, message.value)
+
+
 def ending_in(body: bytes) -> Ending:
     """The end of work: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
     message = _object_in(body)
@@ -202,6 +213,8 @@ def _parse(text: bytes) -> Message:
 
 
 def _call_of(message: Message, fields: dict[str, Any]) -> Call:
+    if fields.get("componentPath"):
+        raise Refused(400, "BadRequest", "There are no components here. Leave componentPath out.")
     path, args = _function_path(fields.get("path")), _arguments(message, fields.get("args"))
     try:
         return Call(path, args, format_of(fields.get("format")))

@@ -27,6 +27,7 @@ from penstock.errors import ConfigError
 from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
 from penstock.server.metrics import metrics_app
+from penstock.server.opening import ABORT
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection, so that none sends into a closed one
@@ -99,7 +100,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take on no more calls and jobs; calls and services share the grace time."""
         event("server.stopping", logging.INFO, url=self._url)
-        self._opening.draining = True
+        self._opening.drain()
         self._backend.engine.begin_stop()
         services = self._backend.services.stop(self._backend.engine.services_left())
         await asyncio.gather(super().shutdown(sockets=sockets), services)
@@ -182,17 +183,19 @@ def limited_connections(most: int | None) -> type[asyncio.Protocol]:
 
 
 class _Limited(asyncio.Protocol):
-    """Stands before uvicorn's protocol; knows its `connections`, and its last request, `cycle`."""
+    """Stands before uvicorn's protocol; knows its `connections`, its `app_state`, and its last request, `cycle`."""
 
     most: int | None
     connections: set[Any]
     cycle: Any
+    app_state: dict[str, Any]
     _transport: asyncio.Transport
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._transport = cast("asyncio.Transport", transport)
+        self.app_state = {**self.app_state, ABORT: self._transport.abort}
         if self.most is not None and len(self.connections) > self.most:
             self._transport.abort()
         else:

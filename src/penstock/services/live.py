@@ -12,16 +12,16 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from penstock.api.live import Watch
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
-from penstock.clock import SystemClock
+from penstock.clock import SystemClock, profile_timer
 from penstock.errors import Conflict, DeclarationError
 from penstock.functions.function import AnyFunction
 from penstock.live.capture import live_interest
-from penstock.live.entry import Answer, Entry, Key
+from penstock.live.entry import Answer, Entry, EntryReport, Key
 from penstock.live.ranges import TableRanges
+from penstock.live.view import Tick, View
 from penstock.observe.logs import event as log_event
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
@@ -40,7 +40,7 @@ _POLL_SOON, _POLL_LATE = 0.25, 5.0
 
 _TURN = SystemClock()  # a test's does not wait
 
-Run = tuple[Entry, Answer, str]  # and why it ran
+Run = tuple[Entry, Answer, str, float]  # and why it ran, and for how many seconds
 
 
 class _Unknown(Exception):
@@ -76,39 +76,56 @@ class LiveQueries(Service):
         self._position: Position | None = None  # of the last tick's snapshot
         self._dropped: Dropped | None = None  # as the last tick found it
         self._size = ReadSize(_AT_ONCE)
-        self._tick_number = 0
+        self._views = set[View]()
+        self._expecting: dict[View, int] = {}  # the numbers of the ticks that views wait for
+        self._begun = 0  # the number of the last tick that began
+        self.newest = Tick(0, 0)
 
     # ----- watching
 
-    def watch(self, function: AnyFunction, arguments: dict[str, Any]) -> Watch[Any]:
-        """Watch a query with checked arguments."""
+    def view(self) -> View:
+        """A view of a client, which watches nothing yet."""
+        view = View(self)
+        self._views.add(view)
+        return view
+
+    def enter(self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any]) -> Entry:
+        """See `Entries`."""
         key = function.name, repr(sorted(arguments.items()))  # not JSON: a date is not its text
         entry = self._entries.get(key)
         if entry is None:
-            if not self._entries:
-                self._store.signals.subscribe(self.wake)
             entry = self._entries[key] = Entry(key, function, arguments, self.clock.seed())
             self._due[entry] = "nobody watched it before"
-        self.wake.set()
-        return Watch(entry, self._leave)
+        entry.watchers.add((view, number))
+        return entry
 
-    def _leave(self, watch: Watch[Any]) -> None:
-        """End one watch of an entry; an entry without watchers is dropped."""
-        entry = watch.entry
-        entry.watchers.discard(watch)
-        if entry.watchers:
-            return
-        del self._entries[entry.key]
-        self._due.pop(entry, None)
-        self._forget_reads(entry)
-        if not self._entries:
-            self._store.signals.unsubscribe(self.wake)
+    def leave(self, view: View, number: int, entry: Entry) -> None:
+        """See `Entries`. An entry without watchers is dropped."""
+        entry.watchers.discard((view, number))
+        if not entry.watchers:
+            del self._entries[entry.key]
+            self._due.pop(entry, None)
+            self._forget_reads(entry)
+
+    def expect(self, view: View) -> int:
+        """See `Entries`."""
+        self._expecting[view] = number = self._begun + 1
+        self.wake.set()
+        return number
+
+    def forget(self, view: View) -> None:
+        """See `Entries`."""
+        self._views.discard(view)
+        self._expecting.pop(view, None)
+
+    def report(self) -> list[EntryReport]:
+        """How each watched query fares, in no order."""
+        return [entry.report() for entry in self._entries.values()]
 
     async def close(self) -> None:
-        """End all watches, and the service."""
-        for entry in list(self._entries.values()):
-            for watch in list(entry.watchers):
-                await watch.aclose()
+        """End all views, and the service."""
+        for view in list(self._views):
+            view.close()
         await self.kill()
 
     # ----- ticks
@@ -117,12 +134,17 @@ class LiveQueries(Service):
         """Bring all entries to a new snapshot; seconds until the next look."""
         if not self._entries:
             self._position = None
-            return _IDLE
+            if not self._expecting:
+                self._store.signals.unsubscribe(self.wake)
+                return _IDLE
+        self._store.signals.subscribe(self.wake)
+        self._begun += 1
+        number = self._begun
         if (begun_at := self._position) is None:
             await self._find_captured()
         session = await self._store.begin_read()
         try:
-            position = await self._look(session)
+            position, clock = await self._look(session)
             await self._look_at_jobs(session)
             runs = await self._run_due(session)
         finally:
@@ -131,7 +153,7 @@ class LiveQueries(Service):
             self._position = None  # so the next tick runs all of them
             return 0.0
         self._position = position
-        self._publish(runs)
+        self._publish(Tick(number, max(clock, self.newest.clock)), runs)
         return self._pause(position)
 
     async def _find_captured(self) -> None:
@@ -149,27 +171,29 @@ class LiveQueries(Service):
         wide = () if definition.managed else [name for name, kind in kinds.items() if kind is Kind.TEXT]
         return TableRanges(kinds, wide, partial(stored_value, self._store.dialect))
 
-    async def _look(self, session: Session) -> Position:
-        """Find the entries that are due; the position of the snapshot."""
+    async def _look(self, session: Session) -> tuple[Position, int]:
+        """Find the entries that are due; the position and the clock of the snapshot."""
         now = self.clock.monotonic()
         for entry in self._entries.values():
             if entry.next_run_at <= now:
                 self._due.setdefault(entry, "its time has come")
-        position, complete = self._position, False
+        changes, position = self._store.changes, self._position
         if position is None:
             self._all_are_due("its process did not look before")
-            return await self._store.changes.end(session)
-        while not complete:
+            position = await changes.end(session)
+        while True:
             try:
-                batch = await self._store.changes.read(position, self._size.number, list(self._captured), session)
+                batch = await changes.read(position, self._size.number, list(self._captured), session)
             except Conflict:
                 self._all_are_due("the database was restored")
-                return await self._store.changes.end(session)
+                position = await changes.end(session)
+                continue
             self._size.adapt(batch)
             for change in batch.changes:
                 self._find_due(change)
-            position, complete = batch.position, batch.complete
-        return position
+            position = batch.position
+            if batch.complete:
+                return position, batch.clock
 
     async def _has_read_all(self, begun_at: Position | None) -> bool:
         """Whether nothing that came since the last tick was dropped before it was read."""
@@ -219,8 +243,9 @@ class LiveQueries(Service):
         in_thread = next((entry.function for entry in due if not entry.function.is_async), None)
         async with self._runner.engine.thread(in_thread, 0) as thread:
             for entry, why in due.items():
+                begun = profile_timer()
                 answer = await self._runner.watch(session, entry.function, entry.arguments, entry.seed, thread)
-                runs.append((entry, answer, why))
+                runs.append((entry, answer, why, profile_timer() - begun))
                 await _TURN.sleep(0)  # a read of SQLite does not yield to the event loop
         return runs
 
@@ -233,20 +258,25 @@ class LiveQueries(Service):
             if answer.jobs != {job: found[job] for job in answer.reads.jobs if job in found}:
                 self._due.setdefault(entry, "the status of a job has changed")
 
-    def _publish(self, runs: Iterable[Run]) -> None:
-        self._tick_number += 1
-        for entry, answer, why in runs:
+    def _publish(self, tick: Tick, runs: Iterable[Run]) -> None:
+        self.newest = tick
+        for entry, answer, why, took in runs:
             self._due.pop(entry, None)
             if not entry.watchers:
                 continue
             same = entry.answer is not None and entry.answer.encoded == answer.encoded
             self._forget_reads(entry)
-            entry.answer, entry.why, entry.runs = answer, why, entry.runs + 1
+            news = entry.stale or not same
+            entry.answer, entry.stale = answer, False
+            entry.note_run(why, took)
             self._note_reads(entry, answer, same=same)
-            if not same:
-                entry.changed_at = self._tick_number
-                for watch in entry.watchers:
-                    watch.tell()
+            if news:
+                for view, number in entry.watchers:
+                    view.answer(number, tick, answer)
+        for view, expected in list(self._expecting.items()):
+            if expected <= tick.number:
+                del self._expecting[view]
+                view.moved.set()
 
     def _pause(self, position: Position) -> float:
         now = self.clock.monotonic()

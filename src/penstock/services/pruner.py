@@ -62,9 +62,10 @@ class Pruner(Service):
         rates = await self._store.rates.prune(now, _AT_ONCE)
         tokens = await self._store.tokens.prune(now, _AT_ONCE)
         locks = await self._store.locks.prune(now, _AT_ONCE)
-        if jobs or rates or tokens or locks:
-            log_event("pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks)
-        return _SOON if max(jobs, rates, tokens, locks) >= _AT_ONCE else _LATER
+        requests = await self._store.requests.prune(now, _AT_ONCE)
+        if most := max(jobs, rates, tokens, locks, requests):
+            log_event("pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks, requests=requests)
+        return _SOON if most >= _AT_ONCE else _LATER
 
 
 class FeedTruncation:

@@ -11,7 +11,7 @@ import binascii
 import math
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import ValueInvalid
 
@@ -19,6 +19,8 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_PLAIN_INTEGER = 2**53  # up to here every JSON parser gets the same integer
 
 _WORD = 8
+
+T = TypeVar("T")
 
 
 def tag_integer(value: int) -> dict[str, str]:
@@ -42,6 +44,16 @@ def is_plain_float(value: float) -> bool:
     return math.isfinite(value) and (value != 0 or math.copysign(1.0, value) > 0)
 
 
+def u64_text(value: int) -> str:
+    """An unsigned integer of 64 bits as text: its bytes, least first, in base 64."""
+    return _text(struct.pack("<Q", value))
+
+
+def read_u64(text: Any) -> int:
+    """The integer in such a text."""
+    return int(_read("It", text, lambda raw: struct.unpack("<Q", raw)[0]))
+
+
 def read_tag(name: str, content: Any) -> int | float | bytes:
     reader = _READERS.get(name)
     if reader is None:
@@ -49,12 +61,16 @@ def read_tag(name: str, content: Any) -> int | float | bytes:
             f"{name!r} is not a tag that values can have, and no key may begin with a dollar.",
             fix=f"Tags are {', '.join(_READERS)}.",
         )
+    return _read(f"The content of {name}", content, reader)
+
+
+def _read(what: str, content: Any, reader: Callable[[bytes], T]) -> T:
     if not isinstance(content, str):
-        raise ValueInvalid(f"The content of {name} is malformed: it must be a text in base 64.")
+        raise ValueInvalid(f"{what} is malformed: it must be a text in base 64.")
     try:
         return reader(base64.b64decode(content, validate=True))
     except (binascii.Error, ValueError, struct.error) as error:
-        raise ValueInvalid(f"The content of {name} is malformed: {error}.") from error
+        raise ValueInvalid(f"{what} is malformed: {error}.") from error
 
 
 def _text(raw: bytes | bytearray | memoryview) -> str:

@@ -6,16 +6,28 @@ Owns the check that a caller may call a function. Leaves transports to the doors
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.calls.run.containment import contained
 from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.running import Execution
+from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
-from penstock.errors import CallTimeout, FunctionNotFound, InputError, LimitExceeded, Overloaded
+from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.store.contract.session import Session
+from penstock.store.nouns.requests import RequestKey
+from penstock.transaction.commit import Seal
+
+
+class _Known(Exception):
+    """A request took effect before, with this answer."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class Dispatch:
@@ -24,6 +36,7 @@ class Dispatch:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._config = runner.engine.config
+        self.snapshots = Snapshots(runner.engine)
         self._under_way = 0
 
     def find(self, path: str, kind: FunctionKind | None, *, internal: bool = False) -> AnyFunction:
@@ -71,15 +84,19 @@ class Dispatch:
             result = await contained(function, run(function, await _checked(function, args)))
         return finish(result) if finish else result
 
-    async def call_queries(self, calls: Sequence[tuple[str, bytes | str, Encode]]) -> list[bytes | Exception]:
+    async def call_queries(
+        self, calls: Sequence[tuple[str, bytes | str, Encode]], at: int | None = None
+    ) -> list[bytes | Exception]:
         """Call public queries in one snapshot; for each its answer or its error.
 
         They take one place among the calls at once: they run one after another, and have one budget of bytes.
 
         Args:
             calls: For each its path, its JSON arguments, and the function that turns its result into an answer.
+            at: The number of an open snapshot; a new one by default.
 
         Raises:
+            OutOfRetention: The snapshot is not open any more.
             Overloaded: This process has as many calls under way as it takes on.
             CallTimeout: Together they took too long.
             DatabaseUnavailable: The database was lost.
@@ -88,20 +105,71 @@ class Dispatch:
         found: list[Any] = await offload(size, lambda: [self._prepared(*call) for call in calls])
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
         async with self._admitted("A batch of queries"):
-            results = await self._runner.queries(list(runs.values()))
+            snapshot = None if at is None else self.snapshots.find(at)
+            results = await self._runner.queries(list(runs.values()), snapshot)
         for place, result in zip(runs, results, strict=True):
             found[place] = result
         return found
+
+    async def call_once(self, path: str, args: bytes, key: RequestKey, encode: Encode, *, resent: bool) -> bytes:
+        """Call a mutation that its client may send again: it takes effect once, and its answer is always that result.
+
+        Args:
+            path: Its path.
+            args: Its arguments as JSON.
+            key: The request.
+            encode: Turns its result into the answer.
+            resent: Whether it may have been sent before.
+
+        Raises:
+            TryAgain: It had no effect, or nobody knows; the client may send it again.
+        """
+        requests, now, answer = self._runner.engine.store.requests, self._runner.now, b""
+
+        def finish(result: Any) -> bytes:
+            nonlocal answer
+            answer = encode(result)
+            return answer
+
+        async def look() -> None:
+            nonlocal resent
+            if resent and (known := await requests.find(key)) is not None:
+                raise _Known(known.encode())
+            resent = True  # an attempt may have taken effect
+
+        async def record(session: Session) -> None:
+            if not await requests.record(session, key, answer.decode(), now()):
+                raise Conflict("Another run of the same request took effect at the same time.")
+
+        with _at_the_door():
+            function = self.find(path, FunctionKind.MUTATION)
+            self._check_size(path, args)
+        try:
+            async with self._admitted(path) as timer:
+                found: bytes = await self._mutation(function, args, finish, timer, look, record)
+        except _Known as known:
+            return known.answer
+        return found
+
+    def prepare_query(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]]:
+        """A public query and its checked arguments.
+
+        Raises:
+            FunctionNotFound: See `find`.
+            ArgumentsInvalid: Its signature refuses the arguments.
+            LimitExceeded: The arguments are too large.
+        """
+        with _at_the_door():
+            function = self.find(path, FunctionKind.QUERY)
+            self._check_size(path, args)
+            return function, function.signature.check_json(args)
 
     # ----- steps
 
     def _prepared(self, path: str, args: bytes | str, encode: Encode) -> QueryRun | InputError:
         """A query and its checked arguments, or why it cannot be called."""
         try:
-            with _at_the_door():
-                function = self.find(path, FunctionKind.QUERY)
-                self._check_size(path, args)
-                return function, function.signature.check_json(args), encode
+            return *self.prepare_query(path, args), encode
         except InputError as error:
             return error
 
@@ -130,12 +198,20 @@ class Dispatch:
             self._under_way -= 1
 
     async def _mutation(
-        self, function: AnyFunction, args: bytes | str, finish: Callable[[Any], Any] | None, timer: asyncio.Timeout
+        self,
+        function: AnyFunction,
+        args: bytes | str,
+        finish: Callable[[Any], Any] | None,
+        timer: asyncio.Timeout,
+        look: Callable[[], Awaitable[None]] | None = None,
+        seal: Seal | None = None,
     ) -> Any:
         deadline = timer.when()
 
         async def begin() -> dict[str, Any]:
             timer.reschedule(deadline)
+            if look is not None:
+                await look()
             return await _checked(function, args)
 
         def end(result: Any) -> Any:
@@ -145,7 +221,9 @@ class Dispatch:
             timer.reschedule(None)
             return answer
 
-        return await contained(function, self._runner.mutation(function, begin, execution=Execution(finish=end)))
+        return await contained(
+            function, self._runner.mutation(function, begin, execution=Execution(finish=end, seal=seal))
+        )
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:

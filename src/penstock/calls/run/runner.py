@@ -17,6 +17,7 @@ from penstock.calls.run.containment import contained
 from penstock.calls.run.context import ActionCtx, Given, MutationCtx, QueryCtx, Run, Runs
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.running import PLAIN, Execution, Moment, Running
+from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
@@ -25,7 +26,7 @@ from penstock.functions.function import AnyFunction, FunctionKind, check_depth, 
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer
 from penstock.observe import points
-from penstock.store.contract.session import Session
+from penstock.store.contract.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
@@ -72,10 +73,12 @@ class Runner(Runs):
         with self.engine.journal.call(function):
             return await self.attempt(lambda: self._query_once(function, arguments, depth, work), function.name)
 
-    async def queries(self, runs: Sequence[QueryRun]) -> list[bytes | Exception]:
+    async def queries(self, runs: Sequence[QueryRun], at: Snapshot | None = None) -> list[bytes | Exception]:
         """Run queries in one snapshot, at one time; for each its answer, or its error."""
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
+            if at is not None:
+                return await at.use(lambda session, now: self._queries_in(session, now, runs, thread), "query")
             return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
 
     async def watch(
@@ -185,28 +188,30 @@ class Runner(Runs):
                 await session.rollback()
 
     async def _queries_once(self, runs: Sequence[QueryRun], thread: Place | None) -> list[bytes | Exception]:
-        session, now = await self.engine.store.begin_read(), self.now()
+        async with reading(self.engine.store.begin_read) as session:
+            return await self._queries_in(session, self.now(), runs, thread)
+
+    async def _queries_in(
+        self, session: Session, now: datetime, runs: Sequence[QueryRun], thread: Place | None
+    ) -> list[bytes | Exception]:
         found: list[bytes | Exception] = []
         budget = Budget(self.engine.config.max_bytes_read)
-        try:
-            await session.savepoint("query")
-            for function, arguments, encode in runs:
-                try:
-                    budget.check()
-                    with self.engine.journal.call(function):
-                        result = await contained(
-                            function, self._query_in(session, now, function, arguments, 0, thread, budget)
-                        )
-                    found.append(budget.take(encode(result)))  # the encoded result need not be held any more
-                except TryAgain:
-                    raise
-                except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
-                    found.append(error)
-                    await session.rollback_to("query")
-                    await session.savepoint("query")
-            return found
-        finally:
-            await session.rollback()
+        await session.savepoint("query")
+        for function, arguments, encode in runs:
+            try:
+                budget.check()
+                with self.engine.journal.call(function):
+                    result = await contained(
+                        function, self._query_in(session, now, function, arguments, 0, thread, budget)
+                    )
+                found.append(budget.take(encode(result)))  # the encoded result need not be held any more
+            except TryAgain:
+                raise
+            except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
+                found.append(error)
+                await session.rollback_to("query")
+                await session.savepoint("query")
+        return found
 
     async def _query_in(
         self,

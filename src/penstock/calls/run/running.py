@@ -145,7 +145,7 @@ class Execution:
         finish: Turns the result into the answer, before the commit: if it raises, nothing is committed.
         work: The attempt at a job that it runs in.
         moment: Its time and chance, if it has been run before.
-        seal: For an outbox: writes its cursor, in the same transaction.
+        seal: Writes last in the same transaction: the cursor of an outbox, or the request of a client.
     """
 
     lease: int | None = None

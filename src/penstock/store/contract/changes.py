@@ -63,6 +63,9 @@ class Batch:
         complete: Whether there was no more.
         before: The position before.
         rest: The number of changes, the first ones, that belong to a batch begun before.
+        clock: A time of the database that covers all that the batch's snapshot shows, and never falls: a place in the
+            write-ahead log, on SQLite the greatest number of a change. Commits with `synchronous_commit = off` are
+            covered once they are durable. 0 if the batch is a piece of one begun before.
     """
 
     changes: builtins.list[CapturedChange]
@@ -70,6 +73,7 @@ class Batch:
     complete: bool
     before: Position
     rest: int = 0
+    clock: int = 0
 
     def at(self, count: int) -> Position:
         """The position of the reader once it is done with this many of the changes."""

@@ -26,6 +26,7 @@ from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
+from penstock.store.nouns.requests import Requests
 from penstock.store.nouns.tasks import Tasks
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
@@ -71,6 +72,7 @@ class Store(Protocol):
     records: Records
     outboxes: Outboxes
     leases: Leases
+    requests: Requests
     tokens: Tokens
     locks: Locks
     catalog: Catalog

@@ -179,6 +179,19 @@ create table penstock.token (
 create index token_deadline on penstock.token (deadline) where told is null;
 create index token_kept_until on penstock.token (kept_until);
 
+-- Mutations that clients sent over a web socket, each with its result, so that one that is sent again takes effect once.
+-- `call` is a hash of the function and its arguments. A row of request -1 reserves a session's number. Written with what the
+-- mutation writes, read when a client has come back, deleted by the pruner.
+create table penstock.session_request (
+    session text collate "C" not null,
+    request bigint not null,
+    call bigint not null,
+    result text not null,
+    kept_until timestamptz not null,
+    primary key (session, request, call)
+);
+create index session_request_kept on penstock.session_request (kept_until);
+
 -- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
 -- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or
 -- of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.

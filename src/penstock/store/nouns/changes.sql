@@ -32,9 +32,11 @@ where seq > :high and (:interests is null or exists (
 ))
 order by seq limit :limit;
 -- PostgreSQL: the first of a new batch: the changes that this statement's snapshot shows; the snapshot comes in each row.
--- There are two ranges of the index, and nothing between them is looked at.
-with moment as materialized (select pg_current_snapshot()::text as snapshot)
-select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
+-- There are two ranges of the index, and nothing between them is looked at. The clock is the place of the write-ahead log
+-- up to which all is durable: it covers each commit that was flushed before it was seen, and a crash does not lower it.
+with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
+    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock)
+select m.snapshot, m.clock, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select * from (
         select seq, interests, kinds, key, before, after, changed_at from penstock.change
@@ -51,8 +53,9 @@ order by c.seq;
 -- begin_far: the same for a reader so far behind that `begin` takes too long. It reads in the order of numbers,
 -- passing over seen changes, of which the slowest reader keeps few.
 -- PostgreSQL: on SQLite the order of commits is that of numbers.
-with moment as materialized (select pg_current_snapshot()::text as snapshot)
-select m.snapshot, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
+with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
+    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock)
+select m.snapshot, m.clock, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select seq, interests, kinds, key, before, after, changed_at from penstock.change
     where (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))

@@ -66,14 +66,14 @@ class PostgresChanges(Changes):
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
         rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
-        snapshot = Snapshot.parse(rows[0][0])
+        snapshot, clock = Snapshot.parse(rows[0][0]), rows[0][1]
         if position.seen.end > snapshot.end:
             await self._settle_in()
             raise Conflict("The database was restored on another server, where this position is invalid.")
-        found = [tuple(row)[1:] for row in rows if row[1] is not None]
+        found = [tuple(row)[2:] for row in rows if row[2] is not None]
         new, complete = changes_told(found, interests), len(found) < room
         after = position.handed(snapshot, [one.seq for one in new], complete=complete)
-        return Batch(changes + new, after, complete, before, len(changes))
+        return Batch(changes + new, after, complete, before, len(changes), clock)
 
     # ----- room
 

@@ -19,6 +19,7 @@ from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
+from penstock.store.nouns.requests import Requests
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.postgres.access import PostgresAccess
 from penstock.store.postgres.catalog import PostgresCatalog
@@ -73,6 +74,7 @@ class PostgresStore:
         self.leases = Leases(access, self.jobs)
         self.tokens = Tokens(access, PostgresAccess(self._connections), self.jobs)
         self.locks = Locks(access, PostgresAccess(self._connections))
+        self.requests = Requests(access)
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(access, self.catalog)
         self.changes = PostgresChanges(access)

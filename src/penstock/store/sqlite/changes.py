@@ -31,7 +31,7 @@ class SqliteChanges(Changes):
         rows = await self._fetch(session, "begin", **values)
         changes, complete = changes_told(map(_told, rows), interests), len(rows) < limit
         high = max(end, position.high) if complete else changes[-1].seq
-        return Batch(changes, Position(high=high), complete, position)
+        return Batch(changes, Position(high=high), complete, position, clock=high)
 
     async def rotate(self, now: datetime, limit: int) -> Rotation:  # noqa: ARG002 - PostgreSQL asks for the time
         """Delete up to `limit` changes that all readers have passed, and no outbox keeps."""

@@ -23,6 +23,7 @@ from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
+from penstock.store.nouns.requests import Requests
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
@@ -83,6 +84,7 @@ class SqliteStore:
         self.leases = SqliteLeases(access, self.jobs, Extensions(path), clock)
         self.tokens = Tokens(access, calls, self.jobs)
         self.locks = Locks(access, calls)
+        self.requests = Requests(access)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 

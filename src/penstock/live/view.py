@@ -1,0 +1,185 @@
+"""The queries that one client watches, moved together from one snapshot to the next.
+
+Owns which answers the client has, and which it gets next. Leaves running the queries to `services.live`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from penstock.errors import LimitExceeded
+from penstock.functions.function import AnyFunction
+from penstock.live.entry import Answer, Entry
+
+MOST_QUERIES = 1000
+
+
+class Tick(NamedTuple):
+    """A snapshot to which watched queries were brought.
+
+    Attributes:
+        number: Its number in this process, greater than that of all ticks before.
+        clock: A time of the database, in a unit of its own. It covers all that the snapshot shows, and never falls,
+            also over processes and restarts.
+    """
+
+    number: int
+    clock: int
+
+
+class Step(NamedTuple):
+    """The answers that a client lacked, all as of one tick.
+
+    Attributes:
+        tick: The tick.
+        answers: The answers that are not those which the client has, by the numbers of their queries.
+    """
+
+    tick: Tick
+    answers: Mapping[int, Answer]
+
+
+class Entries(Protocol):
+    """The watched queries of a process, as a view asks for them."""
+
+    newest: Tick  # the last one that was published
+
+    def enter(self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any]) -> Entry:
+        """The entry of a query, which the view watches from now on by a number."""
+
+    def leave(self, view: View, number: int, entry: Entry) -> None:
+        """Have a view watch an entry no more."""
+
+    def expect(self, view: View) -> int:
+        """The number of the next tick to begin. It will come, and the view hears of it."""
+
+    def forget(self, view: View) -> None:
+        """Let go of a view that watches nothing any more."""
+
+
+@dataclass(slots=True)
+class _Pin:
+    """The answers of a tick, while some of its queries still run there."""
+
+    tick: Tick
+    answers: dict[int, Answer]
+    running: set[int]
+
+
+class View:
+    """The queries that one client watches. Made by `LiveQueries.view`.
+
+    Attributes:
+        moved: Set when `step` may give something.
+        closed: Whether it gives nothing any more.
+        queries: The entries of its queries, by their numbers.
+    """
+
+    def __init__(self, entries: Entries) -> None:
+        self.moved = asyncio.Event()
+        self.closed = False
+        self.queries: dict[int, Entry] = {}
+        self._entries = entries
+        self._given: dict[int, bytes] = {}  # the answers that the client has
+        self._changed = set[int]()  # the queries whose answer may be another one
+        self._stale = set[int]()  # the queries that have no answer as of the newest tick
+        self._pin: _Pin | None = None
+        self._at = self._not_before = 0  # the last tick that was given, and the first that has all added queries
+
+    # ----- for clients
+
+    def add(self, number: int, function: AnyFunction, arguments: dict[str, Any]) -> None:
+        """Watch a query. Steps wait until it has an answer that is not older than this.
+
+        Args:
+            number: The number by which its answers are given; of no other query of this view.
+            function: A query.
+            arguments: Its arguments, checked.
+
+        Raises:
+            LimitExceeded: The view watches 1,000 queries.
+        """
+        if len(self.queries) >= MOST_QUERIES:
+            raise LimitExceeded(
+                f"A client can watch {MOST_QUERIES} queries at once.",
+                fix="Watch one query that returns what many small ones do, or stop watching some.",
+                limit=MOST_QUERIES,
+            )
+        entry = self.queries[number] = self._entries.enter(self, number, function, arguments)
+        self._changed.add(number)
+        if entry.stale:
+            self._stale.add(number)
+        self._pin = None  # it lacks this query
+        self._not_before = self.expect()
+
+    def remove(self, number: int) -> None:
+        """Watch a query no more."""
+        self._entries.leave(self, number, self.queries.pop(number))
+        self._given.pop(number, None)
+        self._changed.discard(number)
+        self._stale.discard(number)
+        if self._pin is not None:
+            self._pin.answers.pop(number, None)
+            self._pin.running.discard(number)
+        self.moved.set()
+
+    def expect(self) -> int:
+        """The number of the next tick to begin: it shows all that is committed now. It will come in any case."""
+        return self._entries.expect(self)
+
+    def step(self) -> Step | None:
+        """The answers that have changed since the last step, all as of one tick.
+
+        Returns:
+            None if no newer tick has answers of all queries.
+        """
+        self.moved.clear()
+        tick, pin = self._entries.newest, self._pin
+        if not self._stale and tick.number > self._at and tick.number >= self._not_before:
+            answers = self._answers(self._changed)
+            self._changed.clear()
+        elif pin is not None and not pin.running:
+            tick, answers = pin.tick, pin.answers
+        else:
+            return None
+        self._at, self._pin = tick.number, None
+        found = {number: one for number, one in answers.items() if one.encoded != self._given.get(number)}
+        self._given.update((number, answer.encoded) for number, answer in found.items())
+        return Step(tick, found)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if self.closed:
+            return
+        self.closed = True
+        for number in list(self.queries):
+            self.remove(number)
+        self._entries.forget(self)
+
+    # ----- for the entries
+
+    def answer(self, number: int, tick: Tick, answer: Answer) -> None:
+        """A query has run in the snapshot of a tick."""
+        self._changed.add(number)
+        self._stale.discard(number)
+        if self._pin is not None and self._pin.tick == tick and number in self._pin.running:
+            self._pin.running.discard(number)
+            self._pin.answers[number] = answer
+        self.moved.set()
+
+    def miss(self, number: int) -> None:
+        """A query will have no answer as of the newest tick for a while."""
+        self._stale.add(number)
+
+    def pin(self, tick: Tick, running: Iterable[int]) -> None:
+        """Keep the answers of the newest tick until these queries, which still run in its snapshot, have theirs too."""
+        still = set(running)
+        if self._stale <= still and tick.number >= self._not_before:
+            self._pin = _Pin(tick, self._answers(self._changed - still), still)
+
+    def _answers(self, numbers: Iterable[int]) -> dict[int, Answer]:
+        found = {number: self.queries[number].answer for number in numbers}
+        return {number: answer for number, answer in found.items() if answer is not None}

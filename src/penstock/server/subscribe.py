@@ -1,0 +1,108 @@
+"""The stream of ``GET /api/subscribe``: the answers of a watched query as server-sent events.
+
+Owns the time that a reader may take, and the end of streams. A reader gets the newest answer each time that it has
+taken the one before, so nothing is queued for slow ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from weakref import WeakKeyDictionary
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from penstock.clock import Clock
+from penstock.errors import ResultInvalid
+from penstock.live.entry import Answer
+from penstock.live.view import View
+from penstock.server.answers import Exchange, function_error, success
+from penstock.server.opening import ABORT, Opening
+from penstock.wire.outgoing import Format, encode_result
+
+_HEARTBEAT = 15.0  # seconds; proxies cut connections that are silent for longer
+_PATIENCE = 60.0  # seconds that a reader may take for one event
+_LAST_WORD = 1.0  # seconds for the end of the stream
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "x-accel-buffering": "no"}
+
+Encode = Callable[[Answer], bytes]
+
+
+class WrittenAnswers:
+    """Answers as JSON, each written once for all who watch its query."""
+
+    def __init__(self, *, dev: bool) -> None:
+        self._dev = dev
+        self._written: WeakKeyDictionary[Answer, dict[Format, bytes]] = WeakKeyDictionary()
+
+    def write(self, answer: Answer, exchange: Exchange, form: Format) -> bytes:
+        """The answer as a call of the query gives it. A mistake is logged with the first request that has it."""
+        forms = self._written.setdefault(answer, {})
+        if form not in forms:
+            error, written = answer.error, b""
+            if error is None:
+                try:
+                    written = success(encode_result(answer.result, form))
+                except ResultInvalid as unsayable:
+                    error = unsayable
+            forms[form] = written if error is None else function_error(error, exchange, form, dev=self._dev)
+        return forms[form]
+
+
+class EventStream(Response):
+    """The answers of one view as events, until the reader leaves or the server stops."""
+
+    def __init__(self, view: View, encode: Encode, opening: Opening, clock: Clock) -> None:
+        super().__init__(headers=_HEADERS, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._view = view
+        self._encode = encode
+        self._streams = opening.streams
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
+        self._streams.add(sending)
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not leaving.done():
+                await _end(scope, send, leaving)
+        finally:
+            self._view.close()
+            self._streams.discard(sending)
+            sending.cancel()
+            leaving.cancel()
+        with suppress(OSError, asyncio.CancelledError):  # it was too slow, has left, or was told to end
+            await sending
+
+    async def _send_events(self, send: Send) -> None:
+        view = self._view
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        while not view.closed:
+            step = view.step()
+            if step is not None and step.answers:
+                text = b"id: %d\ndata: %b\n\n" % (step.tick.clock, self._encode(step.answers[0]))
+            elif await self._clock.wait(view.moved, _HEARTBEAT):
+                continue
+            else:
+                text = b":\n\n"
+            async with asyncio.timeout(_PATIENCE):
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(scope: Scope, send: Send, leaving: asyncio.Task[None]) -> None:
+    """End the stream. The connection of a reader that takes nothing is cut, as stopping waits for it."""
+    try:
+        async with asyncio.timeout(_LAST_WORD):
+            await send({"type": "http.response.body"})
+    except TimeoutError:
+        if abort := scope.get("state", {}).get(ABORT):
+            abort()
+            await leaving

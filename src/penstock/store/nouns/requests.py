@@ -1,0 +1,47 @@
+"""Mutations that clients sent over a web socket, with their results, for clients that send them again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from penstock.store.contract.session import OpenTransaction
+from penstock.store.nouns.noun import Access, Noun
+
+_KEPT = timedelta(days=1)
+_RESERVED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """What tells whether two requests are one: the client's session and number, and a hash of what it calls."""
+
+    session: str
+    request: int
+    call: int
+
+
+class Requests(Noun):
+    """Mutations that clients sent over a web socket, with their results."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "requests")
+
+    async def find(self, key: RequestKey) -> str | None:
+        """The result of a request that took effect; None if it did not."""
+        rows = await self._look("find", session=key.session, request=key.request, call=key.call)
+        return None if not rows else str(rows[0][0])
+
+    async def record(self, transaction: OpenTransaction, key: RequestKey, result: str, now: datetime) -> bool:
+        """Record a request, with all else that its transaction writes; False if it took effect before."""
+        values = {"session": key.session, "request": key.request, "call": key.call}
+        return bool(await self._fetch(transaction, "record", **values, result=result, kept_until=now + _KEPT))
+
+    async def reserve(self, session: str, now: datetime) -> bool:
+        """Reserve a session's number for a client that comes without one; False if another client has it."""
+        values = {"session": session, "request": _RESERVED, "call": 0}
+        return bool(await self._run("record", **values, result="", kept_until=now + _KEPT))
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget requests that nobody sends again, in one bounded step; their number."""
+        return await self._prune(now, limit, "any_old")

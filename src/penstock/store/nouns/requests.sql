@@ -1,0 +1,25 @@
+-- find: the result of a request that took effect before.
+select result from penstock.session_request where session = :session and request = :request and call = :call;
+
+-- record: record the result of a request; no row if it is there already.
+insert into penstock.session_request (session, request, call, result, kept_until)
+values (:session, :request, :call, :result, :kept_until)
+on conflict do nothing
+returning request;
+
+-- prune: forget requests that nobody sends again.
+-- SQLite: there is one writer.
+delete from penstock.session_request where (session, request, call) in (
+    select session, request, call from penstock.session_request where kept_until <= :now order by kept_until limit :limit
+);
+-- PostgreSQL: skips those that others have locked.
+with gone as materialized (
+    select session, request, call from penstock.session_request where kept_until <= :now order by kept_until limit :limit
+    for update skip locked
+)
+delete from penstock.session_request r using gone g
+where r.session = g.session and r.request = g.request and r.call = g.call;
+
+-- any_old: whether there are such requests.
+-- SQLite: looking takes no lock.
+select 1 from penstock.session_request where kept_until <= :now limit 1;

@@ -1,0 +1,69 @@
+"""What a store promises of requests: one takes effect once, and is forgotten in time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from conformance.bench import NOW, Bench, Suite, story
+from penstock.errors import Conflict
+from penstock.store.nouns.requests import RequestKey
+
+ONE = RequestKey("a session", 3, -(2**63))
+
+
+class Requests(Suite):
+    """`store.nouns.Requests`."""
+
+    @story
+    async def test_a_request_is_recorded_once_with_its_result(self, bench: Bench) -> None:
+        requests = bench.store.requests
+        assert await requests.find(ONE) is None
+        assert await bench.writing(lambda session: requests.record(session, ONE, '"done"', NOW))
+        assert await requests.find(ONE) == '"done"'
+        assert not await bench.writing(lambda session: requests.record(session, ONE, '"again"', NOW))
+        assert await requests.find(ONE) == '"done"'
+        for other in (
+            RequestKey("another", 3, ONE.call),
+            RequestKey(ONE.session, 4, ONE.call),
+            RequestKey("a session", 3, 0),
+        ):
+            assert await requests.find(other) is None
+
+    @story
+    async def test_a_request_whose_transaction_is_rolled_back_did_not_take_effect(self, bench: Bench) -> None:
+        session = await bench.store.begin_write()
+        await bench.store.requests.record(session, ONE, "1", NOW)
+        await session.rollback()
+        assert await bench.store.requests.find(ONE) is None
+
+    @story
+    async def test_a_session_is_reserved_once(self, bench: Bench) -> None:
+        assert await bench.store.requests.reserve("7", NOW)
+        assert not await bench.store.requests.reserve("7", NOW)
+        assert await bench.store.requests.reserve("8", NOW)
+
+    @story
+    async def test_requests_are_forgotten_after_a_day(self, bench: Bench) -> None:
+        requests = bench.store.requests
+        await bench.writing(lambda session: requests.record(session, ONE, "1", NOW))
+        assert await requests.prune(NOW + timedelta(hours=23), 10) == 0
+        assert await requests.prune(NOW + timedelta(hours=25), 10) == 1
+        assert await requests.find(ONE) is None
+        assert await requests.prune(NOW + timedelta(hours=25), 10) == 0
+
+    @story
+    async def test_of_two_that_run_at_the_same_time_one_conflicts(self, bench: Bench) -> None:
+        if self.one_writer:
+            return
+        first, second = await bench.store.begin_write(), await bench.store.begin_write()
+        try:
+            await bench.titles(second)  # it has its snapshot
+            assert await bench.store.requests.record(first, ONE, "1", NOW)
+            await first.commit()
+            with pytest.raises(Conflict):
+                await bench.store.requests.record(second, ONE, "2", NOW)
+        finally:
+            await first.rollback()
+            await second.rollback()

@@ -1,0 +1,278 @@
+"""Watched queries as server-sent events: the newest answer, to readers quick, slow and gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+from stage.outboxes import sql
+from stage.waits import until
+
+from penstock.server.opening import ABORT
+from penstock.server.subscribe import EventStream
+
+if TYPE_CHECKING:
+    import httpx
+    from doors.http_fixtures import Api, Door, Shop
+
+pytest_plugins = ("doors.http_fixtures",)
+
+
+def address(function: str, form: str = "", /, **args: Any) -> str:
+    said = {"path": f"doors.http_fixtures:{function}", "args": json.dumps(args), **({"format": form} if form else {})}
+    return f"/api/subscribe?{urlencode(said)}"
+
+
+class Reader:
+    """One who reads a stream: its events and comments, in their order."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._texts = response.aiter_text()
+        self._text = ""
+
+    async def block(self) -> list[str]:
+        """The next lines, up to an empty one; none at the end of the stream."""
+        async with asyncio.timeout(20):
+            while "\n\n" not in self._text:
+                more = await anext(self._texts, None)
+                if more is None:
+                    return []
+                self._text += more
+        block, _, self._text = self._text.partition("\n\n")
+        return re.split("\r\n|\n|\r", block)
+
+    async def event(self) -> tuple[int, dict[str, Any]]:
+        """The number and the data of the next event."""
+        number, data = await self.block()
+        assert number.startswith("id: ")
+        assert data.startswith("data: ")
+        return int(number[4:]), json.loads(data[6:])
+
+    async def value(self) -> Any:
+        _, found = await self.event()
+        assert found.keys() == {"status", "value"}, found
+        return found["value"]
+
+
+@asynccontextmanager
+async def reading(api: Api, function: str, form: str = "", /, **args: Any) -> AsyncIterator[Reader]:
+    async with api.http.stream("GET", address(function, form, **args)) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].partition(";")[0] == "text/event-stream"
+        yield Reader(response)
+
+
+def watchers(backend: Any) -> int:
+    return sum(entry.watchers for entry in backend.live_queries.report())
+
+
+async def nobody_watches(backend: Any) -> bool:
+    return watchers(backend) == 0
+
+
+async def test_a_reader_gets_the_answer_at_once_and_each_other_one(far_shop: Shop) -> None:
+    async with far_shop() as (api, test), reading(api, "count") as reader, reading(api, "find", title="Emma") as other:
+        first, found = await reader.event()
+        assert found == {"status": "success", "value": 0}
+        assert await other.value() is None
+        await api.value("mutation", "add", title="Emma")
+        second, found = await reader.event()
+        assert (found["value"], second > first) == (1, True)
+        assert await other.value() == await api.value("query", "find", title="Emma")
+        await sql(test, "update book set copies = 7")
+        assert (await other.value())["copies"] == 7
+        await sql(test, "delete from book")
+        assert (await reader.value(), await other.value()) == (0, None)
+
+
+async def test_answers_have_the_form_that_the_reader_asks_for(far_shop: Shop) -> None:
+    async with far_shop() as (api, _):
+        large = {"$integer": "AAAAAAAAABA="}
+        async with reading(api, "echo", value=large) as reader:
+            assert await reader.value() == str(2**60)
+        async with reading(api, "echo", "convex_encoded_json", value=large) as reader:
+            assert await reader.value() == large
+        async with reading(api, "echo", value="two\nlines\r\n\u2028data: x") as reader:
+            assert await reader.value() == "two\nlines\r\n\u2028data: x"
+
+
+async def test_an_error_of_the_query_is_an_event_and_the_stream_goes_on(
+    far_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with far_shop() as (api, _), reading(api, "none_or_fail") as one, reading(api, "none_or_fail") as other:
+        assert (await one.value(), await other.value()) == (None, None)
+        await api.value("mutation", "add", title="Emma")
+        (_, found), (_, same) = await one.event(), await other.event()
+        assert found == same
+        assert found.keys() == {"status", "errorMessage"}
+        assert found["errorMessage"].endswith("] Server Error")
+        records = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert len(records) == 1, "it is logged once, for all who watch"
+        assert found["errorMessage"].split()[2].strip("]") in records[0].getMessage()
+        await api.value("mutation", "rename", title="Emma", to="Persuasion")
+        _, found = await one.event()
+        assert found["errorData"] == "sold out"
+
+
+async def test_what_cannot_be_watched_is_refused_as_a_call_is(door: Door) -> None:
+    async with door() as api:
+        for function, args in (("hidden", {}), ("nothing", {}), ("add", {"title": "x"}), ("find", {"title": 1})):
+            response = await api.http.get(address(function, **args))
+            assert response.headers["content-type"] == "application/json"
+            assert response.json().keys() == {"status", "errorMessage"}, function
+            assert response.status_code == 200
+        for query in ("", "?path=1", "?path=doors.http_fixtures:count&args=[", "?path=a:b&format=xml"):
+            assert (await api.http.get(f"/api/subscribe{query}")).status_code == 400, query
+        assert (await api.post("/api/subscribe", {"path": "doors.http_fixtures:count"})).status_code == 405
+        backend = await api.asgi.opening.backend()
+        assert not backend.live_queries.report()
+
+
+@pytest.mark.one_store_each
+async def test_head_answers_and_ends(far_door: Door) -> None:
+    async with far_door() as api:
+        response = await api.http.head(address("count"))
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert watchers(await api.asgi.opening.backend()) == 0
+
+
+@pytest.mark.one_store_each
+async def test_a_silent_stream_has_a_comment_every_15_seconds(far_shop: Shop) -> None:
+    async with far_shop() as (api, test), reading(api, "typed") as reader:
+        await reader.event()
+        for _ in range(2):
+            silent = asyncio.create_task(reader.block())
+            for _ in range(14):
+                test.clock.advance(timedelta(seconds=1))
+                await test.live_queries.clock.sleep(0)
+            assert not silent.done()
+            while not silent.done():
+                test.clock.advance(timedelta(seconds=1))
+                await asyncio.wait([silent], timeout=0.02)
+            assert await silent == [":"]
+
+
+async def test_a_reader_that_leaves_watches_no_more(far_shop: Shop) -> None:
+    async with far_shop() as (api, test):
+        async with reading(api, "count") as reader, reading(api, "count") as other:
+            await reader.event()
+            await other.event()
+            assert watchers(test) == 2
+        await until(lambda: nobody_watches(test))
+        assert not api.asgi.opening.streams
+
+
+async def test_a_reader_that_reads_nothing_is_owed_only_the_newest_answer(far_shop: Shop) -> None:
+    async with far_shop() as (api, test), reading(api, "all_books") as reader:
+        await reader.event()
+        cover = "A" * 400_000
+        for number in range(60):  # more than the system holds for it
+            await api.value("mutation", "add", title=str(number), cover=cover)
+            if number > 4:
+                await api.value("mutation", "remove_oldest")
+        events = 0
+        while True:
+            events += 1
+            _, found = await reader.event()
+            if found["value"] and found["value"][-1]["title"] == "59":
+                break
+        assert events < 60
+        assert watchers(test) == 1
+
+
+@pytest.mark.one_store_each
+async def test_the_end_of_the_server_ends_streams_at_once(far_shop: Shop) -> None:
+    async with far_shop() as (api, test), reading(api, "count") as reader, reading(api, "typed") as other:
+        await reader.event()
+        await other.event()
+        async with asyncio.timeout(10):
+            api.asgi.opening.drain()
+            assert await reader.block() == await other.block() == []
+            await api.asgi.opening.idle()
+        assert watchers(test) == 0
+        refused = await api.http.get(address("count"))
+        assert (refused.status_code, refused.json()["code"]) == (503, "ShuttingDown")
+
+
+@pytest.mark.one_store_each
+async def test_a_process_sends_no_more_streams_than_calls(far_shop: Shop) -> None:
+    async with far_shop(max_calls=2) as (api, test):
+        async with reading(api, "count") as reader, reading(api, "count"):
+            await reader.event()
+            refused = await api.http.get(address("count"))
+            assert (refused.status_code, refused.json()["code"]) == (503, "Overloaded")
+            assert await api.value("query", "count") == 0, "calls are counted apart"
+        await until(lambda: nobody_watches(test))
+        async with reading(api, "count") as reader:
+            await reader.event()
+
+
+@pytest.mark.one_store_each
+async def test_web_pages_of_known_origins_may_subscribe(far_door: Door) -> None:
+    async with far_door(cors_origins="https://shop.example") as api:
+        for origin, allowed in (("https://shop.example", "https://shop.example"), ("https://evil.example", None)):
+            async with api.http.stream("GET", address("count"), headers={"origin": origin}) as response:
+                assert response.headers.get("access-control-allow-origin") == allowed
+
+
+# ----- a connection that takes nothing
+
+
+class Stuck:
+    """The ASGI messages of a connection that takes nothing after its first event."""
+
+    def __init__(self) -> None:
+        self.cut, self.sent, self.full = asyncio.Event(), list[Any](), asyncio.Event()
+        self.scope: Any = {"type": "http", "state": {ABORT: self.cut.set}}
+
+    async def send(self, message: Any) -> None:
+        if len(self.sent) > 1:
+            self.full.set()
+            await asyncio.Event().wait()
+        self.sent.append(message)
+
+    async def receive(self) -> Any:
+        await self.cut.wait()
+        return {"type": "http.disconnect"}
+
+
+async def stuck_stream(api: Api, test: Any, connection: Stuck) -> asyncio.Task[None]:
+    view = test.live_queries.view()
+    view.add(0, *test.dispatch.prepare_query("doors.http_fixtures:count", "{}"))
+    stream = EventStream(view, lambda answer: b"%d" % answer.result, api.asgi.opening, test.clock)
+    serving = asyncio.create_task(stream(connection.scope, connection.receive, connection.send))
+    await until(lambda: _sent(connection, 2))
+    await api.value("mutation", "add", title="Emma")
+    await asyncio.wait_for(connection.full.wait(), 20)
+    return serving
+
+
+async def _sent(connection: Stuck, count: int) -> bool:
+    return len(connection.sent) == count
+
+
+async def test_a_connection_that_takes_nothing_is_cut_at_the_end_of_the_server(shop: Shop) -> None:
+    async with shop() as (api, test):
+        connection = Stuck()
+        serving = await stuck_stream(api, test, connection)
+        api.asgi.opening.drain()
+        await asyncio.wait_for(serving, 10)
+        assert connection.cut.is_set()
+        assert watchers(test) == 0
+
+
+async def test_a_connection_that_takes_nothing_for_a_minute_is_cut(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.server.subscribe._PATIENCE", 0.1)
+    async with shop() as (api, test):
+        connection = Stuck()
+        await asyncio.wait_for(await stuck_stream(api, test, connection), 10)
+        assert connection.cut.is_set()
+        assert watchers(test) == 0

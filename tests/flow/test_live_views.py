@@ -1,0 +1,167 @@
+"""A view moves all queries of a client together from one snapshot to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stage.outboxes import sql
+from stage.reactive import Stage
+
+from penstock import Id, QueryCtx, Table
+from penstock.errors import LimitExceeded
+from penstock.live.view import MOST_QUERIES, View
+from penstock.services.live import LiveQueries
+from penstock.testing import TestApp
+
+
+class Account(Table, live=True):
+    owner: str
+    amount: int = 0
+
+
+class Bank(Stage):
+    """Accounts, and queries of one or of all."""
+
+    def __init__(self) -> None:
+        super().__init__(Account)
+        self.runs = 0
+
+        @self.app.query
+        async def amount(ctx: QueryCtx, key: str) -> int:
+            row = await ctx.db.get(Account, Id(key))
+            return 0 if row is None else row.amount
+
+        @self.app.query
+        async def total(ctx: QueryCtx) -> int:
+            self.runs += 1
+            return sum([row.amount async for row in ctx.db.query(Account)])
+
+        self.amount, self.total = amount, total
+
+    def live(self, test: TestApp) -> LiveQueries:
+        return LiveQueries(test.runner, self.app.definitions())
+
+
+def taken(view: View) -> dict[int, Any] | None:
+    """The answers that a client gets next."""
+    step = view.step()
+    return None if step is None else {number: one.result for number, one in step.answers.items()}
+
+
+async def test_a_step_has_the_answers_that_have_changed_since_the_last_one(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        one, two = await stage.insert(test, Account(owner="a", amount=1), Account(owner="b", amount=2))
+        live = stage.live(test)
+        view = live.view()
+        for number, key in enumerate((one, two)):
+            view.add(number, stage.amount, {"key": key})
+        assert taken(view) is None
+        await live.tick()
+        assert view.moved.is_set()
+        assert taken(view) == {0: 1, 1: 2}
+        assert (taken(view), view.moved.is_set()) == (None, False)
+        await sql(test, "update account set amount = 3 where owner = 'b'")
+        await live.tick()
+        assert view.moved.is_set()
+        assert taken(view) == {1: 3}
+        for amount in (4, 3):
+            await sql(test, f"update account set amount = {amount} where owner = 'b'")
+            await live.tick()
+        assert taken(view) == {}
+        view.remove(1)
+        await sql(test, "update account set amount = 5")
+        await live.tick()
+        assert taken(view) == {0: 5}
+
+
+async def test_the_first_answer_of_a_query_is_not_older_than_its_request(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        live = stage.live(test)
+        one, other = live.view(), live.view()
+        one.add(0, stage.total, {})
+        await live.tick()
+        await stage.insert(test, Account(owner="a", amount=1))
+        other.add(7, stage.total, {})
+        assert (taken(one), taken(other)) == ({0: 0}, None)
+        await live.tick()
+        assert (taken(one), taken(other), stage.runs) == ({0: 1}, {7: 1}, 2)
+
+
+async def test_an_expected_tick_comes_and_shows_what_was_committed_before(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        live = stage.live(test)
+        view, idle = live.view(), live.view()
+        number = view.expect()
+        assert live.wake.is_set()
+        await live.tick()
+        assert (view.moved.is_set(), idle.moved.is_set()) == (True, False)
+        step = view.step()
+        assert step is not None
+        assert (step.tick.number, dict(step.answers)) == (number, {})
+        view.add(0, stage.total, {})
+        await live.tick()
+        taken(view)
+        await stage.insert(test, Account(owner="a", amount=1))
+        number = view.expect()
+        await live.tick()
+        step = view.step()
+        assert step is not None
+        assert (step.tick.number, step.answers[0].result) == (number, 1)
+
+
+async def test_the_clock_of_ticks_never_falls_in_any_process(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        clocks = []
+        for _ in range(4):
+            live = stage.live(test)  # of another process
+            for _ in range(2):
+                live.view().expect()
+                await live.tick()
+                clocks.append(live.newest.clock)
+                await stage.insert(test, Account(owner="a"))
+        assert clocks == sorted(set(clocks))
+
+
+async def test_a_view_takes_so_many_queries_and_no_more(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        view = stage.live(test).view()
+        for number in range(MOST_QUERIES):
+            view.add(number, stage.amount, {"key": str(number)})
+        with pytest.raises(LimitExceeded, match="can watch 1000 queries"):
+            view.add(MOST_QUERIES, stage.total, {})
+        view.remove(0)
+        view.add(MOST_QUERIES, stage.total, {})
+
+
+async def test_a_closed_view_gives_nothing(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        live = stage.live(test)
+        view = live.view()
+        view.add(0, stage.total, {})
+        view.close()
+        await live.tick()
+        assert (taken(view), view.closed, stage.runs, live.report()) == (None, True, 0, [])
+
+
+async def test_the_report_tells_why_a_query_has_run(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        (key,) = await stage.insert(test, Account(owner="a", amount=1))
+        live = stage.live(test)
+        for _ in range(2):
+            live.view().add(0, stage.amount, {"key": key})
+        await live.tick()
+        await sql(test, "update account set amount = 2")
+        await live.tick()
+        (one,) = live.report()
+        assert (one.function.rpartition(":")[2], one.arguments, one.watchers) == ("amount", f"key={key!r}", 2)
+        assert one.runs == 2
+        assert one.seconds > 0
+        assert one.causes == ("nobody watched it before", f"account: change of [\"{key}\"], in the range id = '{key}'")
