@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
+from stage.watching import watched
 
 from penstock import Id, Index, QueryCtx, Table, gt
-from penstock.api.live import Watch
+from penstock.live.entry import Entry
 from penstock.services.live import LiveQueries
 from penstock.testing import TestApp
 
@@ -66,18 +67,18 @@ async def lines(url: str) -> AsyncIterator[tuple[Lines, TestApp, LiveQueries]]:
         yield stage, test, LiveQueries(test.runner, stage.app.definitions())
 
 
-async def ran(live: LiveQueries, watch: Watch[Any]) -> bool:
+async def ran(live: LiveQueries, entry: Entry) -> bool:
     """Whether a query runs again at the next tick."""
-    runs = watch.entry.runs
+    runs = entry.runs
     await live.tick()
-    return watch.entry.runs > runs
+    return entry.runs > runs
 
 
 async def test_a_row_that_is_read_by_its_key_concerns_its_reader_and_no_other_row_does(database_url: str) -> None:
     async with lines(database_url) as (stage, test, live):
         one, other = await stage.insert(test, Note(number=1), Note(number=2))
-        note, line = live.watch(stage.note, {"note": one}), live.watch(stage.line, {"tenant": 7, "number": 1})
-        none = live.watch(stage.line, {"tenant": 9, "number": 9})
+        note, line = watched(live, stage.note, note=one), watched(live, stage.line, tenant=7, number=1)
+        none = watched(live, stage.line, tenant=9, number=9)
         await live.tick()
         for change, concerned in (
             (stage.patch(test, Note, one, number=5), [True, False, False]),
@@ -87,10 +88,10 @@ async def test_a_row_that_is_read_by_its_key_concerns_its_reader_and_no_other_ro
             (sql(test, "update line set amount = 1 where number = 2 or tenant = 8"), [False, False, False]),
             (stage.insert(test, Line(tenant=9, number=9)), [False, False, True]),
         ):
-            before = [watch.entry.runs for watch in (note, line, none)]
+            before = [entry.runs for entry in (note, line, none)]
             await change
             await live.tick()
-            after = [watch.entry.runs for watch in (note, line, none)]
+            after = [entry.runs for entry in (note, line, none)]
             assert [now > then for now, then in zip(after, before, strict=True)] == concerned
 
 
@@ -98,20 +99,20 @@ async def test_a_page_has_read_up_to_its_last_row(database_url: str) -> None:
     async with lines(database_url) as (stage, test, live):
         await stage.insert(test, *(Note(number=number) for number in range(10)))
         for direction, near, far in (("asc", 2, 5), ("desc", 8, 5)):
-            watch = live.watch(stage.three, {"direction": direction})
+            entry = watched(live, stage.three, direction=direction)
             await live.tick()
             await stage.insert(test, Note(number=far))
-            assert not await ran(live, watch)
+            assert not await ran(live, entry)
             await stage.insert(test, Note(number=near))
-            assert await ran(live, watch)
+            assert await ran(live, entry)
 
 
 async def test_a_time_without_end_lies_in_a_range_without_end(postgres_url: str) -> None:
     async with lines(postgres_url) as (stage, test, live):
         await stage.insert(test, Note(number=1))
-        watch = live.watch(stage.late, {})
+        entry = watched(live, stage.late)
         await live.tick()
         await sql(test, "update note set at = 'infinity'")
-        assert await ran(live, watch)
-        assert watch.entry.answer is not None
-        assert watch.entry.answer.result == 1
+        assert await ran(live, entry)
+        assert entry.answer is not None
+        assert entry.answer.result == 1
