@@ -32,6 +32,18 @@ class Requests(Suite):
             assert await requests.find(other) is None
 
     @story
+    async def test_a_snapshot_shows_what_took_effect_before_it(self, bench: Bench) -> None:
+        requests, other = bench.store.requests, RequestKey("another", 3, 1)
+        before = await bench.store.begin_read()
+        try:
+            await bench.titles(before)  # it has its snapshot
+            await bench.writing(lambda session: requests.record(session, ONE, "1", NOW))
+            assert await requests.shown(before, [ONE, other]) == set()
+        finally:
+            await before.rollback()
+        assert await bench.reading(lambda session: requests.shown(session, [ONE, other])) == {ONE}
+
+    @story
     async def test_a_request_whose_transaction_is_rolled_back_did_not_take_effect(self, bench: Bench) -> None:
         session = await bench.store.begin_write()
         await bench.store.requests.record(session, ONE, "1", NOW)

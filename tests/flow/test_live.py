@@ -10,7 +10,7 @@ import pytest
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
 from stage.told import events
-from stage.watching import watched
+from stage.watching import settle, watched
 
 from penstock import ActionCtx, Id, JobId, MutationCtx, QueryCtx, Table
 from penstock.clock import SystemClock
@@ -264,13 +264,13 @@ async def test_changes_are_kept_for_a_minute_for_who_watches(database_url: str) 
     async with stage.open(database_url) as test:
         live, changes = LiveQueries(test.runner, stage.app.definitions()), test.engine.store.changes
         entry = watched(live, stage.total)
-        await live.tick()
+        await settle(live)
         await stage.insert(test, Account(owner="a", amount=1))
         if not database_url.startswith("sqlite"):
             await sql(test, "update penstock.change_slot set since = now() - interval '2 hours'")
         rotations = [await changes.rotate(test.clock.now(), 1000) for _ in range(3)]
         assert [one.emptied for one in rotations] == [0, 0, 0]
-        await live.tick()
+        await settle(live)
         assert entry.answer is not None
         assert (entry.answer.result, entry.causes[-1][:7]) == (1, "account")
 
@@ -282,10 +282,10 @@ async def test_in_a_restored_database_all_queries_run_again(database_url: str) -
     async with stage.open(database_url) as test:
         live = LiveQueries(test.runner, stage.app.definitions())
         entry = watched(live, stage.total)
-        await live.tick()
+        await settle(live)
         await sql(test, "update penstock.change_slot set origin = 'elsewhere'")
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
         assert entry.runs == 2
 
 
@@ -317,7 +317,7 @@ async def test_all_answers_of_one_tick_are_those_of_one_snapshot(database_url: s
         writing = asyncio.ensure_future(write())
         sums = set()
         while not writing.done():
-            await live.tick()
+            await settle(live)
             await turn()
             sums.add(sum(entry.answer.result for entry in entries if entry.answer))
         await writing
@@ -329,7 +329,7 @@ async def test_what_was_dropped_before_it_was_read_is_noticed(database_url: str)
     async with stage.open(database_url) as test:
         live = LiveQueries(test.runner, stage.app.definitions())
         entry = watched(live, stage.total)
-        await live.tick()
+        await settle(live)
         await stage.insert(test, Account(owner="a", amount=1))
         if database_url.startswith("sqlite"):
             await sql(test, "update penstock_change_dropped set seq = (select max(seq) from penstock_change)")
@@ -337,12 +337,12 @@ async def test_what_was_dropped_before_it_was_read_is_noticed(database_url: str)
         else:
             await sql(test, "update penstock.change_slot set dropped = (select max(xid) from penstock.change)")
             await sql(test, "truncate penstock.change")
-        await live.tick()
-        await live.tick()
+        await settle(live)
+        await settle(live)
         assert entry.answer is not None
         assert entry.answer.result == 1
         runs = entry.runs
-        await live.tick()
+        await settle(live)
         assert entry.runs == runs
 
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 from stage.outboxes import sql
 from stage.reactive import Stage
-from stage.watching import watched
+from stage.watching import settle, watched
 
 from penstock import Index, QueryCtx, Table
 from penstock.clock import Random, random_of
@@ -155,12 +155,12 @@ async def test_queries_run_again_if_and_only_if_a_row_in_their_range_has_changed
         await stage.insert(test, *(Thing(**stage.fields()) for _ in range(20)))
         live = LiveQueries(test.runner, stage.app.definitions())
         entries = [watched(live, stage.things, number=number) for number in range(len(stage.queries))]
-        await live.tick()
+        await settle(live)
         rows = await test.run_query(stage.everything)
         for step in range(30):
             runs = [entry.runs for entry in entries]
             how, before = await stage.write(test, list(rows)), rows
-            await live.tick()
+            await settle(live)
             rows = await test.run_query(stage.everything)
             for number, (_index_of, where) in enumerate(stage.queries):
                 entry, said = entries[number], (seed, step, how, where)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from stage.outboxes import sql
 from stage.reactive import Stage
+from stage.watching import settle
 
 from penstock import Id, QueryCtx, Table
 from penstock.errors import LimitExceeded
@@ -58,21 +59,21 @@ async def test_a_step_has_the_answers_that_have_changed_since_the_last_one(datab
         for number, key in enumerate((one, two)):
             view.add(number, stage.amount, {"key": key})
         assert taken(view) is None
-        await live.tick()
+        await settle(live)
         assert view.moved.is_set()
         assert taken(view) == {0: 1, 1: 2}
         assert (taken(view), view.moved.is_set()) == (None, False)
         await sql(test, "update account set amount = 3 where owner = 'b'")
-        await live.tick()
+        await settle(live)
         assert view.moved.is_set()
         assert taken(view) == {1: 3}
         for amount in (4, 3):
             await sql(test, f"update account set amount = {amount} where owner = 'b'")
-            await live.tick()
+            await settle(live)
         assert taken(view) == {}
         view.remove(1)
         await sql(test, "update account set amount = 5")
-        await live.tick()
+        await settle(live)
         assert taken(view) == {0: 5}
 
 
@@ -82,11 +83,11 @@ async def test_the_first_answer_of_a_query_is_not_older_than_its_request(databas
         live = stage.live(test)
         one, other = live.view(), live.view()
         one.add(0, stage.total, {})
-        await live.tick()
+        await settle(live)
         await stage.insert(test, Account(owner="a", amount=1))
         other.add(7, stage.total, {})
         assert (taken(one), taken(other)) == ({0: 0}, None)
-        await live.tick()
+        await settle(live)
         assert (taken(one), taken(other), stage.runs) == ({0: 1}, {7: 1}, 2)
 
 
@@ -97,17 +98,17 @@ async def test_an_expected_tick_comes_and_shows_what_was_committed_before(databa
         view, idle = live.view(), live.view()
         number = view.expect()
         assert live.wake.is_set()
-        await live.tick()
+        await settle(live)
         assert (view.moved.is_set(), idle.moved.is_set()) == (True, False)
         step = view.step()
         assert step is not None
         assert (step.tick.number, dict(step.answers)) == (number, {})
         view.add(0, stage.total, {})
-        await live.tick()
+        await settle(live)
         taken(view)
         await stage.insert(test, Account(owner="a", amount=1))
         number = view.expect()
-        await live.tick()
+        await settle(live)
         step = view.step()
         assert step is not None
         assert (step.tick.number, step.answers[0].result) == (number, 1)
@@ -121,7 +122,7 @@ async def test_the_clock_of_ticks_never_falls_in_any_process(database_url: str) 
             live = stage.live(test)  # of another process
             for _ in range(2):
                 live.view().expect()
-                await live.tick()
+                await settle(live)
                 clocks.append(live.newest.clock)
                 await stage.insert(test, Account(owner="a"))
         assert clocks == sorted(set(clocks))
@@ -146,7 +147,7 @@ async def test_a_closed_view_gives_nothing(database_url: str) -> None:
         view = live.view()
         view.add(0, stage.total, {})
         view.close()
-        await live.tick()
+        await settle(live)
         assert (taken(view), view.closed, stage.runs, live.report()) == (None, True, 0, [])
 
 
@@ -157,9 +158,9 @@ async def test_the_report_tells_why_a_query_has_run(database_url: str) -> None:
         live = stage.live(test)
         for _ in range(2):
             live.view().add(0, stage.amount, {"key": key})
-        await live.tick()
+        await settle(live)
         await sql(test, "update account set amount = 2")
-        await live.tick()
+        await settle(live)
         (one,) = live.report()
         assert (one.function.rpartition(":")[2], one.arguments, one.watchers) == ("amount", f"key={key!r}", 2)
         assert one.runs == 2

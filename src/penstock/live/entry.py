@@ -14,6 +14,7 @@ from penstock.functions.function import AnyFunction
 from penstock.jobs.job import JobStatus
 
 Key = tuple[str, str]  # the name of the function, and its arguments as text
+QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are late
 _CAUSES = 5
 
 
@@ -38,6 +39,7 @@ class EntryReport(NamedTuple):
         runs: How often it ran.
         seconds: The time that its runs took together, in seconds.
         causes: The causes of its last runs, the newest one last.
+        stale: Whether it has no answer as of the newest tick yet.
     """
 
     function: str
@@ -46,6 +48,7 @@ class EntryReport(NamedTuple):
     runs: int
     seconds: float
     causes: tuple[str, ...]
+    stale: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -62,12 +65,17 @@ class Entry:
     answer: Answer | None = None
     stale: bool = True  # whether it has no answer as of the newest tick
     runs: int = 0
-    took: float = 0.0  # seconds of its last run
+    took: float = QUICK  # seconds of its last run; before it, those that are known to be quicker go first
     seconds: float = 0.0  # of all
     causes: deque[str] = field(default_factory=lambda: deque(maxlen=_CAUSES))  # of its last runs
     watchers: set[tuple[Any, int]] = field(default_factory=set)  # views, each with the number of the query there
     next_run_at: float = math.inf  # by the monotonic clock: the end of its time, or the next poll
     pause: float = 0.0  # between polls
+
+    @property
+    def size(self) -> int:
+        """The bytes of its answer, about."""
+        return 0 if self.answer is None else len(self.answer.encoded)
 
     def note_run(self, cause: str, seconds: float) -> None:
         """Count a run."""
@@ -77,4 +85,5 @@ class Entry:
     def report(self) -> EntryReport:
         """How it fares now."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        return EntryReport(self.function.name, given, len(self.watchers), self.runs, self.seconds, tuple(self.causes))
+        watchers, causes = len(self.watchers), tuple(self.causes)
+        return EntryReport(self.function.name, given, watchers, self.runs, self.seconds, causes, self.stale)

@@ -86,7 +86,8 @@ class View:
         self._given: dict[int, bytes] = {}  # the answers that the client has
         self._changed = set[int]()  # the queries whose answer may be another one
         self._stale = set[int]()  # the queries that have no answer as of the newest tick
-        self._pin: _Pin | None = None
+        self._pin: _Pin | None = None  # while a late batch has some of its queries
+        self._ready: _Pin | None = None  # the last one whose queries have all run, until it is given
         self._at = self._not_before = 0  # the last tick that was given, and the first that has all added queries
 
     # ----- for clients
@@ -112,7 +113,7 @@ class View:
         self._changed.add(number)
         if entry.stale:
             self._stale.add(number)
-        self._pin = None  # it lacks this query
+        self._pin = self._ready = None  # they lack this query
         self._not_before = self.expect()
 
     def remove(self, number: int) -> None:
@@ -121,31 +122,37 @@ class View:
         self._given.pop(number, None)
         self._changed.discard(number)
         self._stale.discard(number)
-        if self._pin is not None:
-            self._pin.answers.pop(number, None)
-            self._pin.running.discard(number)
+        for pin in (self._pin, self._ready):
+            if pin is not None:
+                pin.answers.pop(number, None)
+                pin.running.discard(number)
+        self._check_pin()
         self.moved.set()
 
     def expect(self) -> int:
         """The number of the next tick to begin: it shows all that is committed now. It will come in any case."""
         return self._entries.expect(self)
 
-    def step(self) -> Step | None:
+    def step(self, not_before: int = 0) -> Step | None:
         """The answers that have changed since the last step, all as of one tick.
+
+        Args:
+            not_before: The number of the first tick that will do.
 
         Returns:
             None if no newer tick has answers of all queries.
         """
         self.moved.clear()
-        tick, pin = self._entries.newest, self._pin
-        if not self._stale and tick.number > self._at and tick.number >= self._not_before:
+        tick, ready = self._entries.newest, self._ready
+        if not self._stale and tick.number > self._at and tick.number >= max(not_before, self._not_before):
             answers = self._answers(self._changed)
             self._changed.clear()
-        elif pin is not None and not pin.running:
-            tick, answers = pin.tick, pin.answers
+            self._pin = None
+        elif ready is not None and ready.tick.number >= not_before:
+            tick, answers = ready.tick, ready.answers
         else:
             return None
-        self._at, self._pin = tick.number, None
+        self._at, self._ready = tick.number, None
         found = {number: one for number, one in answers.items() if one.encoded != self._given.get(number)}
         self._given.update((number, answer.encoded) for number, answer in found.items())
         return Step(tick, found)
@@ -168,6 +175,7 @@ class View:
         if self._pin is not None and self._pin.tick == tick and number in self._pin.running:
             self._pin.running.discard(number)
             self._pin.answers[number] = answer
+            self._check_pin()
         self.moved.set()
 
     def miss(self, number: int) -> None:
@@ -179,6 +187,10 @@ class View:
         still = set(running)
         if self._stale <= still and tick.number >= self._not_before:
             self._pin = _Pin(tick, self._answers(self._changed - still), still)
+
+    def _check_pin(self) -> None:
+        if self._pin is not None and not self._pin.running:
+            self._pin, self._ready = None, self._pin
 
     def _answers(self, numbers: Iterable[int]) -> dict[int, Answer]:
         found = {number: self.queries[number].answer for number in numbers}

@@ -24,6 +24,8 @@ from penstock.server.admin import admin_mount
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
+from penstock.server.subscribe import WrittenAnswers
+from penstock.server.sync import SyncApi
 
 _PREFLIGHT_SECONDS = 86_400
 
@@ -79,7 +81,9 @@ def asgi_app(
 
 
 def _api(opening: Opening) -> ASGIApp:
-    router: ASGIApp = Router(Api(opening).routes(), redirect_slashes=False)
+    written = WrittenAnswers(dev=opening.config.dev)
+    routes = [*Api(opening, written).routes(), *SyncApi(opening, written).routes()]
+    router: ASGIApp = Router(routes, redirect_slashes=False)
     router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
     origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
     if not origins:

@@ -37,10 +37,10 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, written: WrittenAnswers) -> None:
         self._opening = opening
         self._config = opening.config
-        self._written = WrittenAnswers(dev=opening.config.dev)
+        self._written = written
 
     def routes(self) -> list[Route]:
         return [

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.app import App, Backend, ServiceName
 from penstock.clock import SystemClock
@@ -19,7 +19,17 @@ from penstock.observe.logs import event
 from penstock.observe.tracing import Tracing
 from penstock.server.requests import Refused
 
+_LAST_WORD = 1.0  # seconds
 ABORT = "penstock.abort"  # in the state of a connection: cuts it, whatever is still unsent
+
+
+class Connection(Protocol):
+    """A web socket."""
+
+    closed: asyncio.Future[None]
+
+    def hang_up(self) -> None:
+        """End it, as the server stops."""
 
 
 class Opening:
@@ -29,6 +39,7 @@ class Opening:
         self.config = backend.config if backend is not None else config or app.config()
         self.draining = False
         self.streams = set[asyncio.Task[None]]()  # answers without an end; stopping does not wait for these
+        self.sockets = set[Connection]()
         self._app = app
         self._services = tuple(services)
         self._backend = backend
@@ -67,6 +78,13 @@ class Opening:
         self.draining = True
         for stream in self.streams:
             stream.cancel()
+        for one in self.sockets:
+            one.hang_up()
+
+    async def hung_up(self) -> None:
+        """Wait for a moment until clients of web sockets have been told that the server stops."""
+        if self.sockets:
+            await asyncio.wait({one.closed for one in self.sockets}, timeout=_LAST_WORD)
 
     def begin_request(self) -> None:
         self._under_way += 1
@@ -85,6 +103,7 @@ class Opening:
     async def end(self) -> None:
         """Take on no more calls, wait for those under way, and close the backend that was opened here."""
         self.drain()
+        await self.hung_up()
         if self._held is not None and self._backend is not None:
             self._backend.engine.begin_stop()
         await self.idle()

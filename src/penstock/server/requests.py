@@ -153,10 +153,15 @@ async def _read_body(request: Request, config: Config, limit: int | None = None)
             body = await _receive_body(request.headers, request.receive, limit)
     except TimeoutError as error:
         raise Refused(408, "RequestTimeout", "The body did not arrive in time.", {"connection": "close"}) from error
-    brackets = limit // _BYTES_PER_BRACKET
-    if body.count(b"{") + body.count(b"[") > brackets:
-        raise Refused(413, "RequestTooLarge", f"A request may have {brackets} opening brackets.")
+    check_brackets(body, limit)
     return body
+
+
+def check_brackets(text: bytes, limit: int) -> None:
+    """Refuse JSON of too many parts for a text of `limit` bytes."""
+    brackets = limit // _BYTES_PER_BRACKET
+    if text.count(b"{") + text.count(b"[") > brackets:
+        raise Refused(413, "RequestTooLarge", f"A request may have {brackets} opening brackets.")
 
 
 def _check_headers(headers: Headers) -> None:
@@ -215,7 +220,7 @@ def _parse(text: bytes) -> Message:
 def _call_of(message: Message, fields: dict[str, Any]) -> Call:
     if fields.get("componentPath"):
         raise Refused(400, "BadRequest", "There are no components here. Leave componentPath out.")
-    path, args = _function_path(fields.get("path")), _arguments(message, fields.get("args"))
+    path, args = function_path(fields.get("path")), _arguments(message, fields.get("args"))
     try:
         return Call(path, args, format_of(fields.get("format")))
     except InputError as error:
@@ -231,7 +236,7 @@ def _arguments(message: Message, given: Any) -> bytes:
         raise Refused(400, "BadRequest", str(error)) from error
 
 
-def _function_path(path: Any) -> str:
+def function_path(path: Any) -> str:
     """The name of a function, ``dir/module:function``; a module alone names its function ``default``."""
     if not isinstance(path, str):
         raise Refused(400, "BadRequest", 'path must be the name of a function, such as "messages:send".')

@@ -19,6 +19,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from penstock.app import App, Backend, ServiceName
@@ -30,6 +31,9 @@ from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
 
 _BACKLOG = 2048
+_FRAMES_OF_ARGUMENTS = 4  # a client that is back names all its queries in one frame
+_PING_SECONDS = 10.0  # some clients leave after 30 silent seconds
+_PONG_SECONDS = 50.0
 _KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection, so that none sends into a closed one
 
 
@@ -78,6 +82,11 @@ class _Server(uvicorn.Server):
             _listening(
                 asgi,
                 http=limited_connections(most_connections(config)),
+                ws=_WebSocket,
+                ws_max_size=_FRAMES_OF_ARGUMENTS * config.max_argument_bytes,
+                ws_ping_interval=_PING_SECONDS,
+                ws_ping_timeout=_PONG_SECONDS,
+                ws_per_message_deflate=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=backend.engine.grace_left(),
                 backlog=_BACKLOG,
@@ -103,7 +112,11 @@ class _Server(uvicorn.Server):
         self._opening.drain()
         self._backend.engine.begin_stop()
         services = self._backend.services.stop(self._backend.engine.services_left())
-        await asyncio.gather(super().shutdown(sockets=sockets), services)
+        await asyncio.gather(self._stop_serving(sockets), services)
+
+    async def _stop_serving(self, sockets: list[socket.socket] | None) -> None:
+        await self._opening.hung_up()  # or uvicorn ends web sockets, with a code that clients report as an error
+        await super().shutdown(sockets=sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -117,6 +130,14 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _WebSocket(WebSocketsSansIOProtocol):
+    """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up."""
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()
 
 
 class _MetricsServer(uvicorn.Server):

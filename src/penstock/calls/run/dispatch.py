@@ -125,6 +125,7 @@ class Dispatch:
             TryAgain: It had no effect, or nobody knows; the client may send it again.
         """
         requests, now, answer = self._runner.engine.store.requests, self._runner.now, b""
+        sent_again = resent
 
         def finish(result: Any) -> bytes:
             nonlocal answer
@@ -149,6 +150,11 @@ class Dispatch:
                 found: bytes = await self._mutation(function, args, finish, timer, look, record)
         except _Known as known:
             return known.answer
+        except Exception:
+            # It may have failed because of what another run of the request has written meanwhile.
+            if sent_again and (done := await requests.find(key)) is not None:
+                return done.encode()
+            raise
         return found
 
     def prepare_query(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]]:

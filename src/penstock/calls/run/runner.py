@@ -21,7 +21,7 @@ from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
-from penstock.errors import LimitExceeded, TryAgain
+from penstock.errors import CallTimeout, LimitExceeded, TryAgain
 from penstock.functions.function import AnyFunction, FunctionKind, check_depth, expect
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer
@@ -81,21 +81,31 @@ class Runner(Runs):
                 return await at.use(lambda session, now: self._queries_in(session, now, runs, thread), "query")
             return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
 
-    async def watch(
-        self, session: Session, function: AnyFunction, arguments: Arguments, seed: int, thread: Place | None
-    ) -> Answer:
-        """Run a watched query in a snapshot that it shares with others; its answer is a result or an error."""
+    async def watch(self, session: Session, function: AnyFunction, arguments: Arguments, seed: int) -> Answer:
+        """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
+
+        Raises:
+            PenstockError: The snapshot is lost.
+        """
         transaction = self.transaction(session, self.now(), seed)
         await session.savepoint("query")
+        limit = self.engine.config.call_timeout
+        timer = asyncio.timeout(limit)
         try:
-            with self.engine.journal.call(function):
-                run = self._in_transaction(transaction, function, arguments, 0, thread)
-                result = await contained(function, run)
+            async with timer, self.engine.thread(function, 0) as thread:
+                with self.engine.journal.call(function):
+                    run = self._in_transaction(transaction, function, arguments, 0, thread)
+                    result = await contained(function, run)
             encoded = function.signature.result_json(result)
-        except TryAgain:
-            raise
         except Exception as error:  # noqa: BLE001 - it concerns those who watch this query, and nobody else
-            await session.rollback_to("query")
+            is_late = isinstance(error, TimeoutError) and timer.expired()
+            try:
+                await session.rollback_to("query")
+            except TryAgain:  # it was the database; or the run took so long that the snapshot is gone
+                if not is_late:
+                    raise
+            if is_late:
+                error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             answer = Answer(transaction.read_set, error=error, encoded=said)
         else:

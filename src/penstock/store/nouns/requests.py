@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -31,6 +32,11 @@ class Requests(Noun):
         """The result of a request that took effect; None if it did not."""
         rows = await self._look("find", session=key.session, request=key.request, call=key.call)
         return None if not rows else str(rows[0][0])
+
+    async def shown(self, transaction: OpenTransaction, keys: Collection[RequestKey]) -> set[RequestKey]:
+        """Those of some requests that a transaction sees to have taken effect."""
+        rows = [{"session": key.session, "request": key.request, "call": key.call} for key in keys]
+        return {RequestKey(*row) for row in await self._fetch_each(transaction, "shown", rows)}
 
     async def record(self, transaction: OpenTransaction, key: RequestKey, result: str, now: datetime) -> bool:
         """Record a request, with all else that its transaction writes; False if it took effect before."""

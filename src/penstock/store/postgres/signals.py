@@ -49,7 +49,7 @@ class PostgresSignals:
         self._clock = SystemClock()
         self.listening = False
         self._events: set[asyncio.Event] = set()
-        self._readers: dict[asyncio.Event, float] = {}
+        self._readers: dict[asyncio.Event, tuple[float, int]] = {}  # each until when, and up to where it has looked
         self._looks, self._last, self._fed_at = False, 0, 0.0
         self._wanted = asyncio.Event()
         self._sent = asyncio.Event()
@@ -76,11 +76,12 @@ class PostgresSignals:
         """The seconds for which a reader of the change feed need not look.
 
         The looks of this process see writes before they commit. So the reader looks by itself while something
-        may be about to: unread changes, recent writes, transactions that were open when it looked.
+        may be about to: writes since it looked before, recent writes, transactions that were open when it looked.
         """
         now = self._clock.monotonic()
-        self._readers[reader] = now + _READS
-        if not self._looks or now - self._fed_at < _READS or self._last > position.high or position.seen.open:
+        _, last = self._readers.get(reader, (0.0, None))
+        self._readers[reader] = now + _READS, self._last
+        if not self._looks or now - self._fed_at < _READS or self._last != last or position.seen.open:
             return BY_ITSELF
         return BACKSTOP
 
@@ -135,7 +136,7 @@ class PostgresSignals:
         checked_at = self._clock.monotonic()
         while not await self._clock.wait(gone, _LOOK_EVERY if self._readers else BACKSTOP):
             now = self._clock.monotonic()
-            self._readers = {reader: until for reader, until in self._readers.items() if until > now}
+            self._readers = {reader: one for reader, one in self._readers.items() if one[0] > now}
             if not self._readers:
                 self._looks = False
                 if now - checked_at >= _CHECK_EVERY:

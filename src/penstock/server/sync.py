@@ -1,0 +1,522 @@
+"""The web socket of Convex's clients: the queries that one client watches, and the mutations and actions that it calls.
+
+Owns the order of what a client is sent: the response of a mutation waits for the first tick that shows what it wrote,
+and is followed at once by the transition to that tick. So a client that has a response has its own write, and never an
+older state. Running queries is the matter of `services.live`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from penstock.app import Backend
+from penstock.calls.run.threads import offload
+from penstock.clock import SystemClock
+from penstock.errors import CallTimeout, InputError, TryAgain
+from penstock.functions.function import FunctionKind
+from penstock.live.view import Step, View
+from penstock.observe.logs import event
+from penstock.server.answers import Exchange, function_error
+from penstock.server.http import opened
+from penstock.server.opening import ABORT, Opening
+from penstock.server.requests import Refused, check_brackets, function_path
+from penstock.server.subscribe import WrittenAnswers
+from penstock.store.nouns.requests import RequestKey
+from penstock.wire import sync
+from penstock.wire.incoming import Message
+from penstock.wire.outgoing import Format, encode_result
+from penstock.wire.tags import read_u64
+
+_HEARTBEAT = 15.0  # seconds; browsers cannot see a web socket's own pings
+_PATIENCE = 60.0  # seconds that a client may take for one message
+_LAST_WORD = 1.0  # seconds for the end of the connection
+_SETTLE = 0.05  # seconds in which a client that is back sends again what it waits for
+_MOST_CALLS = 1000
+_TAG = 0x7FFFF  # the bits of a time in which a client without a lasting session finds its session's number
+
+_SUCCESS, _ERROR = b'{"status":"success",', b'{"status":"error",'
+_MESSAGE = len(b'{"status":"error","errorMessage":')
+_VERSION = re.compile(r"npm-(\d+)\.(\d+)\.")
+_CHUNKS_SINCE = (1, 28)
+
+LEFT, GOING_AWAY, BAD_REQUEST, OUR_FAULT, TRY_LATER = 1000, 1001, 1008, 1011, 1013
+TOO_MUCH, FAILED = "TooManyConcurrentRequests", "InternalServerError"  # reasons for which clients know how long to wait
+
+
+class HangUp(Exception):
+    """The connection ends, with a code and a reason, after a last message."""
+
+    def __init__(self, code: int, reason: str, last: bytes = b"") -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.last = last
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The result of a mutation, until a tick shows what it wrote."""
+
+    request: int
+    result: bytes
+    key: RequestKey | None  # None if nothing is watched that could show what it wrote
+
+
+class SyncApi:
+    """The endpoint of web sockets."""
+
+    def __init__(self, opening: Opening, written: WrittenAnswers) -> None:
+        self._opening = opening
+        self._written = written
+        origins = opening.config.cors_origins.split(",")
+        self._origins = {origin.strip() for origin in origins} - {""}
+
+    def routes(self) -> list[WebSocketRoute]:
+        return [WebSocketRoute("/sync", self._sync), WebSocketRoute("/{version}/sync", self._sync)]
+
+    async def _sync(self, websocket: WebSocket) -> None:
+        origin = websocket.headers.get("origin", "")
+        if origin and not self._may_call(origin, websocket.headers.get("host", "")):
+            event("sync.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
+            await websocket.close()
+            return
+        await websocket.accept()
+        await Socket(websocket, self._opening, self._written).run()
+
+    def _may_call(self, origin: str, host: str) -> bool:
+        return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
+
+
+class Socket:
+    """One connection of one client."""
+
+    def __init__(self, websocket: WebSocket, opening: Opening, written: WrittenAnswers) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._websocket = websocket
+        self._opening = opening
+        self._config = opening.config
+        self._written = written
+        self._clock = SystemClock()
+        self._exchange = Exchange(f"{self._clock.seed():016x}")
+        self._backend: Backend
+        self._view: View | None = None
+        self._client = websocket.headers.get("convex-client") or f"npm-{websocket.path_params.get('version', '')}"
+        # what the client is to know
+        self._out: list[bytes] = []  # messages that can go at once
+        self._changes: list[bytes] = []  # modifications of the next transition
+        self._held: deque[_Held] = deque()
+        self._queries = set[int]()  # the numbers of all, also of those that were refused
+        self._lacks = set[int]()  # those that have no answer yet
+        self._sent = self._reached = sync.Version(0, 0, 0)
+        self._tick = 0  # the last one that the client was brought to
+        self._responded = False  # whether a response went out after the last transition
+        self._skew: int | None = None  # of the client's clock, in milliseconds
+        self._offset = 0  # of its times, if those of the database went back
+        # calls
+        self._session = ""
+        self._resends = False  # whether it may send again what it sent over a connection before
+        self._mutations: deque[tuple[sync.Call, Message]] = deque()
+        self._mutating: asyncio.Task[None] | None = None
+        self._mutated = 0  # how many have ended
+        self._committing: RequestKey | None = None  # one that may be visible before its response is here
+        self._actions = set[asyncio.Task[None]]()
+        self._end: asyncio.Future[HangUp] = asyncio.get_running_loop().create_future()
+
+        self._is_npm = self._client.startswith("npm-")
+        version = _VERSION.match(self._client)
+        self._takes_chunks = version is not None and tuple(map(int, version.groups())) >= _CHUNKS_SINCE
+
+    @property
+    def _watching(self) -> View:
+        assert self._view is not None  # noqa: S101 - it connected
+        return self._view
+
+    async def run(self) -> None:
+        """Talk to the client until it leaves, or has to go."""
+        began = self._clock.monotonic()
+        talking = asyncio.create_task(self._talk(), name="penstock-sync")
+        self._opening.sockets.add(self)
+        try:
+            end = await self._end
+            talking.cancel()
+            await asyncio.wait((talking,))
+            await self._close(end)
+        finally:
+            talking.cancel()
+            self._mutations.clear()
+            self._opening.sockets.discard(self)
+            self.closed.set_result(None)
+            for one in self._held:
+                if one.key is not None:
+                    self._backend.live_queries.let_go(one.key)
+            if self._view is not None:
+                self._view.close()
+        seconds = round(self._clock.monotonic() - began, 1)
+        event("sync.closed", client=self._client[:100], code=end.code, reason=end.reason, seconds=seconds)
+        # What it has called goes on: the client asks for it again when it is back.
+        await asyncio.gather(*self._actions, *([self._mutating] if self._mutating else []))
+
+    def hang_up(self, code: int = GOING_AWAY, reason: str = "Shutdown", last: bytes = b"") -> None:
+        """End the connection."""
+        if not self._end.done():
+            self._end.set_result(HangUp(code, reason, last))
+
+    async def _close(self, end: HangUp) -> None:
+        with suppress(OSError, RuntimeError, WebSocketDisconnect):  # it has left
+            try:
+                async with asyncio.timeout(_LAST_WORD):
+                    if end.last:
+                        await self._websocket.send_text(end.last.decode())
+                    await self._websocket.close(end.code, end.reason)
+            except TimeoutError:
+                self._abort()
+
+    def _abort(self) -> None:
+        if abort := self._websocket.scope.get("state", {}).get(ABORT):
+            abort()
+
+    # ----- messages of the client
+
+    async def _talk(self) -> None:
+        try:
+            self._backend = await opened(self._opening)
+            self._view = self._backend.live_queries.view()
+            await self._connect()
+            sending = asyncio.create_task(self._guarded(self._send()))
+            try:
+                await self._read()
+            finally:
+                sending.cancel()
+        except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
+            self._hang_up_for(error)
+
+    async def _guarded(self, run: Coroutine[Any, Any, None]) -> None:
+        try:
+            await run
+        except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
+            self._hang_up_for(error)
+
+    def _hang_up_for(self, error: Exception) -> None:
+        if isinstance(error, HangUp):
+            self.hang_up(error.code, error.reason, error.last)
+        elif isinstance(error, WebSocketDisconnect | OSError) and not isinstance(error, TimeoutError):
+            self.hang_up(LEFT, "left")
+        elif isinstance(error, TimeoutError):
+            self._abort()
+            self.hang_up(TRY_LATER, "too slow")
+        elif isinstance(error, Refused) and error.code == "ShuttingDown":
+            self.hang_up()
+        elif isinstance(error, TryAgain):
+            event("sync.overloaded", logging.WARNING, error=error)
+            self.hang_up(TRY_LATER, TOO_MUCH)
+        else:
+            event("sync.failed", logging.ERROR, exc_info=error, request_id=self._exchange.request_id)
+            self.hang_up(OUR_FAULT, FAILED)
+
+    async def _receive(self) -> tuple[Message, sync.Incoming]:
+        got = await self._websocket.receive()
+        if got["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(got.get("code", 1000))
+        text: bytes = (got.get("text") or "").encode() or got.get("bytes") or b""
+        try:
+            check_brackets(text, max(len(text), self._config.max_argument_bytes))
+            return await offload(len(text), lambda: sync.read_message(text))
+        except (InputError, Refused) as error:
+            raise _bad(str(error)) from error
+
+    async def _read(self) -> None:
+        while True:
+            message, found = await self._receive()
+            if isinstance(found, sync.ModifyQuerySet):
+                self._modify(found, message)
+            elif isinstance(found, sync.Call):
+                self._call(found, message)
+            elif isinstance(found, sync.Authenticate):
+                self._authenticate(found)
+            elif isinstance(found, sync.Connect):
+                raise _bad("Connect came twice")
+
+    async def _connect(self) -> None:
+        """Find the client's session, and the time that it has seen.
+
+        Clients for browsers and Node keep a session for life. Others begin a new one with each connection, but say the
+        last time that they saw; its last bits are the number of their session here.
+        """
+        async with asyncio.timeout(_PATIENCE):
+            _, first = await self._receive()
+        if not isinstance(first, sync.Connect):
+            raise _bad("the first message must be Connect")
+        observed = _time_of(first.max_observed_timestamp)
+        if first.client_ts:
+            self._skew = int(first.client_ts - self._clock.now().timestamp() * 1000)
+        self._resends = first.connection_count > 0
+        if self._is_npm:
+            self._session = first.session_id
+        else:
+            number = observed & _TAG or await self._new_session()
+            self._session = str(number)
+            observed = observed & ~_TAG | number
+        self._reached = self._reached._replace(ts=observed)
+
+    async def _new_session(self) -> int:
+        requests, now = self._backend.engine.store.requests, self._backend.engine.clock.now()
+        while True:
+            number = 1 + self._clock.seed() % _TAG
+            if await requests.reserve(str(number), now):
+                return number
+
+    def _modify(self, found: sync.ModifyQuerySet, message: Message) -> None:
+        if found.base_version != self._reached.query_set or found.new_version <= found.base_version:
+            raise _bad(f"the queries are at version {self._reached.query_set}, not {found.base_version}")
+        for one in found.modifications:
+            if isinstance(one, sync.Add):
+                if one.query_id in self._queries:
+                    raise _bad(f"query {one.query_id} is watched already")
+                self._add(one, message)
+            elif one.query_id not in self._queries:
+                raise _bad(f"query {one.query_id} is not watched")
+            else:
+                self._remove(one.query_id)
+        self._reached = self._reached._replace(query_set=found.new_version)
+        self._watching.moved.set()
+
+    def _add(self, one: sync.Add, message: Message) -> None:
+        self._queries.add(one.query_id)
+        try:
+            path, args = _called(one.udf_path, one.args, message)
+            self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args))
+        except InputError as error:
+            error.at_the_door = True
+            outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
+            self._changes.append(sync.query_modification(one.query_id, outcome, failed=True))
+        else:
+            self._lacks.add(one.query_id)
+
+    def _remove(self, number: int) -> None:
+        self._queries.discard(number)
+        self._lacks.discard(number)
+        if number in self._watching.queries:
+            self._watching.remove(number)
+        self._changes.append(sync.query_removed(number))
+
+    def _authenticate(self, found: sync.Authenticate) -> None:
+        if found.base_version != self._reached.identity:
+            raise _bad(f"the identity is at version {self._reached.identity}, not {found.base_version}")
+        if found.token_type != sync.NO_TOKEN:
+            said = sync.auth_error(
+                "This server has no provider of identities, so it takes no tokens.", self._sent.identity
+            )
+            raise HangUp(LEFT, "AuthError", said)
+        self._reached = self._reached._replace(identity=found.base_version + 1)
+        self._watching.moved.set()
+
+    # ----- calls
+
+    def _call(self, call: sync.Call, message: Message) -> None:
+        if call.type == "Mutation":
+            if len(self._mutations) >= _MOST_CALLS:
+                raise HangUp(TRY_LATER, TOO_MUCH)
+            self._mutations.append((call, message))
+            if self._mutating is None:
+                self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-sync-mutations")
+        else:
+            if len(self._actions) >= _MOST_CALLS:
+                raise HangUp(TRY_LATER, TOO_MUCH)
+            task = asyncio.create_task(self._act(call, message), name="penstock-sync-action")
+            self._actions.add(task)
+            task.add_done_callback(self._actions.discard)
+
+    async def _mutate_all(self) -> None:
+        """Run mutations one after another, in the order in which they came."""
+        while self._mutations:
+            call, message = self._mutations.popleft()
+            self._opening.begin_request()
+            try:
+                await self._guarded(self._mutate(call, message))
+            finally:
+                self._opening.end_request()
+            self._mutated += 1
+            self._watching.moved.set()
+        self._mutating = None
+
+    async def _mutate(self, call: sync.Call, message: Message) -> None:
+        try:
+            path, args = _called(call.udf_path, call.args, message)
+            key = RequestKey(self._session, call.request_id, _hash_of(path, args))
+            ending = partial(self._end_mutation, key)
+            result = await self._backend.dispatch.call_once(path, args, key, ending, resent=self._resends)
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            self._out.append(sync.mutation_failure(call.request_id, self._call_failure(error, call.udf_path)))
+            self._responded = True
+        else:
+            self._respond(call.request_id, result, key)
+        finally:
+            if self._committing is not None and all(one.key != self._committing for one in self._held):
+                self._backend.live_queries.let_go(self._committing)
+            self._committing = None
+
+    def _end_mutation(self, key: RequestKey, result: Any) -> bytes:
+        """Write the result of a mutation, whose commit comes next: a tick may show it before its response is here."""
+        self._committing = key
+        self._backend.live_queries.seek(key)
+        return encode_result(result, Format.ENCODED)
+
+    def _respond(self, request: int, result: bytes, key: RequestKey) -> None:
+        live = self._backend.live_queries
+        if not self._queries or self._watching.closed:
+            self._held.append(_Held(request, result, None))
+            return
+        live.seek(key)
+        if key not in live.shown:
+            self._watching.expect()
+        self._held.append(_Held(request, result, key))
+
+    async def _act(self, call: sync.Call, message: Message) -> None:
+        self._opening.begin_request()
+        try:
+            await self._guarded(self._run_action(call, message))
+        finally:
+            self._opening.end_request()
+        self._watching.moved.set()
+
+    async def _run_action(self, call: sync.Call, message: Message) -> None:
+        try:
+            path, args = _called(call.udf_path, call.args, message)
+            encode = partial(encode_result, form=Format.ENCODED)
+            outcome = await self._backend.dispatch.call(path, FunctionKind.ACTION, args, finish=encode)
+            failed = False
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            outcome, failed = self._call_failure(error, call.udf_path), True
+        self._out.append(sync.action_response(call.request_id, outcome, failed=failed))
+
+    def _call_failure(self, error: Exception, path: str) -> bytes:
+        """The message of an error, and perhaps the field of its data.
+
+        Raises:
+            TryAgain: The call had no effect, or nobody knows: the client is to come back and send it again.
+        """
+        if isinstance(error, CallTimeout):
+            return to_json(f"[Request ID: {self._exchange.request_id}] {path} took longer than it may.")
+        if isinstance(error, TryAgain):
+            raise error
+        return self._failure(error, path)[_MESSAGE:-1]
+
+    def _failure(self, error: Exception, path: str) -> bytes:
+        exchange = Exchange(self._exchange.request_id, path)
+        return function_error(error, exchange, Format.ENCODED, dev=self._config.dev)
+
+    # ----- messages for the client
+
+    async def _send(self) -> None:
+        not_before = await self._answer_resent() if self._resends and not self._is_npm else 0
+        while True:
+            for text in self._due(not_before):
+                await self._send_text(text)
+            if not await self._clock.wait(self._watching.moved, _HEARTBEAT):
+                await self._send_text(sync.PING.decode())
+
+    async def _answer_resent(self) -> int:
+        """Run what a client that is back sends again; the tick that shows it all.
+
+        A client that has no lasting session takes the first transition as the end of each mutation whose response it
+        has had, and a response after that as an error.
+        """
+        await self._clock.sleep(_SETTLE)
+        last = self._mutated + len(self._mutations) + (self._mutating is not None)
+        while self._mutated < last:
+            self._watching.moved.clear()
+            await self._watching.moved.wait()
+        shown, keys = self._backend.live_queries.shown, [one.key for one in self._held if one.key is not None]
+        while not shown.keys() >= set(keys):
+            self._watching.moved.clear()
+            await self._watching.moved.wait()
+        return max((shown[key] for key in keys), default=0)
+
+    def _due(self, not_before: int) -> Iterator[str]:
+        """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
+        messages, self._out = self._out, []
+        if self._committing in self._backend.live_queries.shown:
+            self._watching.moved.clear()  # the end of the mutation sets it
+        elif step := self._watching.step(not_before):
+            self._reach(step)
+        while self._held and self._is_shown(self._held[0]):
+            one = self._held.popleft()
+            if one.key is not None:
+                self._backend.live_queries.let_go(one.key)
+            messages.append(sync.mutation_success(one.request, one.result, self._reached.ts))
+            self._responded = True
+        texts = [one.decode() for one in messages]
+        versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
+        if not self._lacks and (self._changes or self._responded or versions):
+            texts += self._transition()
+        return iter(texts)
+
+    def _is_shown(self, one: _Held) -> bool:
+        return one.key is None or self._backend.live_queries.shown.get(one.key, math.inf) <= self._tick
+
+    def _reach(self, step: Step) -> None:
+        self._tick = step.tick.number
+        ts = step.tick.clock if self._is_npm else step.tick.clock & ~_TAG | self._reached.ts & _TAG
+        if ts + self._offset < self._reached.ts:
+            self._offset = (self._reached.ts - ts + _TAG) & ~_TAG
+            event("sync.clock_went_back", logging.WARNING, by=self._offset)
+        self._reached = self._reached._replace(ts=ts + self._offset)
+        for number, answer in step.answers.items():
+            self._lacks.discard(number)
+            exchange = Exchange(self._exchange.request_id, self._watching.queries[number].function.name)
+            written = self._written.write(answer, exchange, Format.ENCODED)
+            failed = not written.startswith(_SUCCESS)
+            outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
+            self._changes.append(sync.query_modification(number, outcome, failed=failed))
+
+    def _transition(self) -> list[str]:
+        now = int(self._clock.now().timestamp() * 1e9)
+        times = b"" if self._skew is None else sync.times(self._skew, now)
+        text = sync.transition(self._sent, self._reached, self._changes, times).decode()
+        self._sent, self._changes, self._responded = self._reached, [], False
+        return sync.chunks(text, now) if self._takes_chunks else [text]
+
+    async def _send_text(self, text: str) -> None:
+        async with asyncio.timeout(_PATIENCE):
+            await self._websocket.send_text(text)
+
+
+def _called(path: str, args: Any, message: Message) -> tuple[str, bytes]:
+    """The function and the arguments that a message names."""
+    try:
+        return function_path(path), message.arguments(args)
+    except Refused as error:
+        failure: InputError = InputError(error.message)
+    except InputError as error:
+        failure = error
+    failure.at_the_door = True
+    raise failure
+
+
+def _hash_of(path: str, args: bytes) -> int:
+    return int.from_bytes(blake2b(path.encode() + b"\0" + args, digest_size=8).digest(), signed=True)
+
+
+def _time_of(text: str | None) -> int:
+    try:
+        return 0 if text is None else read_u64(text)
+    except InputError as error:
+        raise _bad(f"maxObservedTimestamp: {error}") from error
+
+
+def _bad(text: str) -> HangUp:
+    return HangUp(BAD_REQUEST, "BadRequest", sync.fatal_error(f"Bad request: {text}."))

@@ -1,0 +1,465 @@
+"""The web socket of Convex's clients: what is watched moves in steps of one snapshot, and mutations run once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stage.outboxes import sql
+from stage.syncing import SyncClient, syncing
+from stage.waits import until
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from penstock.server import sync as socket_module
+from penstock.wire.tags import read_u64, u64_text
+
+if TYPE_CHECKING:
+    from doors.http_fixtures import Api, Shop
+
+pytest_plugins = ("doors.http_fixtures",)
+
+MODULE = "doors.http_fixtures"
+PYTHON = "python-0.8.1"
+
+
+@asynccontextmanager
+async def one(api: Api, **options: Any) -> AsyncIterator[SyncClient]:
+    """A client that has connected for the first time."""
+    async with syncing(str(api.http.base_url), MODULE, **options) as client:
+        await client.connect()
+        yield client
+
+
+async def closed(client: SyncClient) -> tuple[int, str]:
+    """How the server ends the connection."""
+    with pytest.raises(ConnectionClosed) as end:
+        await _read_on(client)
+    assert end.value.rcvd is not None
+    return end.value.rcvd.code, end.value.rcvd.reason
+
+
+async def _read_on(client: SyncClient) -> None:
+    while True:
+        await client.receive()
+
+
+# ----- queries
+
+
+async def test_a_query_has_its_answer_and_each_other_one_whoever_writes(far_shop: Shop) -> None:
+    async with far_shop() as (api, test), one(api) as client:
+        await client.modify([client.added(0, "count"), client.added(7, "find", title="Emma")])
+        await client.transition()
+        assert client.answers == {0: 0, 7: None}
+        await api.value("mutation", "add", title="Emma")
+        changed = await client.transition()
+        assert changed.keys() == {0, 7}, "one transition for what changed together"
+        assert client.answers[7]["title"] == "Emma"
+        await sql(test, "update book set copies = 9")
+        assert (await client.transition()).keys() == {7}, "an equal answer is not sent again"
+        assert client.answers[7]["copies"] == 9
+
+
+async def test_queries_are_removed_and_added_in_versions(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.modify([])
+        assert await client.transition() == {}
+        assert client.version["querySet"] == 1
+        await client.watch(0, "count")
+        await client.until(0, 0)
+        await client.modify([{"type": "Remove", "queryId": 0}, client.added(1, "count")])
+        while client.version["querySet"] < 3:
+            await client.transition()
+        assert client.answers == {1: 0}
+        await client.modify([{"type": "Remove", "queryId": 1}])
+        assert (await client.transition())[1]["type"] == "QueryRemoved"
+        backend = await api.asgi.opening.backend()
+        assert sum(entry.watchers for entry in backend.live_queries.report()) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "said"),
+    [
+        ("nothing", {}, "Could not find public function"),
+        ("hidden", {"number": 1}, "Could not find public function"),
+        ("add", {"title": "x"}, "is a mutation, and was called as a query"),
+        ("find", {"title": 3}, "title"),
+        ("find", {}, "title"),
+        ("echo", {"value": {"$integer": 3}}, "$integer"),
+    ],
+)
+@pytest.mark.one_store_each
+async def test_a_query_that_is_refused_fails_alone(
+    far_shop: Shop, function: str, args: dict[str, Any], said: str
+) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.modify([client.added(0, "count"), client.added(1, function, **args)])
+        await client.transition()
+        assert client.answers[0] == 0
+        assert client.answers[1]["type"] == "QueryFailed"
+        assert said in client.answers[1]["errorMessage"]
+        await client.modify([{"type": "Remove", "queryId": 1}])
+        await client.transition()
+        assert client.answers == {0: 0}
+
+
+async def test_an_error_of_a_query_is_an_answer_with_its_data(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.watch(0, "none_or_fail")
+        await client.until(0, None)
+        await api.value("mutation", "add", title="Emma")
+        failed = (await client.transition())[0]
+        assert failed["type"] == "QueryFailed"
+        assert failed["errorMessage"].endswith("] Server Error")
+        assert "errorData" not in failed
+        await api.value("mutation", "rename", title="Emma", to="Persuasion")
+        assert (await client.transition())[0]["errorData"] == "sold out"
+        await api.value("mutation", "add", title="Another")
+
+
+@pytest.mark.one_store_each
+async def test_a_client_watches_a_thousand_queries_at_most(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.modify([client.added(number, "echo", value=number) for number in range(1001)])
+        await client.transition()
+        assert client.answers[999] == 999
+        assert "1000 queries" in client.answers[1000]["errorMessage"]
+
+
+# ----- mutations and actions
+
+
+async def test_the_response_of_a_mutation_comes_right_before_the_transition_that_shows_it(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.watch(0, "count")
+        await client.until(0, 0)
+        for number in range(1, 30):
+            request = await client.call("Mutation", "add", title=f"{number}")
+            response = await client.receive()
+            assert (response["type"], response["requestId"], response["success"]) == ("MutationResponse", request, True)
+            await client.transition()
+            assert client.answers[0] == number
+            assert response["ts"] == client.version["ts"]
+
+
+async def test_mutations_run_in_the_order_in_which_they_were_sent(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.watch(0, "all_books")
+        for number in range(40):
+            await client.call("Mutation", "add", title=f"{number:02}")
+        found = [await client.receive() for _ in range(41)]
+        while len(client.answers[0]) < 40:
+            found.append(await client.receive())
+        responses = [message["requestId"] for message in found if message["type"] == "MutationResponse"]
+        assert responses == list(range(40))
+        assert [book["title"] for book in client.answers[0]] == [f"{number:02}" for number in range(40)]
+
+
+async def test_a_client_that_watches_nothing_has_its_response_and_a_transition(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.call("Mutation", "add", title="Emma")
+        assert (await client.receive())["success"]
+        assert await client.transition() == {}
+        await client.watch(0, "count")
+        await client.transition()
+        assert client.answers[0] == 1, "what was written before is seen"
+
+
+async def test_failures_are_told_at_once_and_followed_by_a_transition(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        for function, args, data in (
+            ("sell", {"title": "Emma"}, {"kind": "unknown book"}),
+            ("add_and_fail", {"title": "x"}, None),
+            ("nothing", {}, None),
+            ("rate", {"stars": 9}, None),
+        ):
+            request = await client.call("Mutation", function, **args)
+            response = await client.receive()
+            assert (response["requestId"], response["success"], response["ts"]) == (request, False, None)
+            assert isinstance(response["result"], str)
+            if data is None:
+                assert "errorData" not in response
+            else:
+                assert data.items() <= response["errorData"].items()
+            assert await client.transition() == {}
+        assert await api.value("query", "count") == 0
+
+
+async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        slow, mutation = api.hold("slow"), api.hold("held mutation")
+        await client.call("Action", "wait_in_action", title="slow")
+        await client.call("Mutation", "wait_and_add", title="held mutation")
+        await slow.running.wait()
+        await mutation.running.wait()
+        request = (
+            await client.call("Action", "restock", title="Emma")
+            if False
+            else await client.call("Action", "leave_in_action")
+        )
+        response = await client.receive()
+        assert (response["type"], response["requestId"], response["success"]) == ("ActionResponse", request, False)
+        slow.may_go_on.set()
+        assert await client.receive() == {
+            "type": "ActionResponse",
+            "requestId": 0,
+            "success": True,
+            "result": "done",
+            "logLines": [],
+        }
+        mutation.may_go_on.set()
+        assert (await client.receive())["requestId"] == 1
+
+
+@pytest.mark.one_store_each
+async def test_values_have_the_form_of_convex(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        values = [
+            {"$integer": "AAAAAAAAABA="},
+            {"$float": "AAAAAAAA8H8="},
+            {"$bytes": "aGk="},
+            1.5,
+            None,
+            "\u2028 \U0001f600",
+        ]
+        await client.watch(0, "echo", value=values)
+        await client.transition()
+        assert client.answers[0] == [*values[:2], "aGk=", *values[3:]]
+
+
+# ----- clients that come back
+
+
+async def test_a_mutation_that_is_sent_again_takes_effect_once(far_shop: Shop) -> None:
+    session = "6a0e8a52-0000-4000-8000-000000000001"
+    async with far_shop() as (api, _):
+        async with one(api) as other:
+            await other.call("Mutation", "add", title="Emma")
+            await other.receive()
+        async with syncing(str(api.http.base_url), MODULE) as client:
+            await client.connect(session)
+            await client.call("Mutation", "add", 5, title="Emma 2")
+            first = await client.receive()
+        async with syncing(str(api.http.base_url), MODULE) as client:
+            await client.connect(session, 1)
+            await client.watch(0, "count")
+            await client.call("Mutation", "add", 5, title="Emma 2")
+            again = await client.receive()
+            assert (again["success"], again["result"]) == (True, first["result"])
+            await client.transition()
+            assert client.answers[0] == 2
+            await client.call("Mutation", "add", 6, title="Emma 3")
+            assert (await client.receive())["result"] != first["result"]
+
+
+async def test_a_mutation_that_is_sent_again_while_it_runs_takes_effect_once(far_shop: Shop) -> None:
+    session = "6a0e8a52-0000-4000-8000-000000000001"
+    async with far_shop() as (api, _):
+        gate = api.hold("Emma")
+        async with syncing(str(api.http.base_url), MODULE) as client:
+            await client.connect(session)
+            await client.call("Mutation", "wait_and_add", 0, title="Emma")
+            await gate.running.wait()
+        async with syncing(str(api.http.base_url), MODULE) as client:
+            await client.connect(session, 1)
+            await client.call("Mutation", "wait_and_add", 0, title="Emma")
+            gate.may_go_on.set()
+            assert (await client.receive())["success"]
+        await until(lambda: _idle(api))
+        assert await api.value("query", "count") == 1
+
+
+async def _idle(api: Api) -> bool:
+    return not api.asgi.opening._under_way
+
+
+async def test_a_client_with_a_new_session_is_known_by_the_time_that_it_saw(far_shop: Shop) -> None:
+    async with far_shop() as (api, _):
+        async with one(api, client=PYTHON, path="/api/sync") as client:
+            await client.transition()
+            await client.call("Mutation", "add", title="Emma")
+            first = await client.receive()
+            await client.transition()
+            seen = client.version["ts"]
+        for count in (1, 2):
+            async with syncing(str(api.http.base_url), MODULE, client=PYTHON, path="/api/sync") as client:
+                await client.connect(None, count, seen)
+                await client.modify([client.added(0, "count")])
+                await client.call("Mutation", "add", 0, title="Emma")
+                again = await client.receive()
+                assert again["type"] == "MutationResponse", "it comes before the first transition"
+                assert again["result"] == first["result"]
+                await client.transition()
+                assert client.answers == {0: 1}
+                assert read_u64(client.version["ts"]) >= read_u64(seen)
+                seen = client.version["ts"]
+        async with one(api, client=PYTHON, path="/api/sync") as stranger:
+            await stranger.call("Mutation", "add", 0, title="Emma 2")
+            while (response := await stranger.receive())["type"] != "MutationResponse":
+                pass
+            assert response["result"] != first["result"]
+
+
+async def test_times_go_on_where_a_client_saw_a_later_one_than_the_database_has(
+    far_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = u64_text(2**62)
+    async with far_shop() as (api, _), syncing(str(api.http.base_url), MODULE) as client:
+        await client.connect(None, 1, seen)
+        await client.watch(0, "count")
+        await client.until(0, 0)
+        assert read_u64(client.version["ts"]) >= 2**62
+        await client.call("Mutation", "add", title="Emma")
+        assert read_u64((await client.receive())["ts"]) >= 2**62
+        await client.until(0, 1)
+        assert "sync.clock_went_back" in caplog.text
+
+
+# ----- identity
+
+
+async def test_a_token_is_refused_and_its_absence_is_a_version(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.send({"type": "Authenticate", "baseVersion": 0, "tokenType": "None"})
+        await client.transition()
+        assert client.version["identity"] == 1
+        await client.send({"type": "Authenticate", "baseVersion": 1, "tokenType": "User", "value": "x.y.z"})
+        refused = await client.receive()
+        assert (refused["type"], refused["baseVersion"], refused["authUpdateAttempted"]) == ("AuthError", 1, True)
+        assert await closed(client) == (1000, "AuthError")
+
+
+# ----- what ends a connection
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "{",
+        "[]",
+        '{"type": "Nonsense"}',
+        '{"type": "Connect", "sessionId": "x", "connectionCount": 0}',
+        '{"type": "Mutation", "requestId": -1, "udfPath": "a:b", "args": []}',
+        '{"type": "Mutation", "requestId": 1.5, "udfPath": "a:b", "args": []}',
+        '{"type": "ModifyQuerySet", "baseVersion": 3, "newVersion": 4, "modifications": []}',
+        '{"type": "ModifyQuerySet", "baseVersion": 0, "newVersion": 0, "modifications": []}',
+        '{"type":"ModifyQuerySet","baseVersion":0,"newVersion":1,"modifications":[{"type":"Remove","queryId":1}]}',
+        '{"type": "Authenticate", "baseVersion": 1, "tokenType": "None"}',
+        "[" * 100_000,
+    ],
+)
+@pytest.mark.one_store_each
+async def test_what_is_no_message_ends_the_connection_with_a_reason(far_shop: Shop, message: str) -> None:
+    async with far_shop() as (api, _), one(api) as client, one(api) as other:
+        await client.send(message)
+        fatal = await client.receive()
+        assert fatal["type"] == "FatalError"
+        assert fatal["error"]
+        assert await closed(client) == (1008, "BadRequest")
+        await other.watch(0, "count")
+        await other.until(0, 0)
+
+
+@pytest.mark.one_store_each
+async def test_the_first_message_is_connect(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), syncing(str(api.http.base_url), MODULE) as client:
+        await client.watch(0, "count")
+        assert (await client.receive())["type"] == "FatalError"
+        assert (await closed(client))[0] == 1008
+
+
+@pytest.mark.one_store_each
+async def test_a_mutation_that_cannot_be_served_now_ends_the_connection_and_the_client_comes_back(
+    far_shop: Shop,
+) -> None:
+    async with far_shop(max_calls=1) as (api, _), one(api) as client:
+        gate = api.hold("x")
+        await client.call("Action", "wait_in_action", title="x")
+        await gate.running.wait()
+        await client.call("Mutation", "add", title="Emma")
+        assert await closed(client) == (1013, "TooManyConcurrentRequests")
+        gate.may_go_on.set()
+        assert await api.value("query", "count") == 0
+
+
+@pytest.mark.one_store_each
+async def test_a_queue_of_calls_has_an_end(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_module, "_MOST_CALLS", 2)
+    async with far_shop() as (api, _), one(api) as client:
+        gate = api.hold("x")
+        await client.call("Mutation", "wait_and_add", title="x")
+        await gate.running.wait()
+        for _ in range(3):
+            await client.call("Mutation", "add", title="Emma")
+        assert await closed(client) == (1013, "TooManyConcurrentRequests")
+        gate.may_go_on.set()
+        await until(lambda: _idle(api))
+        assert await api.value("query", "count") == 1, "what ran goes on, what waited does not"
+
+
+@pytest.mark.one_store_each
+async def test_a_page_of_another_origin_is_refused_unless_it_is_named(far_shop: Shop) -> None:
+    async with far_shop(cors_origins="https://a.example") as (api, _):
+        here = str(api.http.base_url)
+        for origin in ("https://a.example", here):
+            async with one(api, origin=origin) as client:
+                await client.modify([])
+                await client.transition()
+        with pytest.raises(InvalidStatus) as refused:
+            async with one(api, origin="https://b.example"):
+                pass
+        assert refused.value.response.status_code == 403
+
+
+@pytest.mark.one_store_each
+async def test_a_silent_client_hears_pings(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_module, "_HEARTBEAT", 0.01)
+    async with far_shop() as (api, _), one(api) as client:
+        assert json.loads(await client.socket.recv()) == {"type": "Ping"}
+
+
+@pytest.mark.one_store_each
+async def test_a_large_transition_comes_in_parts_to_clients_that_take_them(
+    far_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.wire.sync._CHUNK", 100)
+    async with far_shop() as (api, _):
+        async with one(api) as client:
+            await client.watch(0, "echo", value="x" * 500)
+            parts = [await client.receive()]
+            while len(parts) < parts[0]["totalParts"]:
+                parts.append(await client.receive())
+            assert [part["partNumber"] for part in parts] == list(range(len(parts)))
+            assert {part["transitionId"] for part in parts} == {parts[0]["transitionId"]}
+            whole = json.loads("".join(part["chunk"] for part in parts))
+            assert whole["modifications"][0]["value"] == "x" * 500
+        for options in ({"client": PYTHON, "path": "/api/sync"}, {"path": "/api/1.27.9/sync"}):
+            async with one(api, **options) as client:
+                await client.watch(0, "echo", value="x" * 500)
+                await client.until(0, "x" * 500)
+
+
+async def test_a_server_that_stops_says_that_it_goes_away(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.watch(0, "count")
+        await client.transition()
+        api.asgi.opening.drain()
+        assert await closed(client) == (1001, "Shutdown")
+
+
+async def test_a_client_that_reads_nothing_holds_up_nobody(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api, path="/api/sync", client=PYTHON) as idle, one(api) as client:
+        await idle.modify([idle.added(number, "all_books") for number in range(20)])
+        await client.watch(0, "count")
+        await client.until(0, 0)
+        for number in range(1, 60):
+            await client.call("Mutation", "add", title=f"{number}", cover={"$bytes": "eHh4" * 5000})
+            while client.answers[0] != number:
+                await client.receive()
+        async with asyncio.timeout(20):
+            while len(idle.answers.get(0, ())) < 59:
+                await idle.transition()

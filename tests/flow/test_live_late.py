@@ -1,0 +1,249 @@
+"""A slow watched query holds nobody but those who watch it, and nobody sees two snapshots at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.outboxes import sql
+from stage.reactive import Stage
+from stage.watching import settle, step
+
+from penstock import Id, QueryCtx, Table
+from penstock.clock import random_of
+from penstock.errors import Conflict
+from penstock.live.view import View
+from penstock.services.live import LiveQueries
+from penstock.testing import TestApp
+
+LATER = timedelta(seconds=10)
+
+
+def conflict() -> Conflict:
+    return Conflict("of the query's own making")
+
+
+class Account(Table, live=True):
+    owner: str
+    amount: int = 0
+
+
+class Bank(Stage):
+    """Two accounts that hold 100 together, and queries of which some end when the test lets them."""
+
+    keys: list[Id[Any]]
+    live: LiveQueries
+
+    def __init__(self) -> None:
+        super().__init__(Account)
+        self.is_open, self.permits, self.changed = True, 0, asyncio.Event()
+        self.begun = 0
+        self.raises: Callable[[], BaseException] = ValueError
+
+        @self.app.query
+        async def quick(ctx: QueryCtx, number: int) -> int:
+            row = await ctx.db.get(Account, self.keys[number])
+            assert row is not None
+            return int(row.amount)
+
+        @self.app.query
+        async def slow(ctx: QueryCtx, number: int) -> int:
+            self.begun += 1
+            row = await ctx.db.get(Account, self.keys[number])
+            await self.may_end()
+            assert row is not None
+            return int(row.amount)
+
+        @self.app.query
+        async def raising(ctx: QueryCtx) -> int:
+            await ctx.db.query(Account).collect()
+            raise self.raises()
+
+        @self.app.query
+        async def held(ctx: QueryCtx, number: int) -> int:
+            await self.may_end()
+            return number + await ctx.db.query(Account).count()
+
+        self.quick, self.slow, self.raising, self.held = quick, slow, raising, held
+
+    @asynccontextmanager
+    async def started(self, url: str, **settings: Any) -> AsyncIterator[TestApp]:
+        """The app under test with two accounts; the test makes the ticks."""
+        async with self.open(url, **settings) as test:
+            self.keys = await self.insert(test, Account(owner="a", amount=50), Account(owner="b", amount=50))
+            self.live = LiveQueries(test.runner, self.app.definitions())
+            try:
+                yield test
+            finally:
+                await self.live.close()
+
+    def view(self, *queries: Any) -> View:
+        """A view of queries, each of the account whose number is its own."""
+        view = self.live.view()
+        for number, query in enumerate(queries):
+            view.add(number, query, {"number": number})
+        return view
+
+    async def transfer(self, test: TestApp, by: int) -> None:
+        one, two = self.keys
+        await sql(
+            test,
+            f"update account set amount = amount - {by} where id = '{one}'",
+            f"update account set amount = amount + {by} where id = '{two}'",
+        )
+
+    async def may_end(self) -> None:
+        """Wait until the test lets a run end."""
+        while not self.is_open and not self.permits:
+            self.changed.clear()
+            await self.changed.wait()
+        self.permits = max(0, self.permits - 1)
+
+    def let_end(self, *, all_of_them: bool) -> None:
+        """Let one held run end, or all, now and later."""
+        self.is_open, self.permits = all_of_them, self.permits + 1
+        self.changed.set()
+
+    async def next_of(self, view: View) -> dict[int, Any] | None:
+        """The next answers of a view, when one held run has ended."""
+        self.let_end(all_of_them=False)
+        while (found := taken(view)) is None:
+            await step(self.live)
+        return found
+
+
+def taken(view: View) -> dict[int, Any] | None:
+    found = view.step()
+    return None if found is None else {number: one.error or one.result for number, one in found.answers.items()}
+
+
+async def test_who_watches_a_slow_query_waits_for_it_and_sees_one_snapshot_while_others_move_on(
+    database_url: str,
+) -> None:
+    stage = Bank()
+    async with stage.started(database_url) as test:
+        both, other = stage.view(stage.slow, stage.quick), stage.view(stage.quick, stage.quick)
+        await settle(stage.live)
+        assert (taken(both), taken(other)) == ({0: 50, 1: 50}, {0: 50, 1: 50})
+        stage.is_open = False
+        for amount in (60, 70):
+            await stage.transfer(test, 10)
+            await stage.live.tick()
+            assert (taken(both), taken(other)) == (None, {0: 100 - amount, 1: amount})
+        assert await stage.next_of(both) == {0: 40, 1: 60}, "as of the tick at which it began"
+        assert (taken(both), taken(other)) == (None, {})
+        assert await stage.next_of(both) == {0: 30, 1: 70}
+        assert stage.begun == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_nobody_ever_sees_two_snapshots_at_once(database_url: str, seed: int) -> None:
+    stage, choice = Bank(), random_of(seed)
+    async with stage.started(database_url) as test:
+        kinds = ((stage.slow, stage.quick), (stage.quick, stage.slow), (stage.quick, stage.quick), (stage.slow,) * 2)
+        views = [stage.view(*queries) for queries in kinds]
+        seen: list[dict[int, int]] = [{} for _ in views]
+        ticks = [0 for _ in views]
+
+        def look() -> None:
+            for place, view in enumerate(views):
+                while (found := view.step()) is not None:
+                    seen[place].update((number, one.result) for number, one in found.answers.items())
+                    assert sum(seen[place].values()) == 100
+                    assert found.tick.number > ticks[place]
+                    ticks[place] = found.tick.number
+
+        for _ in range(60):
+            match choice.choice(["transfer", "transfer", "tick", "tick", "open", "close", "watch"]):
+                case "transfer":
+                    await stage.transfer(test, choice.randint(1, 9))
+                case "tick":
+                    await stage.live.tick()
+                case "open":
+                    stage.let_end(all_of_them=True)
+                case "close":
+                    stage.is_open = False
+                case _:
+                    place = choice.randint(0, len(views) - 1)
+                    views[place].close()
+                    views[place], seen[place], ticks[place] = stage.view(*kinds[place]), {}, 0
+            look()
+        stage.let_end(all_of_them=True)
+        await stage.transfer(test, 1)
+        await settle(stage.live)
+        look()
+        now = [await test.run_query(stage.quick, number=number) for number in (0, 1)]
+        assert [list(dict(sorted(one.items())).values()) for one in seen] == [now] * len(views)
+
+
+async def test_queries_that_come_with_a_slow_one_do_not_wait_for_it(database_url: str) -> None:
+    stage = Bank()
+    async with stage.started(database_url):
+        stage.is_open = False
+        slow, quick = stage.view(stage.slow), stage.view(stage.quick)
+        for _ in range(2):
+            await stage.live.tick()
+        assert (taken(slow), taken(quick)) == (None, {0: 50})
+        also_slow, also_quick = stage.view(stage.held), stage.view(stage.quick, stage.quick)
+        for _ in range(2):
+            await stage.live.tick()
+        assert (taken(also_slow), taken(also_quick)) == (None, {0: 50, 1: 50})
+        stage.let_end(all_of_them=True)
+        await settle(stage.live)
+        assert (taken(slow), taken(also_slow)) == ({0: 50}, {0: 2})
+
+
+async def test_a_late_query_that_nobody_watches_any_more_is_left(database_url: str) -> None:
+    stage = Bank()
+    async with stage.started(database_url):
+        stage.is_open = False
+        view = stage.view(stage.slow)
+        await stage.live.tick()
+        view.close()
+        again = stage.view(stage.slow)
+        stage.let_end(all_of_them=False)
+        while stage.begun < 2:
+            await step(stage.live)
+        assert taken(again) is None, "its run is another one"
+        assert await stage.next_of(again) == {0: 50}
+
+
+async def test_a_run_that_takes_too_long_ends_as_the_answer_of_its_query(database_url: str) -> None:
+    stage = Bank()
+    async with stage.started(database_url, call_timeout=0.2) as test:
+        stage.is_open = False
+        view, other = stage.view(stage.slow), stage.view(stage.quick)
+        await settle(stage.live)
+        found = view.step()
+        assert found is not None
+        assert "slow took longer than 0.2 seconds" in str(found.answers[0].error)
+        assert taken(other) == {0: 50}
+        stage.let_end(all_of_them=True)
+        test.clock.advance(LATER)
+        await settle(stage.live)
+        assert taken(view) == {0: 50}, "it was tried again"
+
+
+@pytest.mark.parametrize(
+    "raises", [ValueError, SystemExit, asyncio.CancelledError, TimeoutError, conflict, RecursionError]
+)
+async def test_whatever_a_query_raises_is_its_answer_alone(
+    database_url: str, raises: Callable[[], BaseException]
+) -> None:
+    stage = Bank()
+    stage.raises = raises
+    async with stage.started(database_url) as test:
+        view = stage.live.view()
+        view.add(0, stage.quick, {"number": 0})
+        view.add(1, stage.raising, {})
+        await settle(stage.live)
+        found = view.step()
+        assert found is not None
+        assert (found.answers[0].result, found.answers[1].error is None) == (50, False)
+        await stage.transfer(test, 1)
+        await settle(stage.live)
+        assert taken(view) == {0: 49}
