@@ -270,6 +270,6 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "on_complete_attempts": [attempts_text(item.on_complete_attempts) for item in settlements],
         "freed": [item.id for item in settlements if item.frees_key],
         "failed_attempts": [attempt_text(item.failed) for item in settlements],
-        "keep_turns": [item.blocks_key or None for item in settlements],
+        "blocks_keys": [item.blocks_key or None for item in settlements],
     }
     return {name: or_none(values) for name, values in arrays.items()}

@@ -149,7 +149,7 @@ with outcome as materialized (
         :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
         :expires_ats::timestamptz[], :days::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
         :endings::text[], :on_complete_errors::text[], :on_complete_attempts::text[], :failed_attempts::text[],
-        :keep_turns::boolean[]
+        :blocks_keys::boolean[]
     ) as t (id, state, attempt, run_at, finished_at, expires_at, day, result, error, traceback, ending, on_complete_error,
             on_complete_attempts, failed, blocks_key)
 ), gone as (
