@@ -39,6 +39,8 @@ file_copy_method = clone  # of the files of a database's template
 io_method = sync  # files lie in memory: to ask another process for them takes longer
 shared_buffers = '16MB'
 update_process_title = off
+wal_level = minimal
+max_wal_senders = 0
 shared_preload_libraries = plpgsql  # each connection that runs a trigger would load it
 """
 
