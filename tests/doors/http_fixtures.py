@@ -38,7 +38,7 @@ SECRET = "the-secret-of-the-house"
 app = App()
 
 
-class Book(Table, live=True):
+class Book(Table):
     title: str
     copies: int = 0
     added: datetime | None = None
