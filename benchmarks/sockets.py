@@ -29,7 +29,7 @@ from penstock import App, Index, MutationCtx, QueryCtx, Table
 app = App()
 
 
-class Cell(Table, live=True):
+class Cell(Table):
     number: int
     value: str
 

@@ -12,13 +12,13 @@ LONGEST = 2000
 app = App()
 
 
-class Channel(Table, live=True):
+class Channel(Table):
     name: str
 
     by_name = Index("name", unique=True)
 
 
-class Message(Table, live=True):
+class Message(Table):
     channel: Id[Channel]
     author: str
     text: str

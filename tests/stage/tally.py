@@ -14,7 +14,7 @@ app = App()
 runs = 0
 
 
-class Side(Table, live=True):
+class Side(Table):
     """Two rows, `left` and `right`: together they hold `WHOLE`."""
 
     name: str
@@ -23,7 +23,7 @@ class Side(Table, live=True):
     by_name = Index("name", unique=True)
 
 
-class Line(Table, live=True):
+class Line(Table):
     text: str
 
     by_text = Index("text")
