@@ -11,10 +11,11 @@ import pytest
 from pydantic import Field
 from stage.outboxes import sql
 from stage.reactive import Stage
-from stage.watching import settle, watched
+from stage.watching import settle
 
 from penstock import Index, QueryCtx, Table
 from penstock.clock import Random, random_of
+from penstock.live.view import View
 from penstock.services.live import LiveQueries
 from penstock.testing import TestApp
 from penstock.transaction.segments import Range
@@ -98,6 +99,12 @@ def _concern(where: dict[str, Any], before: Rows, after: Rows) -> bool:
     return any(_lies_in(side.get(key), where) for key in changed for side in (before, after))
 
 
+def taken(view: View) -> dict[int, Any]:
+    """The answers that a client gets next."""
+    found = view.step()
+    return {} if found is None else {number: one.result for number, one in found.answers.items()}
+
+
 class Things(Stage):
     """Queries of random ranges, and writers of three kinds."""
 
@@ -154,9 +161,14 @@ async def test_queries_run_again_if_and_only_if_a_row_in_their_range_has_changed
     async with stage.open(database_url) as test:
         await stage.insert(test, *(Thing(**stage.fields()) for _ in range(20)))
         live = LiveQueries(test.runner, stage.app.definitions())
-        entries = [watched(live, stage.things, number=number) for number in range(len(stage.queries))]
+        views = [live.view(), live.view()]
+        for number in range(len(stage.queries)):
+            for view in views[: 1 + number % 2]:
+                view.add(number, stage.things, {"number": number})
+        entries = list(views[0].queries.values())
         await settle(live)
         await settle(live)  # the table is captured from now on
+        seen: list[dict[int, Any]] = [taken(view) for view in views]
         rows = await test.run_query(stage.everything)
         for step in range(30):
             runs = [entry.runs for entry in entries]
@@ -166,8 +178,14 @@ async def test_queries_run_again_if_and_only_if_a_row_in_their_range_has_changed
             for number, (_index_of, where) in enumerate(stage.queries):
                 entry, said = entries[number], (seed, step, how, where)
                 assert entry.answer is not None
-                assert entry.answer.result == await test.run_query(stage.things, number=number), said
+                result = await test.run_query(stage.things, number=number)
+                assert entry.answer.result == result, said
                 ran, due = entry.runs > runs[number], _concern(where, before, rows)
                 assert ran or not due, ("stale", *said)
                 written = database_url.startswith("sqlite") and _lies_in(rows.get(key), where)  # perhaps the same again
                 assert due or written or not ran or how == "twice", ("ran in vain", *said, entry.causes[-1])
+            for one, view in zip(seen, views, strict=True):
+                news = taken(view)
+                assert all(one[number] != result for number, result in news.items()), "nothing is given twice"
+                one.update(news)
+                assert one == {number: await test.run_query(stage.things, number=number) for number in one}

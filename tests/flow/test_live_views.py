@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -171,3 +172,59 @@ async def test_the_report_tells_why_a_query_has_run(database_url: str) -> None:
             "nobody watched it before",
             f"account: change of [\"{key}\"], in the range id = '{key}'",
         )
+
+
+async def test_an_answer_is_kept_for_who_comes_back_as_long_as_it_is_valid(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        live = stage.live(test)
+        view = live.view()
+        view.add(0, stage.total, {})
+        await settle(live)
+        view.remove(0)
+        assert await live.tick() == 30, "nobody watches: there is nothing to do until it is dropped"
+        test.clock.advance(timedelta(seconds=29))
+        view.add(1, stage.total, {})
+        assert taken(view) is None
+        await settle(live)
+        assert (taken(view), stage.runs) == ({1: 0}, 1)
+        view.remove(1)
+        await stage.insert(test, Account(owner="a", amount=1))
+        view.add(2, stage.total, {})
+        await settle(live)
+        assert (taken(view), stage.runs) == ({2: 1}, 2)
+        view.remove(2)
+        test.clock.advance(timedelta(seconds=30))
+        await live.tick()
+        assert live.report() == []
+
+
+async def test_a_kept_answer_that_changes_is_dropped_and_not_run(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        (key,) = await stage.insert(test, Account(owner="a", amount=1))
+        live = stage.live(test)
+        view, other = live.view(), live.view()
+        view.add(0, stage.total, {})
+        other.add(0, stage.amount, {"key": key})
+        await settle(live)
+        view.close()
+        await settle(live)
+        assert [one.watchers for one in live.report()] == [0, 1]
+        await sql(test, "update account set amount = 2")
+        await settle(live)
+        assert ([one.watchers for one in live.report()], stage.runs) == ([1], 1)
+
+
+async def test_so_many_answers_are_kept_and_no_more(database_url: str) -> None:
+    stage = Bank()
+    async with stage.open(database_url) as test:
+        live = stage.live(test)
+        for part in range(2):
+            view = live.view()
+            for number in range(600):
+                view.add(number, stage.amount, {"key": f"{part} {number}"})
+            await settle(live)
+            view.close()
+        kept = [one.arguments for one in live.report()]
+        assert (len(kept), kept[0], kept[-1]) == (1000, "key='0 200'", "key='1 599'")

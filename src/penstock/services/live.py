@@ -18,6 +18,7 @@ from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.demand import Demands
 from penstock.changes.position import Position
+from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock, profile_timer
 from penstock.errors import Conflict, TryAgain
 from penstock.functions.function import AnyFunction
@@ -85,7 +86,8 @@ class _Batch:
 
     @property
     def is_over(self) -> bool:
-        return self._task is None or self._task.done()
+        """Whether all entries have run, or it has failed."""
+        return self._task is None or self._task.done() or (self._running is None and not self._waiting)
 
     def left(self) -> set[Entry]:
         """The entries that will have run when it is over."""
@@ -112,7 +114,7 @@ class _Batch:
 
     async def end(self) -> None:
         """Stop the runs, and let the snapshot go. An entry that was cut off counts as slow from now on."""
-        if self._task is not None and not self.is_over:
+        if self._task is not None and not self._task.done():
             if self._running is not None:
                 self._running[0].took = math.inf
             self._task.cancel()
@@ -122,12 +124,14 @@ class _Batch:
     async def _work(self) -> None:
         told_at = profile_timer()
         try:
+            await self.session.savepoint("query")
             while self._waiting:
-                self._running = entry, why = self._waiting.popleft()
+                entry, why = self._waiting.popleft()
                 if not entry.watchers:
                     continue
-                self._begun_at = profile_timer()
-                answer = await self._runner.watch(self.session, entry.function, entry.arguments, entry.seed)
+                self._running, self._begun_at = (entry, why), profile_timer()
+                asked = entry.function, entry.arguments, entry.seed, entry.journal
+                answer = await self._runner.watch(self.session, *asked)
                 ended_at = profile_timer()
                 self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
                 self._running = None
@@ -148,6 +152,7 @@ class LiveQueries(Service):
     """The watched queries of one process. `definitions` are the tables of its program."""
 
     name = "live"
+    tells_once = True
 
     def __init__(self, runner: Runner, definitions: Iterable[TableDefinition]) -> None:
         super().__init__(runner.engine.clock)
@@ -184,12 +189,17 @@ class LiveQueries(Service):
         self._views.add(view)
         return view
 
-    def enter(self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any]) -> Entry:
+    def enter(
+        self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
+    ) -> Entry:
         """See `Entries`."""
-        key = function.name, repr(sorted(arguments.items()))  # not JSON: a date is not its text
-        entry = self._entries.get(key)
+        key = function.name, repr(sorted(arguments.items())), journal  # not JSON: a date is not its text
+        entry, fresh = self._entries.get(key), self._entries.get((*key[:2], None))
+        if entry is None and fresh is not None and fresh.journal == journal:
+            entry = fresh  # it has run once, without one
         if entry is None:
-            entry = self._entries[key] = Entry(key, function, arguments, self.clock.seed())
+            seed, since = self.clock.seed(), self.clock.monotonic()
+            entry = self._entries[key] = Entry(key, function, arguments, journal, seed, since)
             self._due[entry] = "nobody watched it before"
         elif self._kept.pop(entry, None) is not None:
             self._kept_bytes -= entry.size
@@ -232,7 +242,7 @@ class LiveQueries(Service):
 
     def report(self) -> list[EntryReport]:
         """How each watched query fares, in no order."""
-        return [entry.report() for entry in self._entries.values()]
+        return [entry.report(self.clock.monotonic()) for entry in self._entries.values()]
 
     async def close(self) -> None:
         """End all views, and the service."""
@@ -471,7 +481,7 @@ class LiveQueries(Service):
             if not entry.watchers:  # since it began
                 continue
             same = entry.answer is not None and entry.answer.encoded == answer.encoded
-            self._forget_reads(entry)
+            self._keep_pages(entry, answer.journal)
             news = entry.stale or not same
             entry.answer, entry.stale = answer, False
             entry.note_run(why, seconds)
@@ -479,6 +489,15 @@ class LiveQueries(Service):
             if news:
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
+
+    def _keep_pages(self, entry: Entry, journal: str | None) -> None:
+        """Note the journal of a run for the next one. Its key has the one that it was given."""
+        key: Key = (*entry.key[:2], entry.journal)
+        if key != entry.key:
+            del self._entries[entry.key]
+            entry.key = key if key not in self._entries else (*key[:2], str(id(entry)))
+            self._entries[entry.key] = entry
+        entry.journal = journal
 
     def _miss(self, entry: Entry) -> None:
         """Tell the views that an entry will have no answer as of the newest tick for a while."""
@@ -518,30 +537,34 @@ class LiveQueries(Service):
 
     def _note_reads(self, entry: Entry, answer: Answer, *, same: bool) -> None:
         reads, now = answer.reads, self.clock.monotonic()
-        told = not (reads.everything or reads.untold or isinstance(answer.error, TryAgain))
-        for one in reads.ranges:
-            if one.table in self._ranges:
-                self._ranges[one.table].add(entry, one)
-            else:
-                told = False
-        if reads.everything:
-            self._everything.add(entry)
-        if reads.jobs:
-            self._with_jobs.add(entry)
+        if entry.noted != reads.ranges:
+            self._note_ranges(entry, reads.ranges)
+        told = all(one.table in self._ranges for one in reads.ranges)
         entry.next_run_at = math.inf
-        if not told:
+        if not told or reads.everything or reads.untold or isinstance(answer.error, TryAgain):
             again = min(2 * entry.pause, _POLL_LATE) if same and entry.pause else _POLL_SOON
-            entry.pause = max(again, entry.took)  # so that a slow one takes no more than half of the time
+            entry.pause = max(again, entry.last)  # so that a slow one takes no more than half of the time
             entry.next_run_at = now + entry.pause
         if reads.until is not None:
             entry.next_run_at = min(entry.next_run_at, now + (reads.until - self.clock.now()).total_seconds())
-        if entry.next_run_at < math.inf:
-            self._timed.add(entry)
+        _have(self._everything, entry, is_in=reads.everything)
+        _have(self._with_jobs, entry, is_in=bool(reads.jobs))
+        _have(self._timed, entry, is_in=entry.next_run_at < math.inf)
+
+    def _note_ranges(self, entry: Entry, reads: list[RangeRead]) -> None:
+        for one in entry.noted:
+            if one.table in self._ranges:
+                self._ranges[one.table].remove(entry, one)
+        for one in reads:
+            if one.table in self._ranges:
+                self._ranges[one.table].add(entry, one)
+        entry.noted = reads
 
     def _forget_reads(self, entry: Entry) -> None:
+        self._note_ranges(entry, [])
         for those in (self._everything, self._timed, self._with_jobs):
             those.discard(entry)
-        if entry.answer is not None:
-            for one in entry.answer.reads.ranges:
-                if one.table in self._ranges:
-                    self._ranges[one.table].remove(entry, one)
+
+
+def _have(those: set[Entry], entry: Entry, *, is_in: bool) -> None:
+    (those.add if is_in else those.discard)(entry)

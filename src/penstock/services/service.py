@@ -32,9 +32,11 @@ class Service:
     Attributes:
         name: Its name in log events.
         wake: Set it to have the next tick at once.
+        tells_once: Whether it logs only the first of several ticks that fail because the database is away.
     """
 
     name = "service"
+    tells_once = False
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -97,13 +99,14 @@ class Service:
             self._errors += 1  # a service outlives every error
             pause = backoff(_AFTER_ERROR, self._errors, self.clock.random())
             known = isinstance(error, TryAgain)
-            log_event(
-                f"{self.name}.tick_failed",
-                logging.WARNING if known else logging.ERROR,
-                exc_info=None if known else error,
-                error=error_text(error),
-                again_in=round(pause, 3),
-            )
+            if not (known and self.tells_once and self._errors > 1):
+                log_event(
+                    f"{self.name}.tick_failed",
+                    logging.WARNING if known else logging.ERROR,
+                    exc_info=None if known else error,
+                    error=error_text(error),
+                    again_in=round(pause, 3),
+                )
         else:
             self._errors = 0
         return pause

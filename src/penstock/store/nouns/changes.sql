@@ -146,7 +146,7 @@ update penstock.change_dropped set seq = max(seq, coalesce((select max(seq) from
 -- SQLite: numbers move with the file.
 select '', seq from penstock.change_dropped;
 -- PostgreSQL: slots are truncated.
-select origin, dropped from penstock.change_slot;
+select origin || ' ' || pg_postmaster_start_time(), dropped from penstock.change_slot;
 
 -- demand_alone: one demand at a time, so that none takes back a later one. It lasts once it is committed, as its reader
 -- relies on it.
