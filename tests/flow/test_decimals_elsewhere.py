@@ -20,7 +20,7 @@ from penstock.store.open import sqlite_path
 AMOUNTS = ["9.99", "10", "-0.1", "0.3", "123456789012.345", "999999999999999", "0.00001", "1E+20", "-5", "0"]
 
 
-class Sale(Table):
+class Sale(Table, live=False):
     price: Decimal
     note: str = ""
 
