@@ -2,9 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+CHAT := examples/chat
+CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench format lock clean
+.PHONY: help demo chat test test-long check bench format lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -18,6 +20,16 @@ $(READY): pyproject.toml requirements-dev.txt
 
 demo: $(READY) ## run the example: bookings, an SMS provider that fails, and the proof that nothing was lost
 	$(BIN)/python examples/bookings/demo.py
+
+$(CHAT_READY): $(CHAT)/package-lock.json
+	@command -v npm >/dev/null || { echo "npm builds the page of the chat. It comes with Node.js 20 or newer."; exit 1; }
+	npm ci --prefix $(CHAT) --ignore-scripts --silent
+	@touch $@
+
+chat: $(READY) $(CHAT_READY) ## build and serve the chat, whose page shows live queries with Convex's React client
+	npm run --prefix $(CHAT) --silent build
+	@echo "Open http://127.0.0.1:8000 in two windows. Control-C stops the chat."
+	DATABASE_URL=$${DATABASE_URL:-sqlite:///$(CHAT)/chat.db} $(BIN)/uvicorn --app-dir $(CHAT) --log-level warning web:web
 
 test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
 	$(BIN)/python -m pytest -n 4 --dist worksteal
@@ -49,4 +61,4 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-lock benchmarks/.peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
+	rm -rf .venv .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

@@ -29,6 +29,7 @@ from benchmarks import (
     pools,
     queries,
     scheduling,
+    sockets,
     tasks,
 )
 from benchmarks.databases import Databases
@@ -49,6 +50,7 @@ BENCHMARKS = (
     *outbox.BENCHMARKS,
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,
+    *sockets.BENCHMARKS,
     *bars.BENCHMARKS,
 )
 _ON_DEMAND = "peer_"

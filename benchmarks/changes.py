@@ -3,8 +3,9 @@
 Both tables lie in one database and are written in turn, each row in a transaction of its own, on bare drivers as any
 other program has them. The interest has a condition and a watched column, captures one column, and is of a reactive
 task's usual kind. Rows *of interest* meet the condition and are captured; rows *of none* cost the triggers' conditions.
-What was captured is counted at the end. *By hand*: the same with the shortest trigger that one would write by hand: one
-insert, and no trigger can cost less. *Bulk*: many rows in one statement, all of them captured.
+What was captured is counted at the end. *Unwatched*: the interest is that of live queries, and nobody watches.
+*By hand*: the same with the shortest trigger that one would write by hand: one insert, and no trigger can cost less.
+*Bulk*: many rows in one statement, all of them captured.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _INTEREST = Interest(
     kinds=["enter", "change", "delete"],
     after=["amount"],
 )
+_COLUMNS = ["status", "amount", "id"]
+_LIVE = Interest(name="live", table="captured", key=["id"], before=_COLUMNS, after=_COLUMNS, on_demand=True)
 _EVERY = Interest(name="every", table="captured", key=["id"], kinds=["enter"], after=["amount"])
 
 
@@ -60,7 +63,15 @@ _BY_HAND = (
 )
 
 
-async def postgres(bench: Bench, writing: Writing, status: str, callers: int, *, by_hand: bool = False) -> float:
+async def postgres(
+    bench: Bench,
+    writing: Writing,
+    status: str,
+    callers: int,
+    *,
+    interest: Interest = _INTEREST,
+    by_hand: bool = False,
+) -> float:
     """The share of its rate that a writer keeps on PostgreSQL."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(bench.databases.fresh("postgres"))
@@ -80,14 +91,14 @@ async def postgres(bench: Bench, writing: Writing, status: str, callers: int, *,
                 await connections[0].execute(statement)
         else:
             store = await _open(stack, url)
-            await store.interests.declare([_INTEREST], SystemClock().now())
+            await store.interests.declare([interest], SystemClock().now())
         sides = [
             Side(table, [_on_postgres(own, table, writing, status, caller) for caller, own in enumerate(connections)])
             for table in ("captured", "plain")
         ]
         ratio = await compare(bench, *sides, finer=3)
         captured = await connections[0].fetchval("select count(*) from penstock.change")
-        _check(captured, sides[0].done if status == "paid" else 0)
+        _check(captured, sides[0].done if status == "paid" and interest is _INTEREST else 0)
         return ratio
 
 
@@ -120,7 +131,7 @@ async def bulk(bench: Bench) -> float:
         return statistics.median(captured) / statistics.median(plain)
 
 
-async def sqlite(bench: Bench, writing: Writing, status: str) -> float:
+async def sqlite(bench: Bench, writing: Writing, status: str, *, interest: Interest = _INTEREST) -> float:
     """The share of its rate that a writer keeps on SQLite."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(bench.databases.fresh("sqlite"))
@@ -134,11 +145,11 @@ async def sqlite(bench: Bench, writing: Writing, status: str) -> float:
                 f"insert into {table} (status, amount, note) values (?, 0, ?)", [(status, _NOTE)] * _ROWS
             )
             connection.execute("commit")
-        await store.interests.declare([_INTEREST], SystemClock().now())
+        await store.interests.declare([interest], SystemClock().now())
         sides = [Side(table, _on_sqlite(connection, table, writing, status)) for table in ("captured", "plain")]
         ratio = await compare(bench, *sides)
         captured = connection.execute("select count(*) from penstock_change").fetchone()[0]
-        _check(captured, sides[0].done if status == "paid" else 0)
+        _check(captured, sides[0].done if status == "paid" and interest is _INTEREST else 0)
         return ratio
 
 
@@ -216,6 +227,7 @@ def _check(counted: int, done: int) -> None:
         raise AssertionError(f"{done} rows of interest were written, but there are {counted} changes.")
 
 
+_UNWATCHED = Bar(at_least=0.85)
 _INTERESTS = (("paid", "of_interest", Bar(at_least=0.80)), ("open", "of_none", Bar(at_least=0.97)))
 
 BENCHMARKS = (
@@ -241,6 +253,23 @@ BENCHMARKS = (
         Benchmark(f"changes_sqlite_{writing}_{named}", partial(sqlite, writing=writing, status=status), bar)
         for writing in ("insert", "update")
         for status, named, bar in _INTERESTS
+    ),
+    *(
+        Benchmark(
+            f"changes_postgres_{writing}_unwatched_{callers}",
+            partial(postgres, writing=writing, status="paid", callers=callers, interest=_LIVE),
+            _UNWATCHED,
+        )
+        for writing in ("insert", "update")
+        for callers in (1, 8)
+    ),
+    *(
+        Benchmark(
+            f"changes_sqlite_{writing}_unwatched",
+            partial(sqlite, writing=writing, status="paid", interest=_LIVE),
+            _UNWATCHED,
+        )
+        for writing in ("insert", "update")
     ),
     *(Benchmark(f"changes_{kind}_read", partial(reading, kind=kind)) for kind in ("postgres", "sqlite")),
 )

@@ -81,7 +81,7 @@ async def dev_memory(bench: Bench) -> float:
     """Resident megabytes of an idle ``penstock dev`` with all its processes."""
     async with dev_program(bench, _PROGRAM) as (process, _, _):
         await asyncio.sleep(bench.sizes.settle)
-        resident, proportional, count = _memory(process.pid)
+        resident, proportional, count = memory_of(process.pid)
     shared = "" if proportional is None else f"{proportional:.0f} MB with shared pages divided"
     bench.row(f"{count} processes", f"{resident:.0f} MB resident", shared)
     if proportional is not None:
@@ -90,7 +90,9 @@ async def dev_memory(bench: Bench) -> float:
 
 
 @asynccontextmanager
-async def dev_program(bench: Bench, program: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, int]]:
+async def dev_program(
+    bench: Bench, program: str, command: str = "dev", database: str = "sqlite:///idle.db", port: int = 0
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, int]]:
     """``penstock dev`` on a program for the time of a block; its process, and the address at which it serves."""
     folder = bench.databases.folder / f"dev-{bench.name}"
     folder.mkdir(exist_ok=True)
@@ -99,8 +101,8 @@ async def dev_program(bench: Bench, program: str) -> AsyncIterator[tuple[asyncio
     plain_environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     with output.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock.cli.main", "--app", "main.py", "--database", "sqlite:///idle.db",
-            "dev", "--port", "0",
+            sys.executable, "-m", "penstock.cli.main", "--app", "main.py", "--database", database,
+            command, "--port", str(port),
             cwd=folder, env=plain_environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
         )  # fmt: skip
         try:
@@ -154,7 +156,7 @@ def family(root: int) -> dict[int, int]:
     return {pid: resident[pid] for pid in tree}
 
 
-def _memory(root: int) -> tuple[float, float | None, int]:
+def memory_of(root: int) -> tuple[float, float | None, int]:
     """Megabytes of a process and all below it: resident; with shared pages divided, if known; and their number."""
     resident = family(root)
     tree = resident.keys()

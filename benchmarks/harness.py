@@ -48,6 +48,8 @@ class Sizes:
         pickups: Jobs that an idle worker picks up.
         starts: Starts of fresh interpreters.
         settle: Seconds until a program that was started counts as idle.
+        sockets: Clients of live queries.
+        socket_writes: Writes that they are told of.
     """
 
     pairs: int = 11
@@ -66,6 +68,8 @@ class Sizes:
     pickups: int = 400
     starts: int = 7
     settle: float = 4.0
+    sockets: int = 1_000
+    socket_writes: int = 60
 
 
 QUICK = Sizes(
@@ -85,6 +89,8 @@ QUICK = Sizes(
     pickups=40,
     starts=1,
     settle=1.0,
+    sockets=20,
+    socket_writes=4,
 )
 
 

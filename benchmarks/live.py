@@ -29,7 +29,7 @@ _PAUSE = 0.02
 app = App()
 
 
-class Seat(Table, live=True):
+class Seat(Table):
     """A row that is read alone."""
 
     number: int
@@ -38,13 +38,13 @@ class Seat(Table, live=True):
     by_number = Index("number", unique=True)
 
 
-class Tariff(Table, live=True):
+class Tariff(Table):
     """A row that all read."""
 
     factor: int = 1
 
 
-class Visit(Table, live=True):
+class Visit(Table):
     """A row that nobody watches."""
 
     number: int

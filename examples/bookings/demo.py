@@ -98,6 +98,7 @@ def show_ways_on(console: Console, folder: Path) -> None:
     console.print(f"\n[bold]Look at it yourself[/] (logs are in {_near(folder)}):\n")
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
+    console.print("\nAnd see live queries in your browser, if you have Node.js:\n\n  make chat")
 
 
 def _near(path: Path) -> str:

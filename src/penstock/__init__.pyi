@@ -112,6 +112,7 @@ from penstock.schema.index import Index as Index
 from penstock.schema.table import Table as Table
 from penstock.server.asgi import asgi_app as asgi_app
 from penstock.transaction.pages import Page as Page
+from penstock.transaction.pages import PaginationOptions as PaginationOptions
 from penstock.transaction.segments import Range as Range
 from penstock.transaction.segments import between as between
 from penstock.transaction.segments import gt as gt

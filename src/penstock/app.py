@@ -36,7 +36,8 @@ from penstock.observe.tracing import find_tracing
 from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.services.live import LiveQueries, declare_live
+from penstock.services.live import LiveQueries
+from penstock.services.live_capture import declare_live
 from penstock.services.planner.planner import Planner
 from penstock.services.pruner import Pruner
 from penstock.services.relay.relay import Relay
@@ -244,7 +245,6 @@ class Backend(BackendWords):
         self.app = app
         self.config = config
         reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
-        reactive += [definition.name for definition in app.definitions() if definition.live]
         self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)

@@ -142,7 +142,13 @@ class ValueInvalid(InputError):
 
 
 class CursorInvalid(InputError):
-    """The pagination cursor is malformed, or belongs to another query."""
+    """The pagination cursor is malformed, or belongs to another query.
+
+    Attributes:
+        data: What a client sees as ``errorData``: lists that it pages through begin again.
+    """
+
+    data: ClassVar[dict[str, Any]] = {"isConvexSystemError": True, "paginationError": "InvalidCursor"}
 
 
 class TokenInvalid(InputError):

@@ -29,7 +29,7 @@ from penstock import ActionCtx, App, ApplicationError, Id, Index, MutationCtx, Q
 app = App()
 
 
-class Booking(Table):
+class Booking(Table, live=False):
     customer: str
     phone: str
     guests: int = 1

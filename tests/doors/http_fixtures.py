@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,6 +23,7 @@ from penstock import (
     Index,
     MutationCtx,
     Page,
+    PaginationOptions,
     QueryCtx,
     Table,
     asgi_app,
@@ -36,7 +38,7 @@ SECRET = "the-secret-of-the-house"
 app = App()
 
 
-class Book(Table, live=True):
+class Book(Table):
     title: str
     copies: int = 0
     added: datetime | None = None
@@ -89,6 +91,11 @@ async def page(ctx: QueryCtx, cursor: str | None = None) -> Page[Book]:
 
 
 @app.query
+async def books_of(ctx: QueryCtx, pagination_opts: PaginationOptions) -> Page[Book]:
+    return await ctx.db.query(Book).paginate(pagination_opts)
+
+
+@app.query
 def count(ctx: sync.QueryCtx) -> int:
     return ctx.db.query(Book).count()
 
@@ -126,6 +133,23 @@ async def none_or_fail(ctx: QueryCtx) -> None:
         if book.title == "Persuasion":
             raise ApplicationError("sold out")
         raise ValueError(SECRET)
+
+
+@app.mutation
+async def say(ctx: MutationCtx, text: str, times: int = 1, fails: bool = False) -> None:
+    for _ in range(times):
+        logging.getLogger("shop").warning("said %s", text)
+    await ctx.run_query(say_in_thread)
+    logging.getLogger("shop").debug("not said")
+    logging.getLogger("penstock").warning("penstock's own")
+    if fails:
+        raise ApplicationError("said too much")
+
+
+@app.query
+def say_in_thread(ctx: sync.QueryCtx) -> None:
+    logging.getLogger("shop").error("and %d%%", 5)
+    logging.getLogger("shop").error("%d", "no number")
 
 
 @app.query

@@ -25,6 +25,7 @@ from penstock.errors import (
     CallTimeout,
     ConfigError,
     Conflict,
+    CursorInvalid,
     DatabaseBusy,
     DatabaseFull,
     DatabaseUnavailable,
@@ -238,6 +239,11 @@ DONE = httpx.Response(200, json={"status": "success", "value": 1})
         (httpx.Response(200, json=None), ServerError, None),
         (httpx.Response(301, headers={"location": "https://x"}), ServerError, None),
         (httpx.Response(200, json={"status": "error", "errorMessage": "no"}), FunctionError, None),
+        (
+            httpx.Response(200, json={"status": "error", "errorMessage": "no", "errorData": CursorInvalid.data}),
+            CursorInvalid,
+            None,
+        ),
         (
             httpx.Response(200, json={"status": "error", "errorMessage": "no", "errorData": None}),
             ApplicationError,

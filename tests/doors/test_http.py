@@ -100,11 +100,12 @@ def test_values_come_back_as_convex_encodes_them(
     async def story() -> None:
         async with near_door(admin_token="x") as api:
             for form, wanted in (("convex_encoded_json", encoded), ("json", clean)):
-                body = {"path": f"doors.http_fixtures:same_{argument}", "args": [{argument: sent}], "format": form}
+                args = [{argument: sent}]
+                body: dict[str, Any] = {"path": f"doors.http_fixtures:same_{argument}", "args": args, "format": form}
                 (found,) = {
                     (await api.post("/api/query", body)).text,
                     (await api.post("/api/function", body, headers={"authorization": "Convex x"})).text,
-                    (await api.http.get("/api/query", params={**body, "args": json.dumps(body["args"])})).text,
+                    (await api.http.get("/api/query", params=body | {"args": json.dumps(args)})).text,
                 }
                 value = json.loads(found)["value"]
                 assert (type(value), value) == (type(wanted), wanted), found
@@ -112,9 +113,28 @@ def test_values_come_back_as_convex_encodes_them(
     asyncio.run(story())
 
 
+def test_convex_for_python_gets_floats_as_it_takes_no_integers(near_door: Door) -> None:
+    async def story() -> None:
+        async with near_door() as api:
+            for client, form, wanted in (
+                ("python-0.8.1", "convex_encoded_json", b"1.0"),
+                ("python-0.8.1", "json", b"1"),
+                ("npm-1.48.0", "convex_encoded_json", b"1"),
+            ):
+                headers = {"convex-client": client}
+                body = {"path": "doors.http_fixtures:same_number", "args": {"number": 1.0}, "format": form}
+                found = await api.post("/api/query", body, headers=headers)
+                assert found.content == b'{"status":"success","value":%b}' % wanted
+                body = {"path": "doors.http_fixtures:raise_for_callers", "args": {"data": 1}, "format": form}
+                assert (await api.post("/api/query", body, headers=headers)).content.endswith(b":%b}" % wanted)
+
+    asyncio.run(story())
+
+
 def test_error_data_is_there_if_and_only_if_the_function_raised_it(near_door: Door) -> None:
     async def story() -> None:
         async with near_door() as api:
+            data: Any
             for data in (None, False, 0, "", [], {}, {"code": 1, "raw": {"$bytes": "AP8="}}):
                 found = await api.call("query", "raise_for_callers", "convex_encoded_json", data=data)
                 wanted = data if not isinstance(data, dict) or not data else {"code": 1, "raw": "AP8="}
@@ -162,11 +182,14 @@ def test_pages_follow_one_another(door: Door) -> None:
             for title in ("Emma", "Ulysses"):
                 await api.value("mutation", "add", title=title)
             first = await api.value("query", "page")
-            assert first.keys() == {"page", "isDone", "continueCursor"}
+            assert first.keys() == {"page", "isDone", "continueCursor", "splitCursor", "pageStatus"}
             second = await api.value("query", "page", cursor=first["continueCursor"])
             assert [book["title"] for book in first["page"] + second["page"]] == ["Emma", "Ulysses"]
-            message = await api.error("query", "page", cursor="nonsense")
-            assert message.startswith("CursorInvalid: InvalidCursor:")
+            refused = await api.call("query", "page", cursor="nonsense")
+            assert refused["errorMessage"].startswith("CursorInvalid: InvalidCursor:")
+            assert refused["errorData"] == {"isConvexSystemError": True, "paginationError": "InvalidCursor"}
+            options = {"numItems": 1.0, "cursor": first["continueCursor"], "endCursor": None, "id": 7}
+            assert await api.value("query", "books_of", paginationOpts=options) == second
 
     asyncio.run(story())
 
@@ -382,6 +405,29 @@ def test_in_development_the_text_is_shown(near_door: Door) -> None:
         async with near_door(dev=True) as api:
             message = await api.error("query", "fail")
             assert message.split("\n")[1] == f"Uncaught ValueError: cannot open the door with {SECRET}"
+
+    asyncio.run(story())
+
+
+def test_in_development_callers_see_what_their_function_logs(near_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # of the line that does not fit its arguments
+    after = ["[ERROR] and 5%", "[ERROR] %d"]
+
+    async def story() -> None:
+        async with near_door(dev=True) as api:
+            found = await api.call("mutation", "say", text="Emma")
+            assert found == {"status": "success", "value": None, "logLines": ["[WARNING] said Emma", *after]}
+            found = await api.call("mutation", "say", text="😀", fails=True)
+            assert found["errorData"] == "said too much"
+            assert found["logLines"] == ["[WARNING] said 😀", *after]
+            assert (await api.call("query", "say_in_thread"))["logLines"] == after
+            long = (await api.call("mutation", "say", text="x" * 5000, times=300))["logLines"]
+            assert (len(long), {len(line) for line in long}) == (100, {2000 + len("[WARNING] ")})
+            two = await asyncio.gather(*[api.call("mutation", "say", text=text) for text in "ab"])
+            assert [one["logLines"][0] for one in two] == ["[WARNING] said a", "[WARNING] said b"]
+            assert await api.value("query", "count") == 0
+        async with near_door() as api:
+            assert await api.value("mutation", "say", text="Emma") is None
 
     asyncio.run(story())
 

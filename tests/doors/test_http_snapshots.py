@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.clock import SystemClock
+from penstock.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
     import httpx
@@ -142,6 +143,34 @@ async def test_open_snapshots_keep_no_server_from_closing(far_door: Door) -> Non
         async with far_door() as api:
             ts = await take(api)
             assert await value_at(api, ts) == 0
+
+
+async def test_a_lost_database_ends_snapshots_and_the_next_one_is_taken_once_it_is_back(shop: Shop) -> None:
+    async with shop() as (api, test):
+        ts = await take(api)
+
+        async def lost(*_given: Any) -> Any:
+            raise DatabaseUnavailable("The server has gone.")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(test.engine.store, "begin_read", lost)
+            patch.setattr(test.runner, "_queries_in", lost)
+            test.clock.advance(SECOND)
+            for response in (await at(api, ts), await api.http.post("/api/query_ts")):
+                assert (response.status_code, response.json()["code"]) == (503, "DatabaseUnavailable")
+        assert (await at(api, ts)).json()["code"] == "OutOfRetention"
+        test.clock.advance(SECOND)
+        assert await value_at(api, await take(api)) == 0
+
+
+async def test_a_backend_closes_while_snapshots_are_open_and_waited_for(shop: Shop) -> None:
+    async with asyncio.timeout(20):
+        async with shop(max_connections=4) as (api, _):
+            await take(api)
+            waiting = asyncio.create_task(take(api))
+            await turns()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
 
 # ----- functions of any kind

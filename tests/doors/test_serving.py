@@ -227,7 +227,7 @@ from penstock.testing import gate
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
 app = App()
 
-class Note(Table):
+class Note(Table, live=True):
     text: str
 
 @app.mutation
@@ -349,6 +349,30 @@ def test_calls_that_outlast_the_grace_are_cut_off_and_undone(start: Start, datab
             assert await server.ends() == 0
         async with start(database_url) as (_, url), AsyncClient(url) as client:
             assert await client.query("notes:read") == []
+
+    asyncio.run(story())
+
+
+def test_streams_end_at_once_also_those_that_nobody_reads(start: Start, database_url: str) -> None:
+    subscribe = "/api/subscribe?path=notes:read"
+
+    async def story() -> None:
+        async with start(database_url, grace=600) as (server, url), AsyncClient(url) as client:
+            where = urlsplit(url)
+            with socket.create_connection((str(where.hostname), where.port or 0)) as stuck:
+                stuck.sendall(f"GET {subscribe} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+                for _ in range(12):
+                    await client.mutation("notes:write", text="x" * 500_000)  # in the end more than the system buffers
+                async with httpx.AsyncClient(base_url=url, timeout=30) as http, http.stream("GET", subscribe) as stream:
+                    texts = stream.aiter_text()
+                    await anext(texts)
+                    server.process.send_signal(signal.SIGTERM)
+                    async with asyncio.timeout(30):
+                        async for _ in texts:
+                            pass
+                        assert await server.ends() == 0
+            assert len([line for line in server.said if "/api/subscribe" in line]) == 2
+            assert not [line for line in server.said if "Traceback" in line or "ASGI" in line]
 
     asyncio.run(story())
 

@@ -8,7 +8,7 @@ from penstock import Table
 from penstock.testing import TestApp
 
 
-class Part(Table, name="part"):
+class Part(Table, name="part", live=False):
     note: str
     state: str = "new"
     weight: int = 0
@@ -27,7 +27,7 @@ async def test_two_tasks_and_an_outbox_hear_of_a_write_by_one_row(database_url: 
     async with stage.open(database_url) as test:
         schemas = test.engine.store.dialect.schemas
         names = (
-            "select tgname from pg_trigger where tgname like '_penstock%' and tgenabled <> 'R' order by 1"
+            "select tgname from pg_trigger where tgrelid = 'part'::regclass and tgenabled <> 'R' order by 1"
             if schemas
             else "select name from sqlite_schema where type = 'trigger' and tbl_name = 'part' order by 1"
         )
@@ -50,4 +50,5 @@ async def test_two_tasks_and_an_outbox_hear_of_a_write_by_one_row(database_url: 
             (1, [("pack", "change")], ["update nut"]),
             (1, [("pack", "change"), ("weigh", "change")], ["update cap"]),
         ]
-        assert [row.state for row in await test.engine.store.interests.list()] == ["ok"] * 3
+        states = [row.state for row in await test.engine.store.interests.list() if row.interest.table == "part"]
+        assert states == ["ok"] * 3

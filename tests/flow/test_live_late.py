@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from stage.outboxes import sql
 from stage.reactive import Stage
-from stage.watching import settle, step
+from stage.watching import burn, settle, step
 
 from penstock import Id, QueryCtx, Table
+from penstock.changes.demand import Demands
 from penstock.clock import random_of
 from penstock.errors import Conflict
 from penstock.live.view import View
@@ -27,7 +28,7 @@ def conflict() -> Conflict:
     return Conflict("of the query's own making")
 
 
-class Account(Table, live=True):
+class Account(Table):
     owner: str
     amount: int = 0
 
@@ -296,3 +297,27 @@ async def test_whatever_a_query_raises_is_its_answer_alone(
         await stage.transfer(test, 1)
         await settle(stage.live)
         assert taken(view) == {0: 49}
+
+
+async def test_a_change_that_was_not_captured_while_a_query_ran_late_is_not_missed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Demands, "room", 8)
+    stage = Bank()
+    async with stage.started(database_url) as test:
+        view, other = stage.view(stage.slow), stage.view(stage.held)
+        for _ in range(2):  # the table is captured then
+            await settle(stage.live)
+        assert taken(view) == {0: 50}
+        other.close()
+        stage.is_open = False
+        await stage.transfer(test, 10)
+        await stage.live.tick()
+        assert taken(view) is None
+        await burn(test, 20)
+        await stage.transfer(test, 10)
+        await stage.live.tick()
+        stage.let_end(all_of_them=True)
+        await settle(stage.live)
+        await settle(stage.live)
+        assert [one.answer and one.answer.result for one in view.queries.values()] == [30]

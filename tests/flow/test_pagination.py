@@ -184,21 +184,22 @@ async def test_a_cursor_can_stand_at_any_value_of_any_kind(database_url: str) ->
         await backend.run_query(read, look)
 
 
-async def test_the_last_page_leads_nowhere_until_rows_follow(database_url: str) -> None:
+async def test_the_last_page_ends_at_the_end_of_the_query(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         empty = await backend.run_query(bookings, "Ada")
         assert (empty.page, empty.is_done) == ([], True)
         await backend.run_mutation(write, fill)
-        after_nothing = await backend.run_query(bookings, "Ada", empty.continue_cursor, 100)
-        assert len(after_nothing.page) == 6, "the cursor of an empty query stands before all rows"
-        last = await backend.run_query(bookings, "Ada", after_nothing.continue_cursor)
-        assert (last.page, last.is_done) == ([], True)
-        assert last.continue_cursor == after_nothing.continue_cursor
+        after_all = await backend.run_query(bookings, "Ada", empty.continue_cursor, 100)
+        assert (after_all.page, after_all.is_done) == ([], True), "nothing follows the end"
+        assert after_all.continue_cursor == empty.continue_cursor
         exact = await backend.run_query(bookings, "Ada", None, 6)
         assert exact.is_done, "it is known at once that no row follows"
+        assert exact.continue_cursor == empty.continue_cursor
+        five = await backend.run_query(bookings, "Ada", None, 5)
+        assert not five.is_done
         await backend.run_mutation(write, lambda ctx: ctx.db.insert(Booking(customer="Ada", seats=9)))
-        late = await backend.run_query(bookings, "Ada", last.continue_cursor)
-        assert [row.seats for row in late.page] == [9]
+        late = await backend.run_query(bookings, "Ada", five.continue_cursor)
+        assert [row.seats for row in late.page] == [3, 9]
 
 
 async def test_a_filter_applies_before_pages_are_cut(database_url: str) -> None:

@@ -335,11 +335,12 @@ async def test_reading_too_much_is_refused_however_it_is_asked_for(database_url:
             lambda ctx: ctx.db.query(Visit).collect(),
             lambda ctx: ctx.db.query(Visit).take(18),
             lambda ctx: ctx.db.query(Visit).filter(lambda _: False).first(),
-            lambda ctx: ctx.db.query(Visit).paginate(num_items=17),
             lambda ctx: ctx.sql("select * from visit"),
         ]
         for ask in asked:
             with pytest.raises(LimitExceeded):
                 await backend.run_query(read, ask)
         assert len(await backend.run_query(read, lambda ctx: ctx.db.query(Visit).take(17))) == 17
+        page = await backend.run_query(read, lambda ctx: ctx.db.query(Visit).paginate(num_items=17))
+        assert (len(page.page), page.is_done) == (16, False), "a page ends early"
         assert await backend.run_query(read, lambda ctx: ctx.db.query(Visit).count()) == 18

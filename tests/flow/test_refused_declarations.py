@@ -134,4 +134,4 @@ async def test_the_lists_of_what_is_there_are_read_once_however_many_outboxes_th
         count(store.changes, "readers")
         count(store.catalog, "stored_tables")
         await test.declare([])
-    assert read == {"list": 3, "readers": 1, "stored_tables": 1}
+    assert read == {"list": 4, "readers": 1, "stored_tables": 1}

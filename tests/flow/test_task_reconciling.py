@@ -21,7 +21,7 @@ from penstock.testing import TestApp, TestClock, raising
 HOUR = timedelta(hours=1)
 
 
-class Item(Table):
+class Item(Table, live=False):
     number: int = 0
     state: str = "new"
 

@@ -66,7 +66,7 @@ IDS = ["task, anything", "task, watch", "outbox, fields"]
 
 
 async def states(test: TestApp) -> list[str]:
-    return [row.state for row in await test.engine.store.interests.list()]
+    return [row.state for row in await test.engine.store.interests.list() if not row.interest.on_demand]
 
 
 async def told(test: TestApp) -> list[str]:

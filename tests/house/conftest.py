@@ -49,6 +49,6 @@ def files() -> list[Path]:
         paths = [
             path
             for path in ROOT.rglob("*")
-            if not any(part.startswith((".", "__pycache__")) for part in path.parts[len(ROOT.parts) :])
+            if not any(part.startswith((".", "__pycache__", "node_modules")) for part in path.parts[len(ROOT.parts) :])
         ]
     return [path for path in paths if path.is_file()]

@@ -18,7 +18,7 @@ Completion Config ConfigError Conflict ConstraintViolation ContextError CronExpr
 DataError DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow
 FunctionNotFound Id IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost
 LimitExceeded Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotUnique
-OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page
+OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page PaginationOptions
 Pending PenstockError Progress QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running
 SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx
 TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage

@@ -14,11 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.changes.readset import Bound
-from penstock.errors import CursorInvalid
+from penstock.errors import ArgumentsInvalid, CursorInvalid
+from penstock.functions.signature import Signature
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
-from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint
+from penstock.transaction.pages import (
+    END,
+    Page,
+    PaginationOptions,
+    decode_cursor,
+    decode_journal,
+    encode_cursor,
+    encode_journal,
+    fingerprint,
+)
 from penstock.transaction.segments import Segment
+from penstock.values import encode_json
 
 MARK = "0123456789ab"
 
@@ -55,13 +66,14 @@ COLUMNS = definition_of(Sample).columns[2:]
 )
 def test_a_cursor_keeps_every_value_of_every_kind(values: tuple[Any, ...]) -> None:
     found = decode_cursor(encode_cursor(MARK, values), MARK, COLUMNS)
+    assert found is not END
     assert found == list(values)
-    assert [type(value) for value in found or ()] == [type(value) for value in values]
+    assert [type(value) for value in found] == [type(value) for value in values]
 
 
-def test_none_is_a_value_and_no_values_are_the_beginning() -> None:
+def test_none_is_a_value_and_no_values_are_the_end() -> None:
     assert decode_cursor(encode_cursor(MARK, [None] * 10), MARK, COLUMNS) == [None] * 10
-    assert decode_cursor(encode_cursor(MARK, None), MARK, COLUMNS) is None
+    assert decode_cursor(encode_cursor(MARK, END), MARK, COLUMNS) is END
 
 
 def test_a_cursor_is_safe_in_a_url() -> None:
@@ -132,6 +144,37 @@ def test_a_cursor_fits_what_was_asked_and_nothing_else() -> None:
 
 
 def test_a_page_is_spelled_as_clients_expect_it() -> None:
-    page = Page[Any](page=[1], is_done=False, continue_cursor="x")
-    assert page.model_dump(by_alias=True) == {"page": [1], "isDone": False, "continueCursor": "x"}
+    page = Page[Any](page=[1], is_done=False, continue_cursor="x", split_cursor="y", page_status="SplitRequired")
+    assert page.model_dump(by_alias=True) == {
+        "page": [1], "isDone": False, "continueCursor": "x", "splitCursor": "y", "pageStatus": "SplitRequired",
+    }  # fmt: skip
     assert Page[int].model_validate(page.model_dump(by_alias=True)).page == [1]
+
+
+def test_a_function_takes_the_page_that_a_client_asks_for() -> None:
+    async def listed(ctx: object, customer: str, pagination_opts: PaginationOptions) -> None: ...
+
+    signature = Signature(listed, "shop:listed")
+    sent = {
+        "customer": "Ada",
+        "paginationOpts": {
+            "numItems": 5.0, "cursor": None, "endCursor": "x", "id": 1, "maximumRowsRead": 9, "maximumBytesRead": 9.0,
+        },
+    }  # fmt: skip
+    asked = PaginationOptions(num_items=5, end_cursor="x", id=1, maximum_rows_read=9, maximum_bytes_read=9)
+    found = signature.check_json(json.dumps(sent))
+    assert found == {"customer": "Ada", "pagination_opts": asked}
+    assert signature.check(found) == found
+    assert signature.check_json(encode_json(found, "arguments")) == found, "as a job keeps them"
+    for options in ({"numItems": 0}, {"numItems": 10_001}, {"numItems": "5"}, {"numItems": 5, "x": 1}, {"cursor": 5}):
+        with pytest.raises(ArgumentsInvalid, match="paginationOpts"):
+            signature.check_json(json.dumps(sent | {"paginationOpts": options}))
+
+
+def test_a_journal_keeps_the_ends_of_pages() -> None:
+    assert encode_journal([]) is None
+    assert decode_journal(None) == []
+    assert decode_journal(encode_journal(["a", "", "b"])) == ["a", "", "b"]
+    for text in ("", "x", "{}", "[1]", "[null]", '"a"'):
+        with pytest.raises(CursorInvalid, match=r"^InvalidCursor: "):
+            decode_journal(text)

@@ -11,7 +11,7 @@ from stage.examples import examples
 
 from penstock.changes.readset import Bound
 from penstock.store.sql.statements import Condition
-from penstock.transaction.segments import Segment, after
+from penstock.transaction.segments import Segment, after, after_until, until
 
 ORDER = ("a", "b", "id")
 OPTIONAL = (True, True, False)
@@ -74,6 +74,27 @@ def test_after_each_row_come_exactly_those_that_follow_it(
 
 
 @settings(max_examples=examples(400))
+@given(ROWS, STARTS, DIRECTIONS, st.data())
+def test_the_rows_up_to_each_row_and_between_any_two_are_exactly_those(
+    rows: list[Row], start: Segment, direction: Literal["asc", "desc"], data: st.DataObject
+) -> None:
+    everything = read([start], rows, direction)
+    for last, end in enumerate(everything):
+        part = until(start, ORDER, OPTIONAL, end, direction)
+        assert read(part, rows, direction) == everything[: last + 1]
+        first = data.draw(st.integers(0, len(everything) - 1))
+        exact = data.draw(st.booleans())
+        part = after_until(start, ORDER, OPTIONAL, everything[first], end, direction, exact=exact)
+        assert read(part, rows, direction) == everything[first + 1 : last + 1]
+        for row in rows:
+            noted = [one.read("note", "by_a", ORDER) for one in part]
+            covered = any(one.covers(row, {name: (place, None) for place, name in enumerate(ORDER)}) for one in noted)
+            assert covered or row not in everything[first + 1 : last + 1]
+            if covered and first <= last and not any(one.null is False for one in part):
+                assert row in everything[first + 1 : last + 1], "nothing else is noted"
+
+
+@settings(max_examples=examples(400))
 @given(ROWS, STARTS, DIRECTIONS, st.tuples(VALUES, VALUES, st.integers(-1, 20)))
 def test_after_a_row_that_never_was_nothing_comes_from_outside(
     rows: list[Row], start: Segment, direction: Literal["asc", "desc"], forged: Row
@@ -115,5 +136,6 @@ def test_a_segment_in_sql() -> None:
 def test_what_was_read_is_noted_at_least(null: bool | None) -> None:
     segment = Segment((1,), Bound(2, inclusive=True) if null is None else None, None, null)
     read = segment.read("note", "by_a", ORDER)
-    assert (read.table, read.index, read.columns, read.prefix) == ("note", "by_a", ORDER, (1,))
+    assert (read.table, read.index, read.columns) == ("note", "by_a", ORDER)
+    assert read.prefix == ((1, None) if null else (1,))
     assert (read.lower, read.upper) == (segment.lower, segment.upper)

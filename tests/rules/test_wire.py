@@ -373,6 +373,13 @@ def test_values_leave_in_two_formats(value: Any, encoded: Any, clean: Any) -> No
     assert sent([value], Format.CLEAN) == [clean]
 
 
+def test_clients_that_know_no_integers_get_floats() -> None:
+    value = {"a": [1, True, 2**53, -(2**60), Level.LOW, None], "b": {"c": (0, 0.5)}}
+    wanted = b'{"a":[1.0,true,9007199254740992.0,{"$integer":"AAAAAAAAAPA="},1.0,null],"b":{"c":[0.0,0.5]}}'
+    assert encode_result(value, Format.ENCODED_FLOATS) == wanted
+    assert encode_result(7, Format.ENCODED_FLOATS) == b"7.0"
+
+
 def test_minus_zero_is_tagged_or_a_number() -> None:
     assert sent(-0.0) == tag_float(-0.0)
     assert encode_result(-0.0, Format.CLEAN) == b"-0.0"
@@ -511,8 +518,10 @@ def test_rows_bear_them_wherever_they_stand(form: Format) -> None:
 
 
 def test_a_page_leaves_under_the_names_that_clients_know() -> None:
-    page = Page[Any](page=[person()], is_done=False, continue_cursor="abc")
-    assert sent(page) == {"page": [PERSON], "isDone": False, "continueCursor": "abc"}
+    page = Page[Any](page=[person()], is_done=False, continue_cursor="abc", split_cursor="ab")
+    assert sent(page) == {
+        "page": [PERSON], "isDone": False, "continueCursor": "abc", "splitCursor": "ab", "pageStatus": None,
+    }  # fmt: skip
 
 
 def test_creation_times_are_exact_to_the_microsecond() -> None:

@@ -14,7 +14,7 @@ from penstock.testing import TestApp
 SECRET = "Let-me-in-7f3a"
 TOKEN = {"authorization": f"Bearer {SECRET}"}
 OF_OUTBOXES = ("outbox", "outbox/show", "outbox/messages")
-READS = ("tasks", "tasks/records", "tasks/count", "tasks/show", "tasks/explain", *OF_OUTBOXES)
+READS = ("tasks", "tasks/records", "tasks/count", "tasks/show", "tasks/explain", "live", *OF_OUTBOXES)
 BY_FILTER = ("tasks/retry", "tasks/cancel", "tasks/skip", "tasks/delete")
 BY_NAME = ("tasks/pause", "tasks/resume", "tasks/reconcile")
 TO_OUTBOXES = tuple(f"outbox/{verb}" for verb in ("retry", "skip", "pause", "resume", "move", "rebuild", "drop"))

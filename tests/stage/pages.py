@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted(path for path in (ROOT / "examples").rglob("*.md") if "node_modules" not in path.parts),
 ]
 
 _FENCE = re.compile(r"^```(?P<language>\w*)$")

@@ -67,7 +67,7 @@ class SyncClient:
             self._move(message)
         return message
 
-    async def transition(self) -> dict[str, Any]:
+    async def transition(self) -> dict[int, Any]:
         """The next message, which is a transition; its modifications by query."""
         message = await self.receive()
         assert message["type"] == "Transition", message

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from stage.outboxes import sql
+
+from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.functions.function import AnyFunction
 from penstock.live.entry import Entry
@@ -28,3 +31,13 @@ async def settle(live: LiveQueries) -> None:
     await step(live)
     while any(one.stale for one in live.report()):
         await step(live)
+
+
+async def burn(test: Backend, count: int) -> None:
+    """Let demands end: write elsewhere so many times."""
+    for number in range(count):
+        if test.config.database.startswith("sqlite"):
+            values = f"'[-{number + 1}]', 'message', '2030-01-01T00:00:00.000000Z'"
+            await sql(test, f"insert into penstock_change (interests, kinds, changed_at) values ({values})")
+        else:
+            await sql(test, "select pg_current_xact_id()")

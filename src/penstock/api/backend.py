@@ -70,8 +70,8 @@ class BackendWords:
         """Watch a query: its answer, and each other answer that it has once something that it read has changed.
 
         The query runs again if and only if a row that it read, or would read now, was written by anybody, and all
-        queries that this process watches are brought to a new snapshot together. It hears at once of tables that are
-        declared with ``live=True``, and looks at others again after 0.25 to 5 seconds.
+        queries that this process watches are brought to a new snapshot together. It hears at once of live tables, and
+        looks at others again after 0.25 to 5 seconds.
 
         Args:
             function: A query.

@@ -41,6 +41,7 @@ class Interest:
         order: Columns by which its rows are read, before the key; by the key alone by default.
         each: Whether each change counts, so that none may be merged with another one of its row before it is written.
         meaning: The use that its reader makes of it, to distinguish it from another one that captures the same.
+        on_demand: Whether it is captured only while a reader demands it, see `Changes.demand`.
 
     Raises:
         DeclarationError: It has no name, no table, no key or no kind, or an unknown kind.
@@ -58,6 +59,7 @@ class Interest:
     order: Sequence[str] = ()
     each: bool = False
     meaning: str = ""
+    on_demand: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > _LONGEST_NAME or not self.name.isprintable():
@@ -107,6 +109,8 @@ class Interest:
         """The interest as JSON, equal for equal interests."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         said["kinds"] = [kind for kind in KINDS if kind in self.kinds]
+        if not self.on_demand:  # others have the digests that they had before
+            del said["on_demand"]
         return json.dumps(said)
 
     @classmethod

@@ -37,6 +37,10 @@ class Snapshot:
     def shows(self, xid: int) -> bool:
         return xid < self.end and xid not in self.open
 
+    def below(self, xid: int) -> Snapshot:
+        """What it shows of the transactions before one."""
+        return Snapshot(min(self.end, xid), tuple(one for one in self.open if one < xid))
+
     def moved(self, by: int) -> Snapshot:
         """The same with all transaction numbers lowered, except the one before all."""
         return self if self.end == _BEFORE_ALL else Snapshot(self.end - by, tuple(xid - by for xid in self.open))
@@ -53,6 +57,11 @@ class Position:
     batch: Snapshot | None = None  # inside an unfinished batch: the snapshot under which it is read to its end
     last: int = 0  # inside an unfinished batch: the number of the last change handed over
     high: int = 0  # no change with a greater number was ever handed over
+
+    @property
+    def end(self) -> int:
+        """All transactions that it shows come before this one; on SQLite the last change that it shows."""
+        return self.high if self.seen == NOTHING else self.seen.end
 
     @classmethod
     def parse(cls, text: str) -> Position:

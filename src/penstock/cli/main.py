@@ -38,6 +38,7 @@ _COMMANDS = {
         "Show outboxes; retry, skip, pause, move, resend, rebuild, drop.",
     ),
     "changes": ("penstock.cli.changes", "Show the change feed; drop a reader."),
+    "live": ("penstock.cli.live", "Show the watched queries of a server."),
     "locks": ("penstock.cli.locks", "Show locks; release one."),
     "pause": ("penstock.cli.pools:pause", "Pause a pool."),
     "resume": ("penstock.cli.pools:resume", "Resume a paused pool."),

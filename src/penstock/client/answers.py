@@ -74,6 +74,8 @@ def _read(content: bytes) -> dict[str, Any]:
 
 
 def _function_error(found: dict[str, Any], headers: Mapping[str, str]) -> errors.PenstockError:
+    if found.get("errorData") == errors.CursorInvalid.data:
+        return errors.CursorInvalid(str(found.get("errorMessage")))
     if "errorData" in found:
         return errors.ApplicationError(found["errorData"])
     return FunctionError(str(found.get("errorMessage")), headers.get("x-request-id", ""))

@@ -10,9 +10,9 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from types import CoroutineType
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator, from_json, to_json
 from typing_extensions import TypeAliasType, TypedDict
 
@@ -25,6 +25,7 @@ from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 _RESULT = ConfigDict(strict=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
+_WIRE_NAMES = {"pagination_opts": "paginationOpts"}  # of parameters that clients send under another name
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _MAX_ERRORS = 20
 _MANY_ERRORS = 1000  # of which not even a list is made: millions of them would take seconds and gigabytes
@@ -172,6 +173,8 @@ def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
 
 def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
     annotation = hints.get(parameter.name, Any)
+    if (sent := _WIRE_NAMES.get(parameter.name)) is not None:
+        annotation = Annotated[annotation, Field(validation_alias=AliasChoices(parameter.name, sent))]
     return annotation if parameter.default is inspect.Parameter.empty else NotRequired[annotation]
 
 

@@ -11,5 +11,10 @@ def live_interest(definition: TableDefinition) -> Interest:
     orders = [definition.order_of(index) for index in (None, *definition.indexes.values())]
     columns = tuple(dict.fromkeys(name for order in orders for name in order))
     return Interest(
-        name=f"live {definition.name}", table=definition.name, key=definition.key, before=columns, after=columns
+        name=f"live {definition.name}",
+        table=definition.name,
+        key=definition.key,
+        before=columns,
+        after=columns,
+        on_demand=True,
     )

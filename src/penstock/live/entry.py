@@ -13,7 +13,7 @@ from penstock.changes.readset import RangeRead, ReadSet
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import JobStatus
 
-Key = tuple[str, str]  # the name of the function, and its arguments as text
+Key = tuple[str, str, str | None]  # the name of the function, its arguments as text, and the journal
 QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are late
 _CAUSES = 5
 
@@ -27,6 +27,7 @@ class Answer:
     error: Exception | None = None
     encoded: bytes = b""  # equal for equal answers
     jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
+    journal: str | None = None  # the ends of the pages that it read, which the next run gets
 
 
 class EntryReport(NamedTuple):
@@ -36,6 +37,7 @@ class EntryReport(NamedTuple):
         function: Its name.
         arguments: Its arguments, as text.
         watchers: How many watch it.
+        watched_for: Seconds since it was first watched.
         runs: How often it ran.
         seconds: The time that its runs took together, in seconds.
         causes: The causes of its last runs, the newest one last.
@@ -45,6 +47,7 @@ class EntryReport(NamedTuple):
     function: str
     arguments: str
     watchers: int
+    watched_for: float
     runs: int
     seconds: float
     causes: tuple[str, ...]
@@ -61,7 +64,9 @@ class Entry:
     key: Key
     function: AnyFunction
     arguments: dict[str, Any]
+    journal: str | None  # of its next run
     seed: int  # of its random numbers, the same at each run
+    since: float  # by the monotonic clock
     answer: Answer | None = None
     noted: list[RangeRead] = field(default_factory=list)  # the ranges by which it is found
     stale: bool = True  # whether it has no answer as of the newest tick
@@ -85,8 +90,9 @@ class Entry:
         self.took, self.last = min(seconds, self.last), seconds
         self.causes.append(cause)
 
-    def report(self) -> EntryReport:
+    def report(self, now: float) -> EntryReport:
         """How it fares now."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        watchers, causes = len(self.watchers), tuple(self.causes)
-        return EntryReport(self.function.name, given, watchers, self.runs, self.seconds, causes, self.stale)
+        watchers, watched_for, causes = len(self.watchers), now - self.since, tuple(self.causes)
+        name = self.function.name
+        return EntryReport(name, given, watchers, watched_for, self.runs, self.seconds, causes, self.stale)

@@ -47,7 +47,9 @@ class Entries(Protocol):
 
     newest: Tick  # the last one that was published
 
-    def enter(self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any]) -> Entry:
+    def enter(
+        self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
+    ) -> Entry:
         """The entry of a query, which the view watches from now on by a number."""
 
     def leave(self, view: View, number: int, entry: Entry) -> None:
@@ -92,13 +94,14 @@ class View:
 
     # ----- for clients
 
-    def add(self, number: int, function: AnyFunction, arguments: dict[str, Any]) -> None:
+    def add(self, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None = None) -> None:
         """Watch a query. Steps wait until it has an answer that is not older than this.
 
         Args:
             number: The number by which its answers are given; of no other query of this view.
             function: A query.
             arguments: Its arguments, checked.
+            journal: That of an earlier answer: the pages of the query keep their ends.
 
         Raises:
             LimitExceeded: The view watches 1,000 queries.
@@ -109,7 +112,7 @@ class View:
                 fix="Watch one query that returns what many small ones do, or stop watching some.",
                 limit=MOST_QUERIES,
             )
-        entry = self.queries[number] = self._entries.enter(self, number, function, arguments)
+        entry = self.queries[number] = self._entries.enter(self, number, function, arguments, journal)
         self._changed.add(number)
         if entry.stale:
             self._stale.add(number)

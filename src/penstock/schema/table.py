@@ -73,8 +73,8 @@ class Table(BaseModel, metaclass=_Frozen):
         managed: Whether penstock creates and changes the table (the default). A table that some other program
             owns is declared with ``managed=False``: it has no system fields, and its rows' ids are its keys. The id
             of a row with several key columns is a tuple of their values.
-        live: Whether its changes are captured for live queries, which then hear of each at once; otherwise they look
-            again every few seconds. Capturing costs each write of a row some microseconds.
+        live: Whether its changes are captured while live queries read it, which then run again at once; otherwise they
+            look again every few seconds. By default that of `managed`: capturing puts triggers on the table.
 
     Raises:
         DeclarationError: At import, for a name, a field or an index that cannot be. If it names classes that come
@@ -119,12 +119,12 @@ class Table(BaseModel, metaclass=_Frozen):
         source: str | None = None,
         key: str | Sequence[str] | None = None,
         managed: bool = True,
-        live: bool = False,
+        live: bool | None = None,
         **unknown: Any,
     ) -> None:
         if unknown:
             raise DeclarationError(f"Table {cls.__name__}: unknown class argument {', '.join(unknown)}.")
-        cls.__declared__ = _declare(cls, name, source, key, managed, live)
+        cls.__declared__ = _declare(cls, name, source, key, managed, managed if live is None else live)
         cls.__id_prefix__ = cls.__declared__.sql_name if managed else None
         cls.__indexes__ = tuple(_indexes(cls))
         cls.__definition__ = None

@@ -1,4 +1,4 @@
-"""``/admin``: looks after reactive tasks and outboxes, for people and programs that have the admin token.
+"""``/admin``: looks after reactive tasks, outboxes and live queries, for people and programs that have the admin token.
 
 Owns admission, the number of requests at once, and the form of answers and errors. Each noun has a file of
 its own with its routes, ``/admin/<noun>/<verb>``, in the words of the command line.
@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock import errors
 from penstock.config import Config
 from penstock.server.access import admit, exchange_of
+from penstock.server.adminlive import LIVE_ROUTES
 from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
 from penstock.server.adminwords import AdminRoute, read_words
@@ -30,7 +31,7 @@ from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
 
 _MOST_AT_ONCE = 8  # so that looking at millions of rows leaves connections for calls
-_ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES)
+_ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES, *LIVE_ROUTES)
 _NOT_FOUND = (errors.TaskNotFound, errors.OutboxNotFound)
 
 

@@ -7,7 +7,7 @@ Owns the line between the two. Callers see errors of the call itself, and errors
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic_core import to_json
 
@@ -48,7 +48,7 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
     errors.LockTaken: ("Somebody else holds a lock that the call needs.", 1),
     errors.Overloaded: ("This server has too much to do.", 1),
     OutOfRetention: (
-        f"This ts is not open here: ask /api/query_ts again. A snapshot stays {KEPT:g} seconds, in one process only.",
+        f"This ts is not open here, or not any more. Ask /api/query_ts for another: one process keeps it {KEPT:g} s.",
         1,
     ),
     errors.TryAgain: ("The call cannot be answered now.", 1),
@@ -57,6 +57,13 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
 
 def success(value: bytes) -> bytes:
     return b'{"status":"success","value":' + value + b"}"
+
+
+def with_lines(answer: Answer, lines: list[str]) -> Answer:
+    """The answer with the lines that the function has logged."""
+    if not lines or answer.status != 200:  # noqa: PLR2004 - HTTP's number
+        return answer
+    return replace(answer, body=answer.body[:-1] + b',"logLines":' + to_json(lines) + b"}")
 
 
 def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> Answer:
@@ -83,7 +90,8 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
             error = unsayable
     elif _is_callers(error):
         said = str(error) if isinstance(error, errors.FunctionNotFound) else _printable(error_text(error))
-        return to_json({"status": "error", "errorMessage": said})
+        data = {"errorData": error.data} if isinstance(error, errors.CursorInvalid) else {}
+        return to_json({"status": "error", "errorMessage": said, **data})
     event(
         "call.failed",
         logging.ERROR,

@@ -23,7 +23,8 @@ from penstock.errors import InputError, LimitExceeded, Overloaded, ResultInvalid
 from penstock.functions.function import FunctionKind
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
-from penstock.server.answers import Answer, answer_error, function_error, refusal, success
+from penstock.server.answers import Answer, answer_error, function_error, refusal, success, with_lines
+from penstock.server.loglines import log_lines
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
 from penstock.server.subscribe import EventStream, WrittenAnswers
@@ -63,10 +64,13 @@ class Api:
         exchange.function = call.path
         dispatch = (await opened(self._opening)).dispatch
         encode = partial(encode_result, form=call.form)
-        try:
-            return send_json(success(await dispatch.call(call.path, kind, call.args, internal=internal, finish=encode)))
-        except Exception as error:  # noqa: BLE001 - user code may raise anything
-            return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
+        with log_lines(told=self._config.dev) as lines:
+            try:
+                result = await dispatch.call(call.path, kind, call.args, internal=internal, finish=encode)
+                answer = Answer(200, success(result))
+            except Exception as error:  # noqa: BLE001 - user code may raise anything
+                answer = answer_error(error, exchange, call.form, dev=self._config.dev)
+        return send_answer(with_lines(answer, lines))
 
     async def _call_any(self, request: Request) -> Response:
         """Call a function of any kind, also an internal one, with the admin token."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -71,7 +71,10 @@ async def read_call(request: Request, config: Config) -> Call:
         return _call_in_url(request, config)
     module, _, name = request.path_params.get("function", "").rpartition("/")
     path = f"{module}:{name}" if "function" in request.path_params else None
-    return await read_body(request, config, partial(_call_in, path=path))
+    call = await read_body(request, config, partial(_call_in, path=path))
+    if call.form is Format.ENCODED and request.headers.get("convex-client", "").startswith("python-"):
+        return replace(call, form=Format.ENCODED_FLOATS)
+    return call
 
 
 async def read_body(request: Request, config: Config, read: Callable[[bytes], T]) -> T:
@@ -242,4 +245,5 @@ def function_path(path: Any) -> str:
         raise Refused(400, "BadRequest", 'path must be the name of a function, such as "messages:send".')
     if len(path) > _LONGEST_PATH or not _PATH.fullmatch(path):
         raise Refused(400, "BadConvexFunctionIdentifier", f"{path[:100]!r} is not the name of a function.")
-    return path if ":" in path else f"{path}:default"
+    module, _, name = path.partition(":")
+    return f"{module.removesuffix('.js')}:{name or 'default'}"  # clients that come back add the suffix

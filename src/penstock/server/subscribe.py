@@ -25,7 +25,7 @@ from penstock.wire.outgoing import Format, encode_result
 _HEARTBEAT = 15.0  # seconds; proxies cut connections that are silent for longer
 _PATIENCE = 60.0  # seconds that a reader may take for one event
 _LAST_WORD = 1.0  # seconds for the end of the stream
-_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "x-accel-buffering": "no"}
+_HEADERS = {"cache-control": "no-store, no-transform", "x-content-type-options": "nosniff", "x-accel-buffering": "no"}
 
 Encode = Callable[[Answer], bytes]
 
@@ -63,14 +63,21 @@ class EventStream(Response):
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._stream(scope, receive, send)
+        finally:
+            self._view.close()
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
         self._streams.add(sending)
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            with suppress(asyncio.CancelledError):  # a server that stops cancels what does not end
+                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not leaving.done():
                 await _end(scope, send, leaving)
         finally:
-            self._view.close()
             self._streams.discard(sending)
             sending.cancel()
             leaving.cancel()
@@ -79,7 +86,6 @@ class EventStream(Response):
 
     async def _send_events(self, send: Send) -> None:
         view = self._view
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         while not view.closed:
             step = view.step()
             if step is not None and step.answers:

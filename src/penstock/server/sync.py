@@ -44,7 +44,7 @@ from penstock.wire.tags import read_u64
 _HEARTBEAT = 15.0  # seconds; browsers cannot see a web socket's own pings
 _PATIENCE = 60.0  # seconds that a client may take for one message
 _LAST_WORD = 1.0  # seconds for the end of the connection
-_SETTLE = 0.05  # seconds in which a client that is back sends again what it waits for
+_RETURN, _SETTLE = 0.5, 0.02  # seconds in which a client that is back begins to send again, and sends all of it
 _MOST_CALLS = 1000
 _TAG = 0x7FFFF  # the bits of a time in which a client without a lasting session finds its session's number
 
@@ -131,7 +131,6 @@ class Socket:
         self._resends = False  # whether it may send again what it sent over a connection before
         self._mutations: deque[tuple[sync.Call, Message]] = deque()
         self._mutating: asyncio.Task[None] | None = None
-        self._mutated = 0  # how many have ended
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
         self._end: asyncio.Future[HangUp] = asyncio.get_running_loop().create_future()
@@ -298,11 +297,11 @@ class Socket:
         self._queries.add(one.query_id)
         try:
             path, args = _called(one.udf_path, one.args, message)
-            self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args))
+            self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args), one.journal)
         except InputError as error:
             error.at_the_door = True
             outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
-            self._changes.append(sync.query_modification(one.query_id, outcome, failed=True))
+            self._changes.append(sync.query_modification(one.query_id, outcome, one.journal, failed=True))
         else:
             self._lacks.add(one.query_id)
 
@@ -349,7 +348,6 @@ class Socket:
                 await self._guarded(self._mutate(call, message))
             finally:
                 self._opening.end_request()
-            self._mutated += 1
             self._watching.moved.set()
         self._mutating = None
 
@@ -376,14 +374,8 @@ class Socket:
         return encode_result(result, Format.ENCODED)
 
     def _respond(self, request: int, result: bytes, key: RequestKey) -> None:
-        live = self._backend.live_queries
-        if not self._queries or self._watching.closed:
-            self._held.append(_Held(request, result, None))
-            return
-        live.seek(key)
-        if key not in live.shown:
-            self._watching.expect()
-        self._held.append(_Held(request, result, key))
+        alone = not self._queries or self._watching.closed
+        self._held.append(_Held(request, result, None if alone else key))
 
     async def _act(self, call: sync.Call, message: Message) -> None:
         self._opening.begin_request()
@@ -435,16 +427,12 @@ class Socket:
         A client that has no lasting session takes the first transition as the end of each mutation whose response it
         has had, and a response after that as an error.
         """
+        await self._clock.wait(self._watching.moved, _RETURN)
         await self._clock.sleep(_SETTLE)
-        last = self._mutated + len(self._mutations) + (self._mutating is not None)
-        while self._mutated < last:
+        while self._mutating is not None or max(map(self._shown_at, self._held), default=0) == math.inf:
             self._watching.moved.clear()
             await self._watching.moved.wait()
-        shown, keys = self._backend.live_queries.shown, [one.key for one in self._held if one.key is not None]
-        while not shown.keys() >= set(keys):
-            self._watching.moved.clear()
-            await self._watching.moved.wait()
-        return max((shown[key] for key in keys), default=0)
+        return int(max(map(self._shown_at, self._held), default=0))
 
     def _due(self, not_before: int) -> Iterator[str]:
         """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
@@ -453,7 +441,7 @@ class Socket:
             self._watching.moved.clear()  # the end of the mutation sets it
         elif step := self._watching.step(not_before):
             self._reach(step)
-        while self._held and self._is_shown(self._held[0]):
+        while self._held and self._shown_at(self._held[0]) <= self._tick:
             one = self._held.popleft()
             if one.key is not None:
                 self._backend.live_queries.let_go(one.key)
@@ -465,8 +453,13 @@ class Socket:
             texts += self._transition()
         return iter(texts)
 
-    def _is_shown(self, one: _Held) -> bool:
-        return one.key is None or self._backend.live_queries.shown.get(one.key, math.inf) <= self._tick
+    def _shown_at(self, one: _Held) -> float:
+        """The number of the first tick that shows a mutation, if it has come."""
+        live = self._backend.live_queries
+        if one.key is not None and one.key not in live.shown:  # or an earlier connection of the client let it go
+            live.seek(one.key)
+            self._watching.expect()
+        return 0 if one.key is None else live.shown.get(one.key, math.inf)
 
     def _reach(self, step: Step) -> None:
         self._tick = step.tick.number
@@ -481,7 +474,7 @@ class Socket:
             written = self._written.write(answer, exchange, Format.ENCODED)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes.append(sync.query_modification(number, outcome, failed=failed))
+            self._changes.append(sync.query_modification(number, outcome, answer.journal, failed=failed))
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)

@@ -112,6 +112,9 @@ class FeedWatch:
 
     async def _mend(self, row: InterestRow, looks: int) -> bool:
         """Let an interest capture again if possible; whether it does. A fault is logged once, and so is its end."""
+        if row.state == "gone" and row.interest.on_demand:  # nobody has declared more than the table
+            await self._store.interests.drop([row.id])
+            return True
         error: PenstockError | None = None
         mended, told_at = False, 0
         if row.state != "gone" and retries_at(looks):

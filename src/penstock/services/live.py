@@ -11,29 +11,27 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
+from penstock.changes.demand import Demands
 from penstock.changes.position import Position
 from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock, profile_timer
-from penstock.errors import Conflict, DeclarationError, TryAgain
+from penstock.errors import Conflict, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.live.capture import live_interest
 from penstock.live.entry import QUICK, Answer, Entry, EntryReport, Key
 from penstock.live.ranges import TableRanges
 from penstock.live.view import Tick, View
-from penstock.observe.logs import event as log_event
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.services.reading import ReadSize
 from penstock.services.service import Service
 from penstock.store.contract.changes import Dropped
 from penstock.store.contract.session import Session
-from penstock.store.contract.store import Store
 from penstock.store.nouns.requests import RequestKey
 from penstock.store.rows.interests import identity_of
 from penstock.store.sql.values import captured_values, stored_value
@@ -132,7 +130,8 @@ class _Batch:
                 if not entry.watchers:
                     continue
                 self._running, self._begun_at = (entry, why), profile_timer()
-                answer = await self._runner.watch(self.session, entry.function, entry.arguments, entry.seed)
+                asked = entry.function, entry.arguments, entry.seed, entry.journal
+                answer = await self._runner.watch(self.session, *asked)
                 ended_at = profile_timer()
                 self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
                 self._running = None
@@ -149,17 +148,6 @@ class _Unknown(Exception):
     """A captured value does not fit its column, so the ranges of its row cannot be found."""
 
 
-async def declare_live(store: Store, definitions: Iterable[TableDefinition], now: datetime) -> None:
-    """Have the changes of live tables captured; queries of tables that cannot be, such as views, are polled."""
-    for definition in definitions:
-        if not definition.live:
-            continue
-        try:
-            await store.interests.declare([live_interest(definition)], now)
-        except DeclarationError as error:
-            log_event("live.polled", table=definition.name, reason=error)
-
-
 class LiveQueries(Service):
     """The watched queries of one process. `definitions` are the tables of its program."""
 
@@ -172,6 +160,7 @@ class LiveQueries(Service):
         self._store = runner.engine.store
         self._declared = {identity_of(live_interest(one)): one for one in definitions if one.live}
         self._captured: dict[int, TableDefinition] = {}  # by the numbers of their interests
+        self._demands = Demands()
         self._ranges: dict[str, TableRanges[Entry]] = {}  # of captured tables, by their names
         self._entries: dict[Key, Entry] = {}
         self._everything = set[Entry]()  # those that ran SQL which may read any table
@@ -200,12 +189,17 @@ class LiveQueries(Service):
         self._views.add(view)
         return view
 
-    def enter(self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any]) -> Entry:
+    def enter(
+        self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
+    ) -> Entry:
         """See `Entries`."""
-        key = function.name, repr(sorted(arguments.items()))  # not JSON: a date is not its text
-        entry = self._entries.get(key)
+        key = function.name, repr(sorted(arguments.items())), journal  # not JSON: a date is not its text
+        entry, fresh = self._entries.get(key), self._entries.get((*key[:2], None))
+        if entry is None and fresh is not None and fresh.journal == journal:
+            entry = fresh  # it has run once, without one
         if entry is None:
-            entry = self._entries[key] = Entry(key, function, arguments, self.clock.seed())
+            seed, since = self.clock.seed(), self.clock.monotonic()
+            entry = self._entries[key] = Entry(key, function, arguments, journal, seed, since)
             self._due[entry] = "nobody watched it before"
         elif self._kept.pop(entry, None) is not None:
             self._kept_bytes -= entry.size
@@ -248,7 +242,7 @@ class LiveQueries(Service):
 
     def report(self) -> list[EntryReport]:
         """How each watched query fares, in no order."""
-        return [entry.report() for entry in self._entries.values()]
+        return [entry.report(self.clock.monotonic()) for entry in self._entries.values()]
 
     async def close(self) -> None:
         """End all views, and the service."""
@@ -270,8 +264,10 @@ class LiveQueries(Service):
         await self._take_late()
         idle_for = self._drop_kept()
         if len(self._kept) == len(self._entries) and not self._expecting:  # so nobody watches
+            self._store.signals.watched.clear()
             self._store.signals.unsubscribe(self.wake)
             return idle_for
+        await self._demand()
         self._store.signals.subscribe(self.wake)
         self._begun += 1
         number, begun_at = self._begun, self._position
@@ -280,6 +276,8 @@ class LiveQueries(Service):
         batch = _Batch(self._runner, await self._store.begin_read(), self.wake)
         try:
             position, clock = await self._look(batch.session)
+            for interest in self._demands.missed(position):
+                self._find_due(CapturedChange(0, interest, "lost", None, None, None, self.clock.now()))
             await self._look_at_jobs(batch.session)
             shown = await self._store.requests.shown(batch.session, self._sought) if self._sought else ()
             await batch.begin(self._can_run())
@@ -303,10 +301,21 @@ class LiveQueries(Service):
         rows = await self._store.interests.list()
         found = {row.id: self._declared.get(identity_of(row.interest)) for row in rows if row.state == "ok"}
         self._captured = {number: one for number, one in found.items() if one is not None}
+        self._demands = Demands()
         for entry in self._entries.values():
             self._forget_reads(entry)
         self._ranges = {one.name: self._ranges_of(one) for one in self._captured.values()}
         self._all_are_due("its process did not look before")
+
+    async def _demand(self) -> None:
+        """Have the tables captured that entries read."""
+        read = self._read_interests()
+        self._store.signals.watched = {self._captured[number].name for number in read}
+        if lapsing := self._demands.lapsing(read, self._position):
+            demand = await self._store.changes.demand(lapsing, self._demands.room)
+            self._demands.add(demand)
+            if len(demand.until) < len(lapsing):  # another release has dropped one
+                self._position = None
 
     def _ranges_of(self, definition: TableDefinition) -> TableRanges[Entry]:
         kinds = {column.name: column.kind for column in definition.columns}
@@ -321,11 +330,12 @@ class LiveQueries(Service):
             self._timed.discard(entry)
             self._due.setdefault(entry, "its time has come")
         changes, position, count = self._store.changes, self._position, 0
+        interests = self._read_interests() if self._late is None else list(self._captured)  # it may be reading any
         if position is None:
             position = await changes.end(session)
         while True:
             try:
-                batch = await changes.read(position, self._size.number, self._read_interests(), session)
+                batch = await changes.read(position, self._size.number, interests, session)
             except Conflict:
                 self._all_are_due("the database was restored")
                 position = await changes.end(session)
@@ -341,9 +351,8 @@ class LiveQueries(Service):
                 position = await changes.end(session)
 
     def _read_interests(self) -> list[int]:
-        """The interests in tables that entries have read, or may be reading now."""
-        all_of_them = self._late is not None or self._everything
-        return [number for number, one in self._captured.items() if all_of_them or self._ranges[one.name]]
+        """The interests in tables that entries have read."""
+        return [number for number, one in self._captured.items() if self._everything or self._ranges[one.name]]
 
     async def _has_read_all(self, begun_at: Position | None) -> bool:
         """Whether nothing that came since the last tick was dropped before it was read."""
@@ -472,6 +481,7 @@ class LiveQueries(Service):
             if not entry.watchers:  # since it began
                 continue
             same = entry.answer is not None and entry.answer.encoded == answer.encoded
+            self._keep_pages(entry, answer.journal)
             news = entry.stale or not same
             entry.answer, entry.stale = answer, False
             entry.note_run(why, seconds)
@@ -479,6 +489,15 @@ class LiveQueries(Service):
             if news:
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
+
+    def _keep_pages(self, entry: Entry, journal: str | None) -> None:
+        """Note the journal of a run for the next one. Its key has the one that it was given."""
+        key: Key = (*entry.key[:2], entry.journal)
+        if key != entry.key:
+            del self._entries[entry.key]
+            entry.key = key if key not in self._entries else (*key[:2], str(id(entry)))
+            self._entries[entry.key] = entry
+        entry.journal = journal
 
     def _miss(self, entry: Entry) -> None:
         """Tell the views that an entry will have no answer as of the newest tick for a while."""
@@ -511,7 +530,8 @@ class LiveQueries(Service):
         if self._late is not None:
             times.append(QUICK)  # to give back what waits behind a slow run
         pause = min([self._store.signals.until_fed(self.wake, position), *times])
-        return 0.0 if self._can_run() else max(pause, 0.001)
+        lapsing = self._demands.lapsing(self._read_interests(), position)
+        return 0.0 if lapsing or self._can_run() else max(pause, 0.001)
 
     # ----- ranges of entries
 

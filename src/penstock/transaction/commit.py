@@ -65,6 +65,8 @@ async def _commit(session: Session, transactions: Sequence[Transaction]) -> None
         await points.reach("commit.after", transaction=last)
     if any(one.jobs or one.cancels or one.wakes for one in transactions):
         last.store.signals.notify()
+    elif wrote := set[str]().union(*(one.wrote for one in transactions)):
+        last.store.signals.wrote(wrote)
     for transaction in transactions:
         for tell in transaction.committed:
             tell()

@@ -61,7 +61,8 @@ class DatabaseReader:
             return cast("Row | None", known)
         rows = await transaction.fetch_row(statements, key)
         looked_for = tuple(statements.key_args(key))
-        transaction.note_rows(statements, RangeRead(definition.name, None, definition.key, looked_for), rows)
+        transaction.note_range(RangeRead(definition.name, None, definition.key, looked_for))
+        transaction.count_rows(statements, rows)
         row = rows[0] if rows else None
         transaction.rows[definition.table, key] = row
         return row

@@ -1,6 +1,10 @@
 """Pages and their cursors. A cursor is a place in one query's order, and refused by any other query.
 
 It is no secret: its holder can read the values of the last row in the columns of that order.
+
+A journal is the list of the ends of the pages that one run of a function has read for its client, in the order of its
+calls. A later run that gets it reads pages with the same ends, so pages that were joined at their cursors stay joined.
+It comes from the client, so it bears on nothing but pages whose options come from there too.
 """
 
 from __future__ import annotations
@@ -10,9 +14,9 @@ import binascii
 import hashlib
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
@@ -23,7 +27,37 @@ from penstock.transaction.segments import Segment
 
 T = TypeVar("T")
 
+Place = Sequence[Any] | None  # in the order of a query: after a row with these values, at the beginning, at the end
+BEGINNING: Final = ()
+END: Final = None
+
 _MOST = 16_384
+_ENDS = TypeAdapter(list[str])
+
+
+class PaginationOptions(BaseModel):
+    """The page that a caller asks for. A function takes it as its parameter `pagination_opts`.
+
+    Clients send it as `paginationOpts`, with names in camel case.
+
+    Attributes:
+        num_items: Rows per page, from 1 to 10,000; 100 by default. A page with an end has as many as there are.
+        cursor: None for the first page; then the `continue_cursor` of the page before.
+        end_cursor: The end of the page, a cursor of the same query; by default it ends after `num_items` rows.
+        maximum_rows_read: Rows to read at most, those that a filter drops included; by default the rows that the
+            transaction may still read. A page that would read more ends early, or is marked `SplitRequired`.
+        maximum_bytes_read: The same for bytes.
+        id: Tells lists on one screen from each other, which otherwise share their pages.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True)
+
+    num_items: int = Field(default=100, ge=1, le=10_000)
+    cursor: str | None = None
+    end_cursor: str | None = None
+    maximum_rows_read: int | None = Field(default=None, ge=1)
+    maximum_bytes_read: int | None = Field(default=None, ge=1)
+    id: float | None = None
 
 
 class Page(BaseModel, Generic[T]):
@@ -31,9 +65,12 @@ class Page(BaseModel, Generic[T]):
 
     Attributes:
         page: The rows.
-        is_done: Whether no row follows.
-        continue_cursor: The cursor of the next page. It holds the last row's values in the columns of the query's
-            order, and is not encrypted.
+        is_done: Whether the page ends at the end of the query, so that none follows.
+        continue_cursor: The cursor of the next page, which is the end of this one. It holds the last row's values in
+            the columns of the query's order, and is not encrypted.
+        split_cursor: A place inside of the page, at which it can be read as two pages; None for a row or none.
+        page_status: `SplitRecommended` if the page has read more than three quarters of what it may. `SplitRequired`
+            if rows are missing at its end, as it may read no more. Otherwise None.
     """
 
     model_config = ConfigDict(
@@ -43,6 +80,8 @@ class Page(BaseModel, Generic[T]):
     page: list[T]
     is_done: bool
     continue_cursor: str
+    split_cursor: str | None = None
+    page_status: Literal["SplitRecommended", "SplitRequired"] | None = None
 
 
 def fingerprint(table: str, index: Index | None, segment: Segment, direction: str) -> str:
@@ -50,15 +89,14 @@ def fingerprint(table: str, index: Index | None, segment: Segment, direction: st
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def encode_cursor(mark: str, values: Sequence[Any] | None) -> str:
-    """The cursor after a row with these values in the query's order; None for the beginning."""
-    text = to_json([mark, values], bytes_mode="base64", inf_nan_mode="constants")
+def encode_cursor(mark: str, place: Place) -> str:
+    text = to_json([mark, place], bytes_mode="base64", inf_nan_mode="constants")
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str, mark: str, columns: Sequence[Column]) -> list[Any] | None:
-    """The values of a cursor; CursorInvalid if it is of another query."""
-    wrong = CursorInvalid("InvalidCursor: the cursor is not one of this query.", fix="Begin again with cursor=None.")
+def decode_cursor(cursor: str, mark: str, columns: Sequence[Column]) -> Place:
+    """The place of a cursor; CursorInvalid if it is of another query."""
+    wrong = _invalid("the cursor is not one of this query")
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         found: list[Any] = TypeAdapter(list[Any]).validate_json(raw) if len(raw) <= _MOST else []
@@ -68,13 +106,29 @@ def decode_cursor(cursor: str, mark: str, columns: Sequence[Column]) -> list[Any
         raise wrong
     values = found[1]
     if values is None:
-        return None
+        return END
     if not isinstance(values, list) or len(values) != len(columns):
         raise wrong
     try:
         return [None if value is None else _read(column, value) for value, column in zip(values, columns, strict=True)]
     except (ValidationError, ValueInvalid) as error:
         raise wrong from error
+
+
+def encode_journal(ends: Sequence[str]) -> str | None:
+    """The journal of a run that read pages with these ends; None if it read none."""
+    return to_json(ends).decode() if ends else None
+
+
+def decode_journal(journal: str | None) -> list[str]:
+    try:
+        return [] if journal is None else _ENDS.validate_json(journal)
+    except ValidationError as error:
+        raise _invalid("the journal is none") from error
+
+
+def _invalid(what: str) -> CursorInvalid:
+    return CursorInvalid(f"InvalidCursor: {what}.", fix="Begin again with cursor=None.")
 
 
 def _read(column: Column, value: Any) -> Any:

@@ -5,20 +5,30 @@ Owns the steps of a query and its reads: in pieces, each noted in the read set a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
+
+from pydantic import ValidationError
 
 from penstock.changes.readset import Bound
 from penstock.errors import NotUnique, ValueInvalid
-from penstock.schema.fields import Column
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Aggregated, Groups, aggregate
-from penstock.transaction.pages import Page, decode_cursor, encode_cursor, fingerprint
+from penstock.transaction.pages import (
+    BEGINNING,
+    END,
+    Page,
+    PaginationOptions,
+    Place,
+    decode_cursor,
+    encode_cursor,
+    fingerprint,
+)
 from penstock.transaction.rows import read_rows
-from penstock.transaction.segments import Direction, Range, Segment, after
+from penstock.transaction.segments import Direction, Range, Segment, after, after_until, until
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -27,7 +37,7 @@ T = TypeVar("T", bound=Table)
 _EVERYTHING = Segment()
 _FIRST_PIECE = 64
 _LARGEST_PIECE = 1024
-_MOST_PER_PAGE = 10_000
+_SPLIT_ABOVE = 0.75  # of the rows or bytes that a page may read
 
 
 @refuses_other_words
@@ -124,21 +134,33 @@ class Scan(Generic[T]):
         """
         return self._scope.track(self._collect())
 
-    def paginate(self, *, cursor: str | None = None, num_items: int = 100) -> Coroutine[Any, Any, Page[T]]:
+    def paginate(
+        self, options: PaginationOptions | None = None, /, *, cursor: str | None = None, num_items: int = 100
+    ) -> Coroutine[Any, Any, Page[T]]:
         """One page of rows, and the cursor after which the next page begins.
 
         Args:
+            options: The page that a client asks for, in place of the others. In a live query it keeps its ends.
             cursor: None for the first page; then the `continue_cursor` of the page before.
-            num_items: Rows per page.
+            num_items: Rows per page, from 1 to 10,000.
 
         Raises:
-            CursorInvalid: The cursor is malformed, or of another query.
+            CursorInvalid: A cursor is malformed, or of another query.
+            ValueInvalid: `num_items` is no such number, or is given beside `options`, as is `cursor`.
         """
-        return self._scope.track(self._paginate(cursor, _natural(num_items, "num_items")))
+        if options is not None:
+            if cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
+                raise ValueInvalid("paginate takes options, or cursor and num_items, and not both.")
+            return self._scope.track(self._paginate(options, self._transaction.begin_page()))
+        try:
+            options = PaginationOptions(cursor=cursor, num_items=num_items)
+        except ValidationError as error:
+            raise ValueInvalid(f"There is no such page: {error}.") from error
+        return self._scope.track(self._paginate(options, None))
 
     async def __aiter__(self) -> AsyncIterator[T]:
         """All rows, read piece by piece."""
-        async for row, _ in self._rows([self._segment]):
+        async for row in self._rows():
             yield row
 
     # ----- aggregates
@@ -180,11 +202,15 @@ class Scan(Generic[T]):
     def _order(self) -> tuple[str, ...]:
         return self._statements.definition.order_of(self._index)
 
+    @property
+    def _optional(self) -> list[bool]:
+        return [self._statements.definition.column(name).optional for name in self._order]
+
     def _read_of(self, segment: Segment) -> Any:
         name = self._index.name if self._index else None
         return segment.read(self._statements.definition.name, name, self._order)
 
-    async def _read(self, segment: Segment, limit: int) -> Sequence[Row]:
+    async def _read(self, segment: Segment, limit: int, *, noted: bool = True) -> Sequence[Row]:
         """Up to `limit` rows of a segment; the range noted ends at the last one if there may be more."""
         order = self._order
         conditions, args = segment.conditions(order)
@@ -193,9 +219,14 @@ class Scan(Generic[T]):
         )
         async with self._scope.lock:
             rows = await self._transaction.fetch(statement, (*args, limit))
-        noted = segment if len(rows) < limit or not rows else self._up_to(segment, rows[-1])
-        self._transaction.note_rows(self._statements, self._read_of(noted), rows)
+        if noted:
+            self._note([segment if len(rows) < limit or not rows else self._up_to(segment, rows[-1])])
+        self._transaction.count_rows(self._statements, rows)
         return rows
+
+    def _note(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self._transaction.note_range(self._read_of(segment))
 
     async def _read_most(self, count: int) -> Sequence[Row]:
         """Up to `count` rows: at once if they are likely small, else in pieces, which the limits end in time."""
@@ -225,17 +256,29 @@ class Scan(Generic[T]):
             return Segment(segment.prefix, segment.lower, bound, within=segment.within)
         return Segment(segment.prefix, bound, segment.upper, within=segment.within)
 
-    async def _rows(self, segments: list[Segment], piece: int = _FIRST_PIECE) -> AsyncIterator[tuple[T, Row]]:
+    async def _rows(self, piece: int = _FIRST_PIECE) -> AsyncIterator[T]:
+        async for rows in self._pieces([self._segment], piece):
+            for row in self._decode(rows):
+                if self._keeps(row):
+                    yield row
+
+    async def _pieces(
+        self, segments: Sequence[Segment], piece: int, most: int | None = None, *, noted: bool = True
+    ) -> AsyncIterator[Sequence[Row]]:
+        """The rows of segments, or the first `most`, piece by piece."""
         pending = list(segments)
-        while pending:
+        while pending and most != 0:
             segment = pending.pop(0)
-            rows = await self._read(segment, piece)
-            if len(rows) == piece:
+            limit = piece if most is None else min(piece, most)
+            rows = await self._read(segment, limit, noted=noted)
+            if len(rows) == limit:
                 pending = [*self._after(segment, rows[-1]), *pending]
-            for row, values in zip(self._decode(rows), rows, strict=True):
-                if all(predicate(row) for predicate in self._filters):
-                    yield row, values
+            yield rows
             piece = min(piece * 2, _LARGEST_PIECE)
+            most = None if most is None else most - len(rows)
+
+    def _keeps(self, row: T) -> bool:
+        return all(predicate(row) for predicate in self._filters)
 
     def _after(self, segment: Segment, row: Row) -> list[Segment]:
         definition = self._statements.definition
@@ -246,11 +289,10 @@ class Scan(Generic[T]):
             if segment.null:
                 segment = segment._replace(prefix=(*segment.prefix, None), null=None)
             else:
-                value = row[definition.positions[order[place]]]
-                segment = segment._replace(lower=Bound(value, inclusive=True), null=None)
-        values = [row[definition.positions[name]] for name in order]
-        optional = [definition.column(name).optional for name in order]
-        return after(segment, order, optional, values, self._direction)
+                bound = Bound(row[definition.positions[order[place]]], inclusive=True)
+                lower, upper = (bound, None) if self._direction == "asc" else (None, bound)
+                segment = segment._replace(lower=lower, upper=upper, null=None)
+        return after(segment, order, self._optional, self._place_of(row), self._direction)
 
     def _decode(self, rows: Sequence[Row]) -> list[T]:
         return cast("list[T]", read_rows(self._statements, rows))
@@ -261,7 +303,7 @@ class Scan(Generic[T]):
         if not self._filters:
             return self._decode(await self._read_most(count))
         found: list[T] = []
-        async for row, _ in self._rows([self._segment], max(count, _FIRST_PIECE)):
+        async for row in self._rows(max(count, _FIRST_PIECE)):
             found.append(row)
             if len(found) == count:
                 break
@@ -282,7 +324,7 @@ class Scan(Generic[T]):
 
     async def _collect(self) -> list[T]:
         if self._filters:
-            return [row async for row, _ in self._rows([self._segment])]
+            return [row async for row in self._rows()]
         return self._decode(await self._read_most(self._all_left))
 
     @property
@@ -290,46 +332,102 @@ class Scan(Generic[T]):
         """One row more than may still be read, so that exceeding the limit is noticed."""
         return self._transaction.rows_left + 1
 
-    async def _paginate(self, cursor: str | None, count: int) -> Page[T]:
-        if not 0 < count <= _MOST_PER_PAGE:
-            raise ValueInvalid(f"A page has between 1 and {_MOST_PER_PAGE} rows, not {count}.")
-        columns = [self._statements.definition.column(name) for name in self._order]
-        mark = fingerprint(self._statements.definition.name, self._index, self._segment, self._direction)
-        segments = [self._segment]
-        if cursor is not None:
-            segments = self._after_cursor(decode_cursor(cursor, mark, columns), columns)
-        rows: list[tuple[T, Row]] = []
-        async for row, values in self._rows(segments, min(count + 1, _LARGEST_PIECE)):
-            if len(rows) == count:
-                return Page(
-                    page=[item for item, _ in rows],
-                    is_done=False,
-                    continue_cursor=self._cursor(mark, rows[-1][1]),
-                )
-            rows.append((row, values))
-        end = self._cursor(mark, rows[-1][1]) if rows else cursor or encode_cursor(mark, None)
-        return Page(page=[item for item, _ in rows], is_done=True, continue_cursor=end)
+    async def _paginate(self, options: PaginationOptions, number: int | None) -> Page[T]:
+        """A page; its number is None if it does not keep its end."""
+        transaction, statements = self._transaction, self._statements
+        mark = fingerprint(statements.definition.name, self._index, self._segment, self._direction)
+        cursor, end_cursor = options.cursor, options.end_cursor
+        if end_cursor is None and number is not None:
+            end_cursor = transaction.end_of_page(number)
+        first = BEGINNING if cursor is None else self._place(cursor, mark)
+        last = END if end_cursor is None else self._place(end_cursor, mark)
+        # one row less than the transaction may read: another one tells whether rows follow
+        most_rows = min(options.maximum_rows_read or transaction.rows_left, max(1, transaction.rows_left - 1))
+        room = int(transaction.bytes_left * _SPLIT_ABOVE)
+        most_bytes = min(options.maximum_bytes_read or room, room)
+        wanted = options.num_items if end_cursor is None else None
+        part = self._part(first, last)
+        try:
+            page, seen, following = await self._read_page(part, options.num_items, wanted, most_rows, most_bytes)
+        except BaseException:
+            self._note(part)
+            raise
+        cut = following is not None and end_cursor is not None
+        if end_cursor is None:
+            last = END if following is None else self._place_of(seen[-1])
+            end_cursor = self._cursor(mark, last)
+        if number is not None:
+            transaction.page_ends[number] = end_cursor
+        # without the row that follows, a page that does not keep its end would be the last one
+        known = last if number is not None or following is None else self._place_of(following)
+        self._note(part if cut else self._part(first, known))
+        full = len(seen) > most_rows * _SPLIT_ABOVE or statements.bytes_of(seen) > most_bytes * _SPLIT_ABOVE
+        middle = seen[(len(seen) - 1) // 2] if len(seen) > 1 or cut else None
+        return Page(
+            page=page,
+            is_done=last is END and not cut,
+            continue_cursor=end_cursor,
+            split_cursor=None if middle is None else self._cursor(mark, self._place_of(middle)),
+            page_status="SplitRequired" if cut else "SplitRecommended" if full else None,
+        )
 
-    def _cursor(self, mark: str, row: Row) -> str:
-        definition, dialect = self._statements.definition, self._statements.dialect
-        values = [
-            dialect.decode_value(definition.column(name).kind, row[definition.positions[name]]) for name in self._order
-        ]
-        return encode_cursor(mark, values)
+    async def _read_page(
+        self, part: Sequence[Segment], likely: int, wanted: int | None, most_rows: int, most_bytes: int
+    ) -> tuple[list[T], list[Row], Row | None]:
+        """The rows of a page, all rows that it has read, and the one that follows in its part."""
+        page, seen, size = list[T](), list[Row](), 0
+        piece = min(self._statements.piece_rows(likely + 1), _LARGEST_PIECE)
+        async for rows in self._pieces(part, piece, most_rows + 1, noted=False):
+            all_fit = size + self._statements.bytes_of(rows) <= most_bytes
+            for row, values in zip(self._decode(rows), rows, strict=True):
+                size += 0 if all_fit else self._statements.bytes_of((values,))
+                if len(page) == wanted or len(seen) == most_rows or (seen and size > most_bytes):
+                    return page, seen, values
+                seen.append(values)
+                if self._keeps(row):
+                    page.append(row)
+            size = self._statements.bytes_of(seen)
+        return page, seen, None
 
-    def _after_cursor(self, values: list[Any] | None, columns: list[Column]) -> list[Segment]:
-        if values is None:
+    def _part(self, first: Place, last: Place) -> list[Segment]:
+        """The rows after one place, up to another."""
+        if first is END:
+            return []
+        if first == BEGINNING and last is END:
             return [self._segment]
-        encode = self._statements.encode_one
-        encoded = [encode(column.name, value) for column, value in zip(columns, values, strict=True)]
         # a forged cursor moves inside its query only
-        encoded[: len(self._segment.prefix)] = self._segment.prefix
-        segment = self._segment._replace(within=self._segment)
-        return after(segment, self._order, [column.optional for column in columns], encoded, self._direction)
+        whole = self._segment._replace(within=self._segment)
+        if last is END:
+            return after(whole, self._order, self._optional, first, self._direction)
+        if first == BEGINNING:
+            return until(whole, self._order, self._optional, last, self._direction)
+        exact = self._statements.definition.managed
+        return after_until(whole, self._order, self._optional, first, last, self._direction, exact=exact)
+
+    def _place_of(self, row: Row) -> list[Any]:
+        return [row[self._statements.definition.positions[name]] for name in self._order]
+
+    def _cursor(self, mark: str, place: Place) -> str:
+        if place is END:
+            return encode_cursor(mark, END)
+        definition, decode = self._statements.definition, self._statements.dialect.decode_value
+        kinds = [definition.column(name).kind for name in self._order]
+        return encode_cursor(mark, [decode(kind, value) for kind, value in zip(kinds, place, strict=True)])
+
+    def _place(self, cursor: str, mark: str) -> Place:
+        """The place of a cursor, its values as the store holds them."""
+        columns = [self._statements.definition.column(name) for name in self._order]
+        values = decode_cursor(cursor, mark, columns)
+        if values is END:
+            return END
+        encoded = [
+            self._statements.encode_one(column.name, value) for column, value in zip(columns, values, strict=True)
+        ]
+        return [*self._segment.prefix, *encoded[len(self._segment.prefix) :]]
 
     async def _count(self) -> int:
         if self._filters:
-            return len([row async for row, _ in self._rows([self._segment])])
+            return len([row async for row in self._rows()])
         return cast("int", await aggregate(self._aggregated(), "count"))
 
     async def _aggregate(self, what: str, column: str) -> Any:

@@ -1,7 +1,7 @@
 """Pieces of an index's order: equal first columns, and bounds on the next one. Every read is a sequence of them.
 
-Owns the continuation of a read after a row: the rest of a range is a few segments, each of which an index serves.
-Pure: values in, conditions out.
+Owns the parts of a range: the rest after a row, and the rows between two, are a few segments, each of which an index
+serves. Pure: values in, conditions out.
 """
 
 from __future__ import annotations
@@ -27,28 +27,33 @@ class Segment(NamedTuple):
     lower: Bound | None = None
     upper: Bound | None = None
     null: bool | None = None
-    # the segment that it is the rest of, whose bounds hold too; only where they are not known to
+    # another one that holds it, whose conditions hold too; only where they are not known to
     within: Segment | None = None
 
     def conditions(self, order: Sequence[str]) -> tuple[tuple[Condition, ...], list[Any]]:
         found: list[Condition] = []
         args: list[Any] = []
-        for column, value in zip(order, self.prefix, strict=False):
-            found.append(Condition(column, "is null" if value is None else "="))
-            if value is not None:
-                args.append(value)
-        if self.null is not None:
-            found.append(Condition(order[len(self.prefix)], "is null" if self.null else "is not null"))
-        for segment in (self,) if self.within is None else (self, self.within):
+        segment: Segment | None = self
+        while segment is not None:
+            for place, (column, value) in enumerate(zip(order, segment.prefix, strict=False)):
+                if segment is not self and value == self.prefix[place]:
+                    continue
+                found.append(Condition(column, "is null" if value is None else "="))
+                if value is not None:
+                    args.append(value)
+            if segment.null is not None:
+                found.append(Condition(order[len(segment.prefix)], "is null" if segment.null else "is not null"))
             for bound, strict, loose in ((segment.lower, ">", ">="), (segment.upper, "<", "<=")):
                 if bound is not None:
                     column = order[len(segment.prefix)]
                     found.append(Condition(column, loose if bound.inclusive else strict))  # type: ignore[arg-type]
                     args.append(bound.value)
+            segment = segment.within
         return tuple(found), args
 
     def read(self, table: str, index: str | None, order: tuple[str, ...]) -> RangeRead:
-        return RangeRead(table, index, order, self.prefix, self.lower, self.upper)
+        prefix = (*self.prefix, None) if self.null else self.prefix
+        return RangeRead(table, index, order, prefix, self.lower, self.upper)
 
 
 def after(
@@ -58,32 +63,89 @@ def after(
 
     The last column of the order is unique and never NULL; in the others NULL comes before all values.
     """
-    fixed = len(start.prefix)
+    return [
+        segment
+        for place in range(len(order) - 1, len(start.prefix) - 1, -1)
+        for segment in _beyond(start, place, row, optional, direction)
+    ]
+
+
+def until(
+    start: Segment, order: Sequence[str], optional: Sequence[bool], row: Sequence[Any], direction: Direction
+) -> list[Segment]:
+    """The part of a segment up to a row and with it, in order."""
+    back: Direction = "asc" if direction == "desc" else "desc"
+    last = len(order) - 1
+    return [
+        segment
+        for place in range(len(start.prefix), len(order))
+        for segment in reversed(_beyond(start, place, row, optional, back, inclusive=place == last))
+    ]
+
+
+def after_until(
+    whole: Segment,
+    order: Sequence[str],
+    optional: Sequence[bool],
+    first: Sequence[Any],
+    last: Sequence[Any],
+    direction: Direction,
+    *,
+    exact: bool,
+) -> list[Segment]:
+    """The part of a segment after a row, up to another and with it, in order.
+
+    Args:
+        whole: The segment.
+        order: The columns of its order.
+        optional: For each of them, whether it may be NULL.
+        first: The values of the row before the part.
+        last: The values of its last row.
+        direction: The direction of the order.
+        exact: Whether values that differ here differ in the database too: another program's may compare otherwise.
+    """
     found: list[Segment] = []
-    for place in range(len(order) - 1, fixed - 1, -1):
-        prefix, value = tuple(row[:place]), row[place]
-        bounds = (start.lower, start.upper) if place == fixed else (None, None)
-        may_be_null = optional[place] and not (place == fixed and (start.lower or start.upper))
-        found += _beyond(prefix, value, bounds, may_be_null, direction)
-    return found if start.within is None else [segment._replace(within=start.within) for segment in found]
+    for rest in after(whole, order, optional, first, direction):
+        for part in until(whole, order, optional, last, direction):
+            shared = min(len(rest.prefix), len(part.prefix))
+            if first[shared] == last[shared] or (exact and tuple(first[:shared]) != tuple(last[:shared])):
+                continue  # no row lies in both
+            if (both := _both(rest, part, direction)) is not None:
+                found.append(both)
+    return found
+
+
+def _both(rest: Segment, part: Segment, direction: Direction) -> Segment | None:
+    """The rows in the rest after a row that are also in the part up to another; None if there cannot be any."""
+    if rest.prefix != part.prefix:
+        return rest._replace(within=part) if len(rest.prefix) >= len(part.prefix) else part._replace(within=rest)
+    lower, upper = (rest.lower, part.upper) if direction == "asc" else (part.lower, rest.upper)
+    bounded = lower is not None or upper is not None
+    nulls = {rest.null, part.null} - {None}
+    if len(nulls) > 1 or (True in nulls and bounded):
+        return None
+    return Segment(rest.prefix, lower, upper, None if bounded else next(iter(nulls), None), rest.within)
 
 
 def _beyond(
-    prefix: tuple[Any, ...],
-    value: Any,
-    bounds: tuple[Bound | None, Bound | None],
-    may_be_null: bool,
+    start: Segment,
+    place: int,
+    row: Sequence[Any],
+    optional: Sequence[bool],
     direction: Direction,
+    *,
+    inclusive: bool = False,
 ) -> list[Segment]:
-    lower, upper = bounds
-    if direction == "asc":
-        if value is None:
-            return [Segment(prefix, null=False)]
-        return [Segment(prefix, Bound(value, inclusive=False), upper)]
+    """The rows of a segment that equal a row up to a place, and come after it there."""
+    prefix, value, within = tuple(row[:place]), row[place], start.within
+    lower, upper = (start.lower, start.upper) if place == len(start.prefix) else (None, None)
     if value is None:
-        return []
-    below = Segment(prefix, lower, Bound(value, inclusive=False))
-    return [below, Segment(prefix, null=True)] if may_be_null else [below]
+        return [Segment(prefix, null=False, within=within)] if direction == "asc" else []
+    bound = Bound(value, inclusive)
+    if direction == "asc":
+        return [Segment(prefix, bound, upper, within=within)]
+    below = Segment(prefix, lower, bound, within=within)
+    return [below] if lower or upper or not optional[place] else [below, Segment(prefix, null=True, within=within)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ class Transaction:
 
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "jobs", "now", "read_set", "rows",
-        "session", "shared", "statements", "store", "wakes", "work", "write_set",
+        "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "given_ends", "jobs", "now", "page_ends",
+        "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "write_set", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -65,12 +65,15 @@ class Transaction:
         self.now = now  # the time of this execution; a retry has the same
         self.read_set = ReadSet()
         self.write_set = WriteSet()
+        self.given_ends: Sequence[str] = ()  # where the pages end that it reads, in the order of calls: its journal
+        self.page_ends: list[str] = []  # where those ended that it has read; empty for one that failed
         self.jobs: list[NewJob] = []
         self.cancels: list[UUID] = []
         # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
         self.wakes = False  # whether workers are to be woken after the commit
+        self.wrote = set[str]()  # the tables of written rows
         self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
         self.work = work  # the attempt at a job that it runs in
         self._config = config
@@ -152,11 +155,19 @@ class Transaction:
 
     # ----- reads and writes
 
-    def note_rows(self, statements: TableStatements, read: RangeRead, rows: Sequence[Row]) -> None:
+    def count_rows(self, statements: TableStatements, rows: Sequence[Row]) -> None:
         size = statements.bytes_of(rows)
         statements.note_size(len(rows), size)
-        self.note_range(read)
         self.count_read(len(rows), size)
+
+    def begin_page(self) -> int:
+        """Its number among the pages of this execution."""
+        self.page_ends.append("")
+        return len(self.page_ends) - 1
+
+    def end_of_page(self, number: int) -> str | None:
+        """The end that the journal has for a page."""
+        return self.given_ends[number] or None if number < len(self.given_ends) else None
 
     def note_range(self, read: RangeRead) -> None:
         self.read_set.ranges.append(read)
@@ -194,6 +205,7 @@ class Transaction:
         """Count a row that is about to be written, or deleted if it is None."""
         size = 0 if row is None else self.check_size(table, row)
         self.wakes = self.wakes or table in self.statements.reactive
+        self.wrote.add(table)
         self._count_written(size)
 
     async def send(self, topic: str, payload: str, key: str | None) -> bool:

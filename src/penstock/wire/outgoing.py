@@ -44,6 +44,7 @@ class Format(enum.Enum):
     """The format of values on the wire."""
 
     ENCODED = "convex_encoded_json"
+    ENCODED_FLOATS = "convex_encoded_json with floats"  # for clients that refuse a number without a point
     CLEAN = "json"
 
 
@@ -199,6 +200,12 @@ class _EncodedWriter(_Writer):
             )
 
 
+class _FloatsWriter(_EncodedWriter):
+    def __call__(self, value: Any) -> Any:
+        found = super().__call__(value)
+        return float(found) if type(found) is int else found
+
+
 class _KeptWriter(_Writer):
     def large_integer(self, value: int) -> Any:
         return int(value)
@@ -213,7 +220,11 @@ def _key(value: Any) -> str:
     return str(next(iter(to_jsonable_python({value: None}, bytes_mode="base64"))))
 
 
-_WRITERS: dict[Format, _Writer] = {Format.ENCODED: _EncodedWriter(), Format.CLEAN: _Writer()}
+_WRITERS: dict[Format, _Writer] = {
+    Format.ENCODED: _EncodedWriter(),
+    Format.ENCODED_FLOATS: _FloatsWriter(),
+    Format.CLEAN: _Writer(),
+}
 _KEPT = _KeptWriter()
 
 

@@ -53,6 +53,7 @@ class Add(_Incoming):
     query_id: _Count
     udf_path: str
     args: Any = None
+    journal: str | None = None
 
 
 class Remove(_Incoming):
@@ -131,10 +132,10 @@ def times(skew: int, server_ts: int) -> bytes:
     return b',"clientClockSkew":%d,"serverTs":%d' % (skew, server_ts)
 
 
-def query_modification(number: int, outcome: bytes, *, failed: bool) -> bytes:
+def query_modification(number: int, outcome: bytes, journal: str | None, *, failed: bool) -> bytes:
     """A query has another answer: `outcome` is its value, or its error, with the names of these fields."""
     kind = b"QueryFailed" if failed else b"QueryUpdated"
-    return b'{"type":"%b","queryId":%d,%b,"logLines":[],"journal":null}' % (kind, number, outcome)
+    return b'{"type":"%b","queryId":%d,%b,"logLines":[],"journal":%b}' % (kind, number, outcome, to_json(journal))
 
 
 def query_removed(number: int) -> bytes:

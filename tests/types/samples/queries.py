@@ -4,7 +4,7 @@ from typing import Any, assert_type
 
 from samples.shop import Booking, Customer
 
-from penstock import App, Id, Page, QueryCtx, gte, lt, sync
+from penstock import App, Id, Page, PaginationOptions, QueryCtx, gte, lt, sync
 
 app = App()
 
@@ -19,6 +19,7 @@ async def last_steps(ctx: QueryCtx, customer: Id[Customer]) -> list[Booking]:
     assert_type(await query.first(), Booking | None)
     assert_type(await query.unique(), Booking | None)
     assert_type(await query.paginate(cursor=None, num_items=10), Page[Booking])
+    assert_type(await query.paginate(PaginationOptions(num_items=5)), Page[Booking])
     assert_type(await query.count(), int)
     assert_type(await query.group_by("starts_at").count(), dict[Any, int])
     assert_type(await query.filter(lambda booking: booking.seats > 1).collect(), list[Booking])
@@ -41,7 +42,7 @@ async def wrong_steps(ctx: QueryCtx) -> list[Customer]:
     query.filter(seats=1)  # refused: call-arg
     await query.take()  # refused: call-arg
     await query.take("5")  # refused: arg-type
-    await query.paginate(10)  # refused: arg-type, call-arg
+    await query.paginate(10)  # refused: arg-type
     await query.sum()  # refused: call-arg
     await query  # refused: misc
     for _booking in query:  # refused: attr-defined

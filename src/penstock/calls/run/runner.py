@@ -21,13 +21,14 @@ from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
-from penstock.errors import CallTimeout, LimitExceeded, TryAgain
+from penstock.errors import CallTimeout, CursorInvalid, LimitExceeded, TryAgain
 from penstock.functions.function import AnyFunction, FunctionKind, check_depth, expect
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer
 from penstock.observe import points
 from penstock.store.contract.session import Session, reading
 from penstock.transaction.commit import commit
+from penstock.transaction.pages import decode_journal, encode_journal
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
@@ -81,9 +82,12 @@ class Runner(Runs):
                 return await at.use(lambda session, now: self._queries_in(session, now, runs, thread), "query")
             return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
 
-    async def watch(self, session: Session, function: AnyFunction, arguments: Arguments, seed: int) -> Answer:
+    async def watch(
+        self, session: Session, function: AnyFunction, arguments: Arguments, seed: int, journal: str | None = None
+    ) -> Answer:
         """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
 
+        The journal of an earlier answer keeps the ends of its pages.
         The snapshot has a savepoint ``query``, to which a failure goes back: it costs one round trip for all of them.
 
         Raises:
@@ -93,6 +97,7 @@ class Runner(Runs):
         limit = self.engine.config.call_timeout
         timer = asyncio.timeout(limit)
         try:
+            transaction.given_ends = decode_journal(journal)
             async with timer, self.engine.thread(function, 0) as thread:
                 with self.engine.journal.call(function):
                     run = self._in_transaction(transaction, function, arguments, 0, thread)
@@ -109,9 +114,12 @@ class Runner(Runs):
             if is_late:
                 error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
-            answer = Answer(transaction.read_set, error=error, encoded=said)
+            kept = None if isinstance(error, CursorInvalid) else journal  # its pages are to begin again
+            answer = Answer(transaction.read_set, error=error, encoded=said, journal=kept)
         else:
-            answer = Answer(transaction.read_set, result, encoded=encoded)
+            answer = Answer(
+                transaction.read_set, result, encoded=encoded, journal=encode_journal(transaction.page_ends)
+            )
         if not (jobs := transaction.read_set.jobs):
             return answer
         return replace(answer, jobs=await self.engine.store.jobs.find_many(session, [*jobs], transaction.now))

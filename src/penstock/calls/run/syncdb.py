@@ -14,7 +14,7 @@ from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.transaction.aggregates import Groups
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
-from penstock.transaction.pages import Page
+from penstock.transaction.pages import Page, PaginationOptions
 from penstock.transaction.scan import Scan
 from penstock.transaction.segments import Direction
 from penstock.transaction.words import refuses_other_words
@@ -91,9 +91,11 @@ class SyncScan(Generic[T]):
         """See `Scan.collect`."""
         return self._wait(self._twin.collect())
 
-    def paginate(self, *, cursor: str | None = None, num_items: int = 100) -> Page[T]:
+    def paginate(
+        self, options: PaginationOptions | None = None, /, *, cursor: str | None = None, num_items: int = 100
+    ) -> Page[T]:
         """See `Scan.paginate`."""
-        return self._wait(self._twin.paginate(cursor=cursor, num_items=num_items))
+        return self._wait(self._twin.paginate(options, cursor=cursor, num_items=num_items))
 
     def __iter__(self) -> Iterator[T]:
         """See `Scan.__aiter__`."""

@@ -33,10 +33,19 @@ from penstock.store.sql.dialect import Dialect
 
 
 class Signals(Protocol):
-    """Wake-ups between processes. Lost wake-ups only cost time: services also look by themselves."""
+    """Wake-ups between processes. Lost wake-ups only cost time: services also look by themselves.
+
+    Attributes:
+        watched: The tables that live queries of this process read.
+    """
+
+    watched: set[str]
 
     def notify(self) -> None:
         """Tell the services of all processes that there is work; coalesced, after commit, never waits."""
+
+    def wrote(self, tables: set[str]) -> None:
+        """The same after rows of tables were written, if live queries of any process read one of these."""
 
     def subscribe(self, event: asyncio.Event) -> None:
         """Set an event at each wake-up."""

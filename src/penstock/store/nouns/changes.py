@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from penstock.changes.demand import Demand
 from penstock.changes.position import Position, Snapshot
 from penstock.store.contract.changes import Batch, Dropped, Lag, ReaderRow, Rotation
 from penstock.store.contract.session import OpenTransaction, Session
@@ -78,6 +79,24 @@ class Changes(Noun, ABC):
         """The position behind all changes that a session sees."""
         ((snapshot, high),) = await self._fetch(session, "moment")
         return Position(high=high) if snapshot is None else Position(Snapshot.parse(snapshot), high=high)
+
+    async def demand(self, interests: Sequence[int], room: int) -> Demand:
+        """Have interests on demand captured for some time; asking again prolongs it.
+
+        Args:
+            interests: Their numbers.
+            room: For how many transactions of the server; on SQLite for how many changes.
+        """
+        async with self._writing() as session:
+            if "demand_alone" in self._queries:
+                await self._fetch(session, "demand_alone")
+            rows = await self._fetch(session, "demand", interests=list(interests), room=room)
+        ((since,),) = await self._run("demand_since")  # in another transaction: the first one may be older than a write
+        return Demand(since, {row[0]: row[1] for row in rows})
+
+    async def demanded(self, interests: Sequence[int]) -> set[int]:
+        """Those of some interests on demand that are captured now."""
+        return {row[0] for row in await self._look("demanded", interests=list(interests))}
 
     async def dropped(self) -> Dropped:
         """The changes that are gone.

@@ -145,9 +145,48 @@ update penstock.change_dropped set seq = max(seq, coalesce((select max(seq) from
 -- dropped: of which server the feed is, and what of it is gone: the greatest transaction or number of a dropped change.
 -- SQLite: numbers move with the file.
 select '', seq from penstock.change_dropped;
--- PostgreSQL: slots are truncated. A server that has recovered from a crash, and a replica that takes over, may give the
--- numbers of lost transactions to others; its statistics then begin anew.
-select origin || ' ' || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, ''), dropped from penstock.change_slot;
+-- PostgreSQL: slots are truncated.
+select origin || ' ' || pg_postmaster_start_time(), dropped from penstock.change_slot;
+
+-- demand_alone: one demand at a time, so that none takes back a later one. It lasts once it is committed, as its reader
+-- relies on it.
+-- PostgreSQL: on SQLite there is one writer.
+select pg_advisory_xact_lock(hashtextextended('penstock.demand', 0)), set_config('synchronous_commit', 'on', true);
+
+-- demand: have interests on demand captured, and say until when.
+-- SQLite: until a number of a change.
+insert into penstock.demand (interest, until)
+select i.id, :room + coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0)
+from penstock.interest i where i.capture = i.id and i.id in (select value from json_each(:interests))
+on conflict (interest) do update set until = excluded.until returning interest, until;
+-- PostgreSQL: until a transaction. A change of a sequence is seen by all at once.
+select i.id, setval(format('penstock.demand_%s', i.id)::regclass,
+    pg_snapshot_xmax(pg_current_snapshot())::text::bigint + :room)
+from penstock.interest i where i.capture = i.id and i.id = any(:interests::integer[]);
+
+-- demand_since: a transaction that begins now; on SQLite the last change.
+-- SQLite: a number says it.
+select coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
+-- PostgreSQL: a snapshot's end may be below transactions that are open.
+select pg_current_xact_id()::text::bigint;
+
+-- demanded: the interests on demand that are captured.
+select interest from penstock.demanded where interest = any(:interests::integer[]);
+
+-- demand_since: a transaction that begins now; on SQLite the last change.
+-- SQLite: a number says it.
+select coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
+-- PostgreSQL: a snapshot's end may be below transactions that are open.
+select pg_current_xact_id()::text::bigint;
+
+-- demanded: the interests on demand that are captured.
+-- SQLite: until a number of a change.
+select d.interest from penstock.demand d where d.interest in (select value from json_each(:interests))
+    and d.until >= coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
+-- PostgreSQL: until a transaction.
+select i.id from penstock.interest i where i.id = any(:interests::integer[])
+    and pg_sequence_last_value(to_regclass(format('penstock.demand_%s', i.id)))
+        > pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
 
 -- first: the first change, if outboxes do not keep it.
 -- SQLite: on PostgreSQL slots are truncated.
@@ -158,13 +197,13 @@ where seq = (select min(seq) from penstock.change)
 -- kept: for how many seconds changes are kept though all readers have passed them: for outboxes, and for live queries.
 -- SQLite: on PostgreSQL slots are truncated.
 select max(coalesce((select max(keep_for) from penstock.outbox), 0),
-    case when exists (select 1 from penstock.interest where substr(name, 1, 5) = 'live ') then 60 else 0 end);
+    case when exists (select 1 from penstock.demanded) then 60 else 0 end);
 
 -- slots: the slot into which changes are written, since when, the bytes of each, and how long outboxes keep theirs.
 -- PostgreSQL: SQLite deletes rows, and has no slots.
 select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n),
-       greatest((select max(keep_for) from penstock.outbox), '0', case when exists (
-           select from penstock.interest where left(name, 5) = 'live ') then interval '60 seconds' end)
+       greatest((select max(keep_for) from penstock.outbox), '0', case when exists (select from penstock.demanded)
+           then interval '60 seconds' end)
 from penstock.change_slot s;
 
 -- size: about how many bytes the feed takes.

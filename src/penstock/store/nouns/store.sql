@@ -17,6 +17,10 @@ select clock_timestamp();
 -- PostgreSQL: on SQLite they look at the file's version.
 select pg_notify(:channel, '');
 
+-- watched: the tables that live queries read.
+-- PostgreSQL: on SQLite they look at the file's version.
+select distinct i.spec::jsonb ->> 'table' from penstock.interest i join penstock.demanded d on d.interest = i.id;
+
 -- fed: how much was written to the change feed, whether or not it has committed.
 -- PostgreSQL: on SQLite they look at the file's version.
 select pg_sequence_last_value('penstock.change_seq'::regclass);

@@ -12,6 +12,9 @@ Where all inserted rows are wanted, one call for each statement captures them, a
 - A user's row trigger may change the row before, so such a table is captured row by row.
 - Rows applied by a subscription fire row triggers only, so there is one more that fires only for these.
 - Rows reach a partition through the whole table, so partitions and partitioned tables are captured row by row.
+
+The triggers of an interest on demand first ask a sequence, which holds the number of the transaction from which on
+nothing is captured. A snapshot does not matter to a sequence, and reading it is no read that could conflict.
 """
 
 from __future__ import annotations
@@ -54,6 +57,10 @@ _SPELLED = {
     ("interval",): "intervalstyle = postgres",
 }
 EACH = "create or replace function penstock.{0}() returns void language sql as ''"  # it is there, and that says it all
+_DEMAND = (
+    "create sequence if not exists penstock.demand_{0}",
+    "grant usage on sequence penstock.demand_{0} to public",  # whoever writes a row reads it
+)
 EVENTS = ("insert", "update", "delete", "truncate")
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _ENABLED = {"A": "always", "R": "replica", "O": ""}
@@ -71,11 +78,11 @@ def triggers(capture: int, interests: Interests, found: FoundTable) -> dict[tupl
     table, name = POSTGRES.table(next(iter(interests.values())).table), f"_penstock_change_{capture}_"
     calls = {event: f"execute function {function_name(capture, event)}()" for event in EVENTS}
     when = {event: any_of(*(_condition(one, event) for one in interests.values())) for event in EVENTS}
+    demanded = _demanded(capture, interests)
+    asked = {event: all_of(demanded, one.grouped) for event, one in when.items()}
+    calls |= {event: f"when ({one.sql}) {calls[event]}" for event, one in asked.items() if one.is_asked}
     made = {
-        (table, f"{name}{event}"): Trigger(
-            f"after {event} on {table} for each row {f'when ({when[event].sql}) ' if when[event].is_asked else ''}"
-            f"{calls[event]}"
-        )
+        (table, f"{name}{event}"): Trigger(f"after {event} on {table} for each row {calls[event]}")
         for event in ("insert", "update", "delete")
         if when[event] != NEVER
     }
@@ -112,6 +119,7 @@ def install(
     fires = [*made.items()]
     fires += [((part, name), one) for (of, name), one in made.items() if of == table for part in found.partitions]
     return (
+        *(text.format(capture) for text in _DEMAND if _demanded(capture, interests) != ALWAYS),
         *(_function(capture, event, interests, found.columns, path) for event in EVENTS),
         *(f"drop trigger if exists {one.name} on {one.table}" for one in left),
         *(  # PostgreSQL checks the SQL of a trigger when it is made, and that of a function when it runs.
@@ -150,6 +158,13 @@ def _function(capture: int, event: str, interests: Interests, types: Mapping[str
 def function_name(capture: int, event: str) -> str:
     """The function that a trigger calls."""
     return f"penstock.change_{capture}_{event}"
+
+
+def _demanded(capture: int, interests: Interests) -> When:
+    """Whether the writing transaction is captured: always, unless it is for an interest on demand."""
+    if not any(one.on_demand for one in interests.values()):
+        return ALWAYS
+    return When(f"txid_current() < pg_sequence_last_value('penstock.demand_{capture}')")
 
 
 def _condition(interest: Interest, event: str) -> When:

@@ -32,7 +32,7 @@ _UNREAD = (
 )
 _YOUNG = (
     "select changed_at > clock_timestamp() - greatest((select max(keep_for) from penstock.outbox), case when exists ("
-    "select from penstock.interest where left(name, 5) = 'live ') then interval '60 seconds' end) "
+    "select from penstock.demanded) then interval '60 seconds' end) "
     "from penstock.change_{slot} order by seq desc limit 1"
 )
 _DROPPED = "update penstock.change_slot set dropped = greatest(dropped, (select max(xid) from penstock.change_{slot}))"

@@ -100,6 +100,7 @@ class PostgresInterests(Interests[SchemaLock]):
                 _checked(one)
             if not members:
                 made += (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
+                made.append(f"drop sequence if exists penstock.demand_{number}")
             elif capture.found is not None:
                 made += install(number, members, capture.found, path, [one.interest for one in capture.asked])
                 ids = f"{{{','.join(map(str, members))}}}"

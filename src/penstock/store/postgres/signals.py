@@ -24,6 +24,7 @@ from penstock.store.sql.queries import Query
 _CHANNEL = "penstock"
 _PAUSE = 0.005
 _CHECK_EVERY = 10.0
+_ASK_EVERY = 1.0  # seconds after which a writing process asks again which tables are watched
 _LOOK_EVERY = 0.025  # seconds; a look takes less than 0.2 ms of both processors
 _READS = 2 * BACKSTOP  # seconds for which a process that has looked at the feed counts as a reader
 _RECONNECT_AFTER = 0.5
@@ -48,6 +49,10 @@ class PostgresSignals:
         self._direct = direct
         self._clock = SystemClock()
         self.listening = False
+        self.watched = set[str]()
+        self._watched_elsewhere = set[str]()
+        self._asked_at = -_ASK_EVERY
+        self._asker: asyncio.Task[None] | None = None
         self._events: set[asyncio.Event] = set()
         self._readers: dict[asyncio.Event, tuple[float, int]] = {}  # each until when, and up to where it has looked
         self._looks, self._last, self._fed_at = False, 0, 0.0
@@ -62,6 +67,26 @@ class PostgresSignals:
         self._sent.clear()
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send_loop())
+
+    def wrote(self, tables: set[str]) -> None:
+        is_watched = not tables.isdisjoint(self.watched | self._watched_elsewhere)
+        if is_watched:
+            self.notify()
+        now = self._clock.monotonic()
+        if now - self._asked_at >= _ASK_EVERY:
+            self._asked_at = now
+            self._asker = asyncio.get_running_loop().create_task(self._ask(set() if is_watched else tables))
+
+    async def _ask(self, wrote: set[str]) -> None:
+        """Learn which tables are watched; tell who does of what was just written."""
+        try:
+            rows = await run(self._connections, self._queries["watched"], {})
+        except Exception as error:  # noqa: BLE001 - who watches looks by itself
+            log_event("signals.send_failed", logging.WARNING, error=error)
+        else:
+            self._watched_elsewhere = {row[0] for row in rows}
+            if not wrote.isdisjoint(self._watched_elsewhere):
+                self.notify()
 
     def subscribe(self, event: asyncio.Event) -> None:
         self._events.add(event)
@@ -91,8 +116,8 @@ class PostgresSignals:
             if self._sender is not None and not self._sender.done():
                 await self._clock.wait(self._sent, _LAST_WAIT)
         finally:
-            tasks = [task for task in (self._sender, self._listener) if task is not None]
-            self._sender = self._listener = None
+            tasks = [task for task in (self._sender, self._listener, self._asker) if task is not None]
+            self._sender = self._listener = self._asker = None
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,6 +15,7 @@ from penstock.store.contract.changes import State
 
 Interests = Mapping[int, Interest]  # by number
 Identity = tuple[str, str]  # name and digest
+_Shared = tuple[str, tuple[str, ...], str]  # table, key, and the digest of an interest on demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +102,15 @@ def identity_of(interest: Interest) -> Identity:
 
 def by_capture(interests: Iterable[Interest]) -> list[list[Interest]]:
     """Interests in groups that share triggers: those in one table that tell its rows apart by one key."""
-    groups: dict[tuple[str, tuple[str, ...]], list[Interest]] = {}
+    groups: dict[_Shared, list[Interest]] = {}
     for one in interests:
-        groups.setdefault(_rows_of(one), []).append(one)
+        groups.setdefault(_shared(one), []).append(one)
     return list(groups.values())
 
 
-def _rows_of(interest: Interest) -> tuple[str, tuple[str, ...]]:
-    return interest.table, tuple(interest.key)
+def _shared(interest: Interest) -> _Shared:
+    """What interests have in common that share triggers. One on demand has its own: others cost what they did."""
+    return interest.table, tuple(interest.key), interest.digest if interest.on_demand else ""
 
 
 class Capture(NamedTuple):
@@ -149,9 +151,9 @@ class Rebuild:
 
 def _number(asked: Sequence[StoredInterest], stored: Stored) -> int:
     """The number of the triggers that some interests share: that of others in the same rows, or one of their own."""
-    rows = _rows_of(asked[0].interest)
-    shared = (one.capture for one in stored.values() if one.capture is not None and _rows_of(one.interest) == rows)
-    return next(shared, asked[0].id)
+    group = _shared(asked[0].interest)
+    numbers = (one.capture for one in stored.values() if one.capture is not None and _shared(one.interest) == group)
+    return next(numbers, asked[0].id)
 
 
 def _fits(one: StoredInterest) -> bool:

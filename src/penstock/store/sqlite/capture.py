@@ -21,6 +21,7 @@ from penstock.store.sql.dialect import row_of
 from penstock.store.sql.feedrow import Conditional, FeedRow, FeedSpelling, kind_variable, wanted
 from penstock.store.sqlite.dialect import SQLITE
 
+_DEMANDED = "exists (select 1 from penstock_demanded where interest = {})"
 _APPEND = "insert into penstock_change (changed_at, interests, kinds, key, before, after)"
 _NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
 _VALUE = (
@@ -62,7 +63,11 @@ _SPELLING = _Spelling()
 
 def triggers(capture: int, interests: Interests, columns: Collection[str]) -> dict[str, str]:
     """The statements that make the triggers of all interests in a table with these columns, by name."""
-    asked = {number: Conditions(one, "is not", _unlike, _unlike(columns)) for number, one in interests.items()}
+    asked = {
+        # SQLite drops no column that a trigger names, so on demand an update that changes nothing is captured, too.
+        number: Conditions(one, "is not", _unlike, ALWAYS.sql if one.on_demand else _unlike(columns))
+        for number, one in interests.items()
+    }
     inserts = _feed_row("enter", {n: one for n, one in asked.items() if one.interest.wants("enter")}, "new")
     deletes = _feed_row("delete", {n: one for n, one in asked.items() if one.interest.wants("delete")}, "old")
     updates = {number: one for number, one in asked.items() if one.exact_update() != NEVER}
@@ -74,12 +79,15 @@ def triggers(capture: int, interests: Interests, columns: Collection[str]) -> di
     if deletes.told:
         made["delete"] = deletes.guard, [_append(deletes, "old")]
     table = SQLITE.quote(next(iter(interests.values())).table)
+    on_demand = any(one.on_demand for one in interests.values())
+    demanded = When(_DEMANDED.format(capture)) if on_demand else ALWAYS
     return {
         (name := f"_penstock_change_{capture}_{event}"): (
             f"create trigger {name} after {event} on {table} for each row "
             f"{f'when {when.sql} ' if when.is_asked else ''}begin {'; '.join(statements)}; end"
         )
-        for event, (when, statements) in made.items()
+        for event, (condition, statements) in made.items()
+        for when in [all_of(demanded, condition.grouped)]
     }
 
 

@@ -33,7 +33,10 @@ from penstock.store.sqlite.tabletext import read_collations, read_table, read_ty
 
 _COLLATION = "penstock_decimal"
 _NO_TABLES = {"view": "a view", "virtual": "a virtual table"}
-_TRIAL = "create table penstock_change (changed_at, interests, kinds, key, before, after)"
+_TRIAL = """
+create table penstock_change (changed_at, interests, kinds, key, before, after);
+create table penstock_demanded (interest);
+"""
 
 
 class SqliteInterests(Interests[Session]):
@@ -88,7 +91,8 @@ class SqliteInterests(Interests[Session]):
 
 def _read(one: StoredInterest, table: FoundTable) -> Mapping[str, str | None]:
     """The columns that an interest's triggers read: all of them, if it watches any column."""
-    return table.columns if one.interest.watches is None else columns_read(one, table)
+    compared = one.interest.watches is None and not one.interest.on_demand
+    return table.columns if compared else columns_read(one, table)
 
 
 def _checked_triggers(capture: Capture) -> dict[str, str]:
@@ -119,7 +123,7 @@ def _error_of(table: str, columns: Sequence[tuple[str, str]], statements: Sequen
     with closing(sqlite3.connect(":memory:")) as trial:
         trial.text_factory = bytes  # EXPLAIN shows constants of any type
         try:
-            trial.execute(_TRIAL)
+            trial.executescript(_TRIAL)
             trial.create_collation(_COLLATION, lambda *_: 0)
             trial.execute(f"create table {table} ({', '.join(definition for _, definition in columns)})")
             trial.create_collation(_COLLATION, None)  # other programs do not have it

@@ -30,12 +30,17 @@ class SqliteSignals:
         self._version = version.statement.sql
         self._clock = clock
         self._events: set[asyncio.Event] = set()
+        self.watched = set[str]()
         self._watcher: asyncio.Task[None] | None = None
 
     def notify(self) -> None:
         """Tell the services of this process that there is work; others see the commit."""
         for event in self._events:
             event.set()
+
+    def wrote(self, tables: set[str]) -> None:
+        if not self.watched.isdisjoint(tables):
+            self.notify()
 
     def subscribe(self, event: asyncio.Event) -> None:
         self._events.add(event)

@@ -120,6 +120,12 @@ end $$;
 create index change_xid on penstock.change (xid);
 create index change_seq_order on penstock.change (seq);
 
+-- Interests on demand that are captured. The sequence of each holds the transaction from which on it is not; written by live
+-- queries, and read by triggers.
+create view penstock.demanded as select id as interest from penstock.interest
+where pg_sequence_last_value(to_regclass('penstock.demand_' || id))
+    > pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+
 -- One row: the slot into which changes are written, and the server. Written by the pruner, and by readers that find the
 -- database restored on another server; read by these. The triggers of interests read `current_slot`.
 -- `dropped` is the greatest transaction whose changes were truncated.

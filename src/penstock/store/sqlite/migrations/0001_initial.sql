@@ -51,6 +51,14 @@ create table penstock_change_dropped (
 ) strict;
 insert into penstock_change_dropped (seq) values (0);
 
+-- Interests on demand that are captured: until which number of a change. Written by live queries; read by triggers.
+create table penstock_demand (
+    interest integer primary key references penstock_interest (id) on delete cascade,
+    until integer not null
+) strict;
+create view penstock_demanded as select interest from penstock_demand
+where until >= coalesce((select seq from sqlite_sequence where name = 'penstock_change'), 0);
+
 -- ----- for plain SQL, in any language: SQLite has no functions of its own making, so here a view takes rows
 
 -- The id of the job that was enqueued last in plain SQL. Written and read by penstock_enqueue.

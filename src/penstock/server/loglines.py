@@ -1,0 +1,54 @@
+"""Log lines: what a function logs while it runs, for the caller to see. In development only.
+
+Owns which records are told, and how much of them. The program's logs go where they always go.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+_MOST, _LONGEST = 100, 2000  # lines of one call, characters of one line
+
+_lines: ContextVar[list[str] | None] = ContextVar("lines", default=None)
+
+
+@contextmanager
+def log_lines(*, told: bool) -> Iterator[list[str]]:
+    """The lines of what is logged in this block, also in its threads; none unless they are `told`."""
+    found: list[str] = []
+    if not told:
+        yield found
+        return
+    _hear_records()
+    token = _lines.set(found)
+    try:
+        yield found
+    finally:
+        _lines.reset(token)
+
+
+@cache
+def _hear_records() -> None:
+    """Hear of all records. A handler would keep the program from configuring its logs later."""
+    make = logging.getLogRecordFactory()
+
+    def heard(*args: Any, **facts: Any) -> logging.LogRecord:
+        record = make(*args, **facts)
+        lines = _lines.get()
+        if lines is not None and len(lines) < _MOST and record.name.partition(".")[0] != "penstock":
+            lines.append(f"[{record.levelname}] {_text(record)[:_LONGEST]}")
+        return record
+
+    logging.setLogRecordFactory(heard)
+
+
+def _text(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage().encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 - its arguments do not fit; logging reports that
+        return str(record.msg)

@@ -1,0 +1,55 @@
+"""Has the tables of a program captured for live queries when it starts, and drops what no process needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+
+from penstock.changes.interest import Interest
+from penstock.errors import ConfigError, DatabaseBusy, DeclarationError
+from penstock.live.capture import live_interest
+from penstock.observe.logs import event as log_event
+from penstock.schema.table import TableDefinition
+from penstock.store.contract.changes import InterestRow
+from penstock.store.contract.store import Store
+from penstock.store.rows.interests import identity_of
+
+
+async def declare_live(store: Store, definitions: Collection[TableDefinition], now: datetime) -> None:
+    """Have live tables captured on demand.
+
+    Queries of tables are polled that cannot be captured, as they are views, are locked by others, or belong to others.
+    """
+    interests = [live_interest(one) for one in definitions if one.live]
+    rows = await store.interests.list()
+    captured = {identity_of(row.interest) for row in rows if row.state == "ok"}
+    if missing := [one for one in interests if identity_of(one) not in captured]:
+        await _declare(store, missing, now)
+    tables, declared = {one.name for one in definitions}, {identity_of(one) for one in interests}
+    await _drop(store, [row for row in _live(rows, tables) if identity_of(row.interest) not in declared])
+
+
+async def _declare(store: Store, interests: Sequence[Interest], now: datetime) -> None:
+    """Have interests captured: together, as that is quicker; each by itself, if one cannot be."""
+    try:
+        await store.interests.declare(interests, now)
+    except (ConfigError, DatabaseBusy, DeclarationError) as error:
+        if len(interests) == 1:
+            log_event("live.polled", table=interests[0].table, reason=error)
+            return
+        for one in interests:
+            await _declare(store, [one], now)
+
+
+def _live(rows: Iterable[InterestRow], tables: Collection[str]) -> list[InterestRow]:
+    return [row for row in rows if row.interest.on_demand and row.interest.table in tables]
+
+
+async def _drop(store: Store, rows: Iterable[InterestRow]) -> None:
+    """Drop the interests of other releases. The next start drops those that their processes demand now."""
+    numbers = [row.id for row in rows]
+    needed = await store.changes.demanded(numbers) if numbers else set()
+    try:
+        await store.interests.drop([number for number in numbers if number not in needed])
+    except DatabaseBusy as error:
+        log_event("live.not_dropped", reason=error)

@@ -1,0 +1,72 @@
+"""Runs the official Python client, told what to do by lines of JSON on its standard input; ``driver.py URL``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from convex import ConvexClient, ConvexError, QuerySubscription, convex_to_json, json_to_convex
+
+subscriptions: dict[str, QuerySubscription] = {}
+
+
+def tell(**message: Any) -> None:
+    """Say a line."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def told(error: Exception) -> dict[str, Any]:
+    """What an error says to the test."""
+    data = {"data": convex_to_json(error.data)} if isinstance(error, ConvexError) else {}
+    return {"error": {"message": str(error), **data}}
+
+
+async def follow(client: ConvexClient) -> None:
+    """Tell of each state of all subscriptions together."""
+    async for found in client.watch_all():
+        if found is None:
+            return
+        seen = {name: shown(found[one.id]) for name, one in subscriptions.items() if one.id in found}
+        if len(seen) == len(subscriptions) > 0:
+            tell(seen=seen)
+
+
+def shown(found: Any) -> dict[str, Any]:
+    """A value or an error, as the other driver shows it."""
+    if isinstance(found, tuple):  # of an error with data: no value is one
+        return told(ConvexError(*found))
+    return {"value": convex_to_json(found)}
+
+
+def act(client: ConvexClient, order: dict[str, Any]) -> dict[str, Any]:
+    """Do what a line asks for."""
+    verb, name = order["do"], order.get("name", "")
+    args: Any = json_to_convex(order.get("args") or {})
+    if verb == "subscribe":
+        subscriptions[name] = client.subscribe(order["path"], args)
+        return {}
+    if verb == "unsubscribe":
+        subscriptions.pop(name).unsubscribe()
+        return {}
+    try:
+        return {"value": convex_to_json(getattr(client, verb)(order["path"], args))}
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return told(error)
+
+
+async def main(url: str) -> None:
+    """Obey until the input ends."""
+    client = ConvexClient(url)
+    following = asyncio.ensure_future(follow(client))  # before the first subscription, whose answer it would miss
+    tell(ready=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order = json.loads(line, parse_int=float)  # which is what JSON has
+        tell(id=order["id"], **await asyncio.to_thread(act, client, order))
+    following.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

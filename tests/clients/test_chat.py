@@ -1,0 +1,229 @@
+"""The chat of the examples, in a browser and in scripts, as its users have it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import chat
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+from stage.clients import CHAT, ChatServer, client, node_modules, serving
+from stage.needs import program
+from stage.wire import Wire
+
+PHONE = {"width": 360, "height": 640}
+# Counts the messages that are drawn, each time that something is drawn.
+COUNT = """
+() => {
+  window.counts = [];
+  const count = () => window.counts.push(document.querySelectorAll(".message").length);
+  new MutationObserver(count).observe(document.body, { childList: true, subtree: true });
+}
+"""
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    """Chromium, without a window."""
+    path = program("chromium")
+    node_modules()
+    async with async_playwright() as play:
+        opened = await play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield opened
+        finally:
+            await opened.close()
+
+
+@asynccontextmanager
+async def visitor(opened: Browser, url: str, name: str, **how: Any) -> AsyncIterator[Page]:
+    """A page of the chat, of somebody who has no other; it must log no errors, beside those of the browser itself."""
+    context = await opened.new_context(**how)
+    page = await context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda line: errors.append(line.text) if line.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    await page.add_init_script(f"localStorage.author ??= {json.dumps(name)}")
+    await page.goto(url)
+    yield page
+    assert [line for line in errors if not line.startswith("WebSocket connection to")] == []
+    await context.close()
+
+
+async def write(page: Page, text: str) -> None:
+    """Type a message and send it."""
+    await page.get_by_label("Message", exact=True).fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def texts(page: Page) -> list[str]:
+    """The messages that a page shows, the newest first."""
+    return await page.locator(".message .text").all_inner_texts()
+
+
+async def put(database: str, count: int, first: int = 0) -> None:
+    """Write messages by a program of one's own."""
+    async with chat.app.open(database) as backend:
+        for number in range(first, first + count):
+            await backend.run_mutation(chat.send, channel="general", author="Eve", text=f"message {number}")
+
+
+async def test_two_pages_and_two_scripts_talk(database_url: str) -> None:
+    async with (
+        serving(database_url, ChatServer) as server,
+        browser() as opened,
+        visitor(opened, server.url, "Ada") as ada,
+        visitor(opened, server.url, "Bob") as bob,
+        client("python", server.url) as python,
+    ):
+        await ada.get_by_label("New channel").fill("general")
+        await ada.keyboard.press("Enter")
+        await expect(bob.get_by_role("heading", name="#general")).to_be_visible()
+        await write(ada, "hello, Bob")
+        await expect(bob.locator(".message")).to_contain_text("hello, Bob")
+        await expect(ada.locator(".message.own")).to_have_count(1)
+        await write(bob, "hello, Ada")
+        await python.mutation("chat:send", channel="general", author="Py", text="hello, both")
+        for page in (ada, bob):
+            await expect(page.locator(".message")).to_have_count(3)
+            await expect(page.get_by_role("button", name="#general")).to_contain_text("3")
+        said = await follow([sys.executable, "python/follow.py"], server.url, 3)
+        assert said == ["Ada: hello, Bob", "Bob: hello, Ada", "Py: hello, both"]
+        assert await follow([program("node", "nodejs"), "node/follow.mjs"], server.url, 4, send="from Node") == [
+            *said,
+            "node: from Node",
+        ]
+        await expect(ada.locator(".message")).to_have_count(4)
+
+
+async def follow(command: list[str], url: str, count: int, send: str = "") -> list[str]:
+    """The first lines that a script of the chat prints; it may be given one to send."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, cwd=CHAT, env=os.environ | {"PENSTOCK_URL": url}
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if send:
+        process.stdin.write(f"{send}\n".encode())
+    try:
+        return [(await process.stdout.readline()).decode().strip() for _ in range(count)]
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_scrolling_back_shows_every_message_once(database_url: str) -> None:
+    await put(database_url, 100)
+    async with (
+        serving(database_url, ChatServer) as server,
+        browser() as opened,
+        visitor(opened, server.url, "Ada", viewport=PHONE) as page,
+    ):
+        await expect(page.locator(".message").first).to_contain_text("message 99")
+        assert await page.locator(".message").count() < 100
+        await page.get_by_role("log").focus()
+        while "message 0" not in await texts(page):
+            await put(database_url, 1, first=100 + await page.locator(".message").count())
+            await page.locator(".messages .hint").scroll_into_view_if_needed()
+        await expect(page.get_by_text("The beginning of the channel.")).to_be_visible()
+        found = [int(text.removeprefix("message ")) for text in await texts(page)]
+        assert found[-100:] == list(range(99, -1, -1))
+        assert len(found) == len(set(found)) > 100
+
+
+async def test_a_message_is_shown_at_once_and_never_taken_away(database_url: str) -> None:
+    await put(database_url, 3)
+    async with (
+        serving(database_url, ChatServer) as server,
+        Wire(server.port).running() as wire,
+        browser() as opened,
+        visitor(opened, wire.url, "Ada") as page,
+    ):
+        await expect(page.locator(".message")).to_have_count(3)
+        await page.evaluate(COUNT)
+        wire.flowing.clear()
+        await write(page, "one")
+        await write(page, "two")
+        await expect(page.locator(".message.pending")).to_have_count(2)
+        assert (await texts(page))[:2] == ["two", "one"]
+        wire.flowing.set()
+        await expect(page.locator(".message.pending")).to_have_count(0)
+        assert (await texts(page))[:2] == ["two", "one"]
+        counts = await page.evaluate("window.counts")
+        assert counts == sorted(counts)
+        assert counts[-1] == 5
+
+
+async def test_a_page_that_was_cut_off_catches_up_and_sends_once(database_url: str) -> None:
+    await put(database_url, 1)
+    async with (
+        serving(database_url, ChatServer) as server,
+        Wire(server.port).running() as wire,
+        browser() as opened,
+        visitor(opened, wire.url, "Ada") as page,
+    ):
+        await expect(page.get_by_role("status")).to_have_text("live")
+        wire.refuses = True
+        wire.cut()
+        await expect(page.get_by_role("status")).to_have_text("connecting")
+        await write(page, "from afar")
+        await put(database_url, 1, first=1)
+        await server.kill()
+        await server.start()
+        wire.refuses = False
+        await expect(page.get_by_role("status")).to_have_text("live")
+        await expect(page.locator(".message")).to_have_count(3)
+        assert (await texts(page)).count("from afar") == 1
+
+
+async def test_the_page_fits_a_phone_the_night_and_a_keyboard(database_url: str) -> None:
+    await put(database_url, 2)
+    async with (
+        serving(database_url, ChatServer) as server,
+        browser() as opened,
+        visitor(opened, server.url, "Ada", viewport=PHONE, color_scheme="dark") as page,
+        client("http", server.url) as http,
+    ):
+        await http.mutation("chat:open_channel", name="other")
+        await expect(page.get_by_role("button", name="#other")).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        ground = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert ground == "rgb(22, 24, 29)"
+        await page.keyboard.press("Alt+ArrowDown")
+        await expect(page.get_by_role("heading", name="#other")).to_be_visible()
+        await page.keyboard.press("Alt+ArrowDown")
+        await expect(page.get_by_role("heading", name="#general")).to_be_visible()
+        await page.keyboard.type("no mouse")
+        await page.keyboard.press("Shift+Enter")
+        await page.keyboard.type("at all")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".message").first).to_contain_text("no mouse\nat all")
+        if folder := os.environ.get("CHAT_PICTURES"):  # to look at
+            await page.screenshot(path=Path(folder) / "phone.png")
+
+
+@pytest.mark.parametrize("text", ["  ", "x" * 2001])
+async def test_what_the_program_refuses_is_told(database_url: str, text: str) -> None:
+    await put(database_url, 1)
+    async with (
+        serving(database_url, ChatServer) as server,
+        browser() as opened,
+        client("http", server.url) as http,
+    ):
+        page = await opened.new_page()
+        await page.goto(server.url)
+        await expect(page.locator(".message")).to_have_count(1)
+        await write(page, text)
+        if text.strip():
+            await expect(page.get_by_role("alert")).to_have_text("At most 2000 characters, please.")
+            await expect(page.get_by_label("Message", exact=True)).to_have_value(text)
+        await expect(page.locator(".message")).to_have_count(1)
+        assert len(await http.query("chat:latest", channel="general")) == 1

@@ -1,0 +1,173 @@
+"""The official clients on bad networks, and while servers and databases go away: each mutation once, nothing unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import pytest
+from stage import tally
+from stage.clients import SOCKETS, Client, ClientError, Kind, client, serving
+from stage.databases import make_tables
+from stage.server import server as postgres_server_of_its_own
+from stage.wire import Side, Wire
+
+Place = tuple[Side, Literal["Mutation", "MutationResponse", "Transition"], bool]
+PLACES: list[Place] = [
+    ("client", "Mutation", False),  # the server never has it
+    ("client", "Mutation", True),  # it has the first half
+    ("server", "MutationResponse", False),  # it is committed, and the client does not know
+    ("server", "MutationResponse", True),
+    ("server", "Transition", False),  # the client knows, and has not seen it
+    ("server", "Transition", True),
+]
+
+
+async def watch_all(one: Client) -> None:
+    await one.subscribe("lines", "stage/tally:lines")
+    await one.subscribe("count", "stage/tally:count", text="x")
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[1]}{'-half' * place[2]}")
+@pytest.mark.parametrize("kind", SOCKETS)
+async def test_a_mutation_takes_effect_once_wherever_its_connection_is_lost(
+    database_url: str, kind: Kind, place: Place
+) -> None:
+    side, message, half = place
+    async with serving(database_url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
+        await watch_all(one)
+        await one.shows(lines=[], count=0)
+        for number in range(1, 4):
+            wire.cut_at(side, message, half=half)
+            assert await one.mutation("stage/tally:write", text="x") == number
+            await one.shows(lines=["x"] * number, count=number)
+            assert wire.has_cut
+        assert await one.query("stage/tally:count", text="x") == 3
+        assert one.said == []
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+async def test_mutations_under_way_take_effect_once_while_connections_are_lost_again_and_again(
+    database_url: str, kind: Kind
+) -> None:
+    async with serving(database_url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
+        await watch_all(one)
+        await one.shows(lines=[], count=0)
+
+        async def write(name: str) -> None:
+            for number in range(8):
+                await one.mutation("stage/tally:write", text=f"{name}{number}")
+
+        writes = [asyncio.ensure_future(write(name)) for name in "abc"]
+        for cut in range(5):
+            mark = len(wire.passed) + 3 * cut + 1
+            await asyncio.wait([*writes, asyncio.ensure_future(_passed(wire, mark))], return_when="FIRST_COMPLETED")
+            wire.cut()
+        await asyncio.gather(*writes)
+        await one.shows(lines=[f"{name}{number}" for name in "abc" for number in range(8)], count=0)
+        assert one.said == []
+
+
+async def _passed(wire: Wire, count: int) -> None:
+    """Wait until so many messages have passed."""
+    async with wire.moved:
+        await wire.moved.wait_for(lambda: len(wire.passed) >= count)
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+async def test_to_come_back_runs_no_query_more_than_once(database_url: str, kind: Kind) -> None:
+    async with (
+        serving(database_url) as server,
+        Wire(server.port).running() as wire,
+        client(kind, wire.url) as one,
+        client("http", server.url) as http,
+    ):
+        await watch_all(one)
+        await one.shows(lines=[], count=0)
+        before = await http.action("stage/tally:runs_of_lines")
+        for number in range(1, 4):
+            wire.cut()
+            await http.mutation("stage/tally:write", text="x")
+            await one.shows(lines=["x"] * number, count=number)
+        assert await http.action("stage/tally:runs_of_lines") - before <= 6
+        assert wire.connections <= 4
+        assert one.said == []
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+async def test_what_is_slow_to_arrive_arrives(database_url: str, kind: Kind) -> None:
+    async with (
+        serving(database_url) as server,
+        Wire(server.port).running() as wire,
+        client(kind, wire.url) as one,
+        client("http", server.url) as http,
+    ):
+        await watch_all(one)
+        await one.shows(lines=[], count=0)
+        wire.flowing.clear()
+        write = asyncio.ensure_future(one.mutation("stage/tally:write", text="x"))
+        for _ in range(3):
+            await http.mutation("stage/tally:write", text="x")
+        assert not write.done()
+        assert one.seen[-1]["count"] == {"value": 0}
+        wire.flowing.set()
+        await one.shows(lines=["x"] * 4, count=4)
+        await write
+        assert (wire.connections, one.said) == (1, [])
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("kind", SOCKETS)
+async def test_a_server_that_comes_back_has_its_clients_back(
+    database_url: str, kind: Kind, how: Literal["stop", "kill"]
+) -> None:
+    async with serving(database_url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
+        await watch_all(one)
+        await one.mutation("stage/tally:write", text="x")
+        await one.shows(lines=["x"], count=1)
+        await (server.stop() if how == "stop" else server.kill())
+        write = asyncio.ensure_future(one.mutation("stage/tally:write", text="x"))
+        async with tally.app.open(database_url) as other:
+            await other.run_mutation(tally.write, text="y")
+        await server.start()
+        try:
+            await write
+        except ClientError as error:  # the client may forget who has asked, and sends it all the same
+            assert (kind, str(error)) == ("python", "channel closed")  # noqa: PT017 - it need not fail
+        await one.shows(lines=["x", "x", "y"], count=2)
+        assert one.said == []
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+async def test_a_client_that_comes_to_another_server_goes_on_there(database_url: str, kind: Kind) -> None:
+    async with (
+        serving(database_url) as first,
+        serving(database_url) as second,
+        Wire(first.port).running() as wire,
+        client(kind, wire.url) as one,
+    ):
+        await watch_all(one)
+        await one.shows(lines=[], count=0)
+        for number, other in enumerate((second, first, second), 1):
+            wire.port = other.port
+            wire.cut_at("server", "MutationResponse")
+            assert await one.mutation("stage/tally:write", text="x") == number
+            await one.shows(lines=["x"] * number, count=number)
+        assert one.said == []
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+async def test_a_database_that_comes_back_is_watched_again(kind: Kind) -> None:
+    with postgres_server_of_its_own() as database:
+        await asyncio.to_thread(make_tables, database.url)
+        async with serving(database.url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
+            await watch_all(one)
+            await one.mutation("stage/tally:write", text="x")
+            await one.shows(lines=["x"], count=1)
+            await database.restart()
+            async with tally.app.open(database.url) as other:
+                await other.run_mutation(tally.write, text="x")
+            await one.shows(lines=["x", "x"], count=2)
+            await one.mutation("stage/tally:write", text="x")
+            await one.shows(lines=["x"] * 3, count=3)
+            assert one.said == []

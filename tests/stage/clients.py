@@ -1,0 +1,239 @@
+"""The official clients of Convex, each a process that is told what to do over its pipes; and servers for them."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+from stage.brokers import free_port
+from stage.needs import lack, program
+from stage.processes import TESTS, Command, Process
+from stage.programs import EXAMPLES
+from stage.waits import SOON, until
+
+Kind = Literal["node", "react", "python", "http"]
+SOCKETS: tuple[Kind, ...] = ("node", "react", "python")
+CHAT = EXAMPLES / "chat"
+_QUIET = {"log", "info"}  # what clients say there is no error
+
+
+def node_modules() -> Path:
+    """The folder where the clients for JavaScript are installed, as by ``npm ci`` in the chat's folder."""
+    folder = Path(os.environ.get("PENSTOCK_TEST_NODE_MODULES", CHAT))
+    if not (folder / "node_modules" / "convex").is_dir():
+        lack("npm, and npm ci --prefix examples/chat --ignore-scripts")
+    return folder
+
+
+class ClientError(Exception):
+    """What a client raised, with the data of the error."""
+
+    def __init__(self, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.data = data
+
+
+class Client:
+    """One client.
+
+    Values are in the JSON form of Convex, which each client writes and reads by itself.
+
+    Attributes:
+        seen: States of all subscriptions together, each as the client showed them: `{"value": …}` or `{"error": …}`.
+        said: Lines that it wrote to its console beyond mere notes.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.seen: list[dict[str, Any]] = []
+        self.said: list[str] = []
+        self._process = process
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._moved = asyncio.Condition()
+        self._listening = asyncio.ensure_future(self._listen())
+        self._complaining = asyncio.ensure_future(self._complain())
+
+    async def subscribe(self, name: str, path: str, **args: Any) -> None:
+        """Watch a query under a name."""
+        await self._order("subscribe", name=name, path=path, args=args)
+
+    async def unsubscribe(self, name: str) -> None:
+        """Watch it no more."""
+        await self._order("unsubscribe", name=name)
+
+    async def query(self, path: str, **args: Any) -> Any:
+        return _value(await self._order("query", path=path, args=args))
+
+    async def action(self, path: str, **args: Any) -> Any:
+        return _value(await self._order("action", path=path, args=args))
+
+    async def mutation(self, path: str, shown: str | None = None, **args: Any) -> Any:
+        """Call a mutation; with `shown`, a query of texts shows its text before the server does, in React's client."""
+        return _value(await self._order("mutation", path=path, args=args, shown=shown))
+
+    async def mutation_and_look(self, path: str, **args: Any) -> tuple[Any, dict[str, Any]]:
+        """The result of a mutation, and what the subscriptions showed at that moment; of the JavaScript clients."""
+        found = await self._order("mutation", path=path, args=args)
+        return _value(found), found["seen"]
+
+    async def consistent_query(self, path: str, **args: Any) -> Any:
+        return _value(await self._order("consistentQuery", path=path, args=args))
+
+    async def shows(self, **values: Any) -> dict[str, Any]:
+        """Wait until the newest state has these values under these names."""
+        wanted = {name: {"value": value} for name, value in values.items()}
+        return await self.comes(lambda seen: seen | wanted == seen)
+
+    async def comes(self, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until something is true of the newest state."""
+
+        def reached() -> bool:
+            assert not self._listening.done(), self.said
+            return bool(self.seen) and true(self.seen[-1])
+
+        try:
+            async with asyncio.timeout(SOON / 3), self._moved:
+                await self._moved.wait_for(reached)
+        except TimeoutError:
+            raise AssertionError(f"it shows {self.seen[-1:]}, and said {self.said}") from None
+        return self.seen[-1]
+
+    async def close(self) -> None:
+        """End it."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        await asyncio.gather(self._listening, self._complaining)
+
+    async def _order(self, verb: str, **what: Any) -> dict[str, Any]:
+        number = len(self._answers)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"id": number, "do": verb, **what}).encode() + b"\n")
+        await asyncio.wait((answer, self._listening), timeout=SOON / 3, return_when=asyncio.FIRST_COMPLETED)
+        assert answer.done(), f"{verb} is not answered; it said {self.said}"
+        return answer.result()
+
+    async def _listen(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            told = json.loads(line)
+            if "id" in told:
+                self._answers[told["id"]].set_result(told)
+            elif "seen" in told:
+                self.seen.append(told["seen"])
+            elif told.get("console", "log") not in _QUIET:
+                self.said.append(f"{told['console']}: {told['text']}")
+            async with self._moved:
+                self._moved.notify_all()
+
+    async def _complain(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self.said.append(line.decode(errors="replace").rstrip())
+
+
+def _value(found: dict[str, Any]) -> Any:
+    if "error" in found:
+        raise ClientError(found["error"]["message"], found["error"].get("data"))
+    return found["value"]
+
+
+@asynccontextmanager
+async def client(kind: Kind, url: str) -> AsyncIterator[Client]:
+    """One of the official clients for the time of a block; skipped where it is not installed."""
+    if kind == "python":
+        command = [sys.executable, str(TESTS / "clients" / "driver.py"), url]
+        environment = dict(os.environ)
+    else:
+        command = [program("node", "nodejs"), str(TESTS / "clients" / "driver.cjs"), kind, url]
+        environment = {**os.environ, "PENSTOCK_TEST_NODE_MODULES": str(node_modules())}
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, limit=1 << 26
+    )
+    made = Client(process)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+class Server:
+    """``penstock serve`` with `stage.tally`, which may be stopped, killed and started again on its port."""
+
+    def __init__(self, database: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: Process | None = None
+        self.database = database
+
+    async def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.process = self.spawn()
+        async with httpx.AsyncClient() as http:
+            await until(lambda: self._answers(http))
+
+    def spawn(self) -> Process:
+        """Begin its process."""
+        return Command("stage.tally", self.database, "serve", "--port", str(self.port))
+
+    async def _answers(self, http: httpx.AsyncClient) -> bool:
+        assert self.process is not None
+        assert self.process.exit_status is None
+        try:
+            return (await http.get(f"{self.url}/readyz")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    async def stop(self) -> None:
+        """Ask it to stop, and wait until it has."""
+        assert self.process is not None
+        assert await asyncio.to_thread(self.process.stop) == 0
+        self.process.close()
+
+    async def kill(self) -> None:
+        """End it at once."""
+        assert self.process is not None
+        await asyncio.to_thread(self.process.kill)
+        self.process.close()
+
+
+class ChatServer(Server):
+    """The chat, and its page, as ``make chat`` serves them."""
+
+    def spawn(self) -> Process:
+        """Build the page, and begin the process."""
+        with (Path(tempfile.gettempdir()) / "penstock-chat.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            subprocess.run([program("npm"), "run", "--silent", "build"], cwd=CHAT, check=True, capture_output=True)
+        return Asgi(CHAT, "web:web", self.port, DATABASE_URL=self.database)
+
+
+class Asgi(Process):
+    """An ASGI application of a folder in a process of uvicorn's."""
+
+    def __init__(self, folder: Path, name: str, port: int, **environment: str) -> None:
+        self._start("uvicorn", ["--app-dir", str(folder), "--port", str(port), name], environment)
+
+
+@asynccontextmanager
+async def serving(database: str, kind: type[Server] = Server) -> AsyncIterator[Server]:
+    """A server for the time of a block."""
+    made = kind(database)
+    try:
+        await made.start()
+        yield made
+    finally:
+        if made.process is not None:
+            made.process.close()
