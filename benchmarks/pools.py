@@ -26,7 +26,7 @@ from penstock.api.pools.workpool import Workpool
 from penstock.jobs.job import Job
 from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
-from penstock.store.rows.jobs import slot_of
+from penstock.store.rows.jobs import day_of
 
 _WORKERS, _JOBS = 4, 10
 _TURNS = 5
@@ -42,7 +42,7 @@ select gen_random_uuid(), 'plenty', 'm:f', 'action', '{}', 0, n, now() + interva
 from generate_series(1, $1::integer) as n
 """
 _FINISHED = """
-insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, attempt, enqueued_at,
+insert into penstock.finished_job (day, id, pool, function, kind, args, priority, run_at, attempt, enqueued_at,
     started_at, finished_at, expires_at, state, error)
 select $2, gen_random_uuid(), 'plenty', 'm:f', 'action', '{}', 0, now(), 1, now(), now(), now(), $3,
        case n % 2 when 0 then 'success' else 'failed' end, 'an error'
@@ -199,7 +199,7 @@ async def _fill(url: str, count: int) -> None:
     expires_at = datetime.now(UTC) + timedelta(days=5)
     try:
         await connection.execute(_SCHEDULED, count * 2 // 5)
-        await connection.execute(_FINISHED, count * 3 // 5, slot_of(expires_at, datetime.now(UTC)), expires_at)
+        await connection.execute(_FINISHED, count * 3 // 5, day_of(expires_at, datetime.now(UTC)), expires_at)
         await connection.execute("vacuum analyze penstock.scheduled_job, penstock.finished_job")
     finally:
         await connection.close()

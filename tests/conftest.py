@@ -36,6 +36,11 @@ full_page_writes = off
 min_wal_size = '32MB'
 max_wal_size = '256MB'
 file_copy_method = clone  # of the files of a database's template
+io_method = sync  # files lie in memory: to ask another process for them takes longer
+shared_buffers = '16MB'
+update_process_title = off
+wal_level = minimal
+max_wal_senders = 0
 shared_preload_libraries = plpgsql  # each connection that runs a trigger would load it
 """
 
@@ -64,9 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only a long run tries, and begin with what takes long: all else would wait for it at the end."""
     if not LONG:
-        left_out = [item for item in items if is_left_out(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = {item for item in items if is_left_out(item)}
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.path.parent.name != "types" and "any_order" not in item.name)
 
 

@@ -100,19 +100,19 @@ class OutboxCare(Suite):
         numbers = await seqs(bench, BEGINNING)
         given: tuple[AsideState, ...] = ("waiting", "halted", "parked", "parked")
         put = [aside(number, state) for number, state in zip(numbers, given, strict=True)]
-        put = [replace(one, turned=True) for one in put[:3]] + put[3:]
+        put = [replace(one, as_insert=True) for one in put[:3]] + put[3:]
         assert await store.advance(step_of(row, lease, BEGINNING, put), NOW)
-        assert await store.turned(row.id) == {*numbers[:3]}
+        assert await store.inserts(row.id) == {*numbers[:3]}
         assert await store.place("o", BEGINNING, KEPT, NOW)
         assert await asides(bench, row) == put[:3]
         assert await bench.store.changes.take(reader_name("o"), lease) == BEGINNING
-        again = [replace(put[0], state="parked", trouble=known(numbers[0]), turned=False)]
+        again = [replace(put[0], state="parked", trouble=known(numbers[0]), as_insert=False)]
         assert await store.advance(step_of(await find(bench), lease, BEGINNING, again), NOW)
-        assert await store.turned(row.id) == {*numbers[:3]}, "it stays so whatever becomes of it"
+        assert await store.inserts(row.id) == {*numbers[:3]}, "it stays so whatever becomes of it"
         assert await store.place("o", None, None, NOW, forgets="pending")
-        assert await store.turned(row.id) == {numbers[0], numbers[2]}
+        assert await store.inserts(row.id) == {numbers[0], numbers[2]}
         assert await store.place("o", BEGINNING, ANEW, NOW, forgets="all")
-        assert await store.turned(row.id) == set()
+        assert await store.inserts(row.id) == set()
 
     @story
     async def test_moved_elsewhere_it_forgets_what_it_is_told_to(self, bench: Bench) -> None:

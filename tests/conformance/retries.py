@@ -317,7 +317,7 @@ class Retries(Suite):
             ("p", "scheduled", 1, after(600)),
         ]
         busy, free = await bench.reading(bench.store.leases.list)
-        assert (busy.worker, busy.running, busy.started_at, busy.expires_at) == ("conformance", 1, NOW, after(30))
+        assert (busy.holder, busy.running, busy.started_at, busy.expires_at) == ("conformance", 1, NOW, after(30))
         assert (free.lease, free.running, free.expires_at) == (idle, 0, after(70))
         assert await bench.state(jobs["runs"]) == "running"
 

@@ -19,6 +19,8 @@ from stage.stories import one_backend
 from penstock import asgi_app
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.one_store_each
+
 MIB = 1024 * 1024
 
 

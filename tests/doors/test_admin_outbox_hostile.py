@@ -17,6 +17,8 @@ from stage.stories import one_backend
 
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.one_store_each
+
 POSITION = {"seen": "0:0:", "batch": None, "last": 0, "high": 0}
 
 

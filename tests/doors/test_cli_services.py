@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+pytestmark = pytest.mark.one_store_each
+
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console, Process
 

@@ -37,6 +37,8 @@ from penstock.errors import (
     ValueInvalid,
 )
 
+pytestmark = pytest.mark.one_store_each
+
 if TYPE_CHECKING:
     from doors.http_fixtures import Api, Door
 

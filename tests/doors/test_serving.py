@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from stage.forks import Fork
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -150,7 +151,7 @@ def test_services_run_beside_the_server(database_url: str) -> None:
         config = app.config(database=database_url, poll=0.05)
         api = asgi_app(app, config=config, services=["worker"])
         async with api.lifespan(), caller(api) as http:
-            with gate("commit.after", when=lambda transaction: bool(transaction.write_set.changes)) as commit:
+            with gate("commit.after", when=lambda transaction: bool(transaction._rows_written)) as commit:
                 body = {"path": "test_serving:write_later", "args": {"text": "later"}}
                 assert (await http.post("/api/mutation", json=body)).json()["status"] == "success"
                 await commit.arrived()
@@ -263,30 +264,39 @@ if __name__ == "__main__":
 class Process:
     """A server in a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
+    def __init__(self, program: Path, *arguments: str) -> None:
+        (theirs, to), (ours, said) = os.pipe(), os.pipe()
+        files = theirs, 1, said
+        self.process = Fork(str(program), arguments, folder=Path.cwd(), environment={**os.environ}, files=files)
+        os.close(theirs)
+        os.close(said)
+        self._to, self._said = os.fdopen(to, "w"), os.fdopen(ours)
         self.said: list[str] = []
 
     async def says(self, word: str) -> str:
         """The next line that begins with a word."""
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            self.said.append(line.decode().rstrip())
+        while line := await asyncio.to_thread(self._said.readline):
+            self.said.append(line.rstrip())
             if self.said[-1].startswith(word):
                 return self.said[-1]
         raise AssertionError(f"it never said {word!r}:\n" + "\n".join(self.said))
 
     async def ends(self) -> int:
         """Its exit status, when it has ended."""
-        assert self.process.stderr is not None
-        self.said += (await self.process.stderr.read()).decode().splitlines()
-        return await self.process.wait()
+        self.said += (await asyncio.to_thread(self._said.read)).splitlines()
+        return await asyncio.to_thread(self.process.wait)
 
-    async def answers(self, line: str) -> None:
+    def answers(self, line: str) -> None:
         """Say a line to it."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n".encode())
-        await self.process.stdin.drain()
+        self._to.write(f"{line}\n")
+        self._to.flush()
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        self.process.kill()
+        await self.ends()
+        self._to.close()
+        self._said.close()
 
 
 Start = Callable[..., Any]
@@ -300,17 +310,11 @@ def start(tmp_path: Path) -> Start:
 
     @asynccontextmanager
     async def started(database: str, port: int = 0, grace: float = 10) -> AsyncIterator[tuple[Process, str]]:
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(file), database, str(port), str(grace), stdin=pipe, stderr=pipe, limit=2**20
-        )
-        server = Process(process)
+        server = Process(file, database, str(port), str(grace))
         try:
             yield server, (await server.says("ready")).split()[1]
         finally:
-            if process.returncode is None:
-                process.kill()
-                await server.ends()
+            await server.close()
 
     return started
 
@@ -327,7 +331,7 @@ def test_a_signal_ends_it_when_all_calls_are_answered(start: Start, database_url
             with pytest.raises(httpx.ConnectError):
                 async with httpx.AsyncClient() as other:
                     await other.get(f"{url}/healthz")
-            await server.answers("yes")
+            server.answers("yes")
             assert (await asking).json() == {"status": "success", "value": "yes\n"}
             assert await server.ends() == 0
             assert [line.split()[0] for line in server.said[-2:]] == ["server.stopped", "ended"]

@@ -48,7 +48,6 @@ from penstock import (
     UniqueViolation,
     ValueInvalid,
 )
-from penstock.schema.table import definition_of
 from penstock.testing import TestApp
 
 app = App()
@@ -240,35 +239,6 @@ async def test_pages_follow_the_whole_key(database_url: str) -> None:
             assert await ctx.db.query(Order).with_index(Order.by_amount, amount=1).count() == 12
 
         await backend.run_query(read, look)
-
-
-async def test_what_was_read_concerns_the_row_and_no_other(database_url: str) -> None:
-    async with opened(database_url) as backend:
-        await run_sql(backend, "insert into orders values (7, 'a', 0, null), (7, 'b', 0, null)")
-        day = date(2030, 1, 1)
-        await backend.run_mutation(write, lambda ctx: ctx.db.insert(Rate(fund=ONE, day=day, side=Side.BUY)))
-
-        async def story(ctx: MutationCtx) -> None:
-            transaction = ctx._scope.transaction
-            await ctx.db.get(Order, (7, "a"))
-            await ctx.db.get(Rate, (ONE, day, Side.BUY))
-            reads, concerned = transaction.read_set, []
-            ranges = list(reads.ranges)
-            for table, key, changes in (
-                (Order, (7, "b"), {"amount": 1}),
-                (Order, (7, "a"), {"amount": 1}),
-                (Rate, (ONE, day, Side.BUY), {"rate": Decimal(1)}),
-            ):
-                await ctx.db.patch(table, key, **changes)
-                change = transaction.write_set.changes[-1]
-                places = transaction.table(table).read_columns
-                own = [one for one in ranges if one.table == change.table]
-                assert change.new is not None
-                concerned.append(any(one.covers(change.new, places) for one in own))
-                assert change.key == definition_of(table).encode_key(key)
-            assert concerned == [False, True, True]
-
-        await backend.run_mutation(write, story)
 
 
 async def test_what_a_key_lacks_is_filled_by_the_others_defaults(database_url: str) -> None:

@@ -36,6 +36,8 @@ from penstock import (
 )
 from penstock.testing import TestApp, raising
 
+pytestmark = pytest.mark.one_store_each
+
 INT64 = 2**63
 
 
@@ -244,7 +246,6 @@ async def test_arguments_mean_the_same_from_python_and_from_json(sqlite_url: str
 # ----- what comes out
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("result", ["5", 5.0, None, True, b"5", [5], Decimal(5)])
 async def test_a_broken_promise_undoes_everything(database_url: str, result: Any) -> None:
     async with TestApp(app, database_url) as backend:

@@ -22,6 +22,8 @@ from penstock.store.contract.locks import LockRow
 from penstock.store.contract.session import Statement
 from penstock.testing import TestClock
 
+pytestmark = pytest.mark.one_store_each
+
 AT_ONCE, LONG = timedelta(0), timedelta(seconds=30)
 LEASE = timedelta(seconds=15)
 

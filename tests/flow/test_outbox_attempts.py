@@ -147,6 +147,7 @@ def cancelling_at(note: str, *, late: bool = False) -> Callable[[Any, Message[An
     return during
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", HANDLERS)
 async def test_a_handler_that_cancels_its_own_task_fails_its_message_only(
     database_url: str, options: dict[str, Any]
@@ -166,6 +167,7 @@ async def test_a_handler_that_cancels_its_own_task_fails_its_message_only(
         assert got == ["a", "b", "c"]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", HANDLERS)
 async def test_a_handler_that_cancels_its_own_task_and_returns_keeps_no_message_waiting(
     database_url: str, options: dict[str, Any]

@@ -76,7 +76,7 @@ async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the
         await drain(test)
         assert (await outbox_row(test)).backfill is None
         (before,) = await aside(test)
-        assert (before.state, before.change.kind, before.turned) == (state, "enter", True)
+        assert (before.state, before.change.kind, before.as_insert) == (state, "enter", True)
         for _ in range(2):
             await stage.app.outboxes.move(test, "send", "beginning")
             await drain(test)

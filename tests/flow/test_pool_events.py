@@ -17,6 +17,8 @@ from penstock.store.contract.jobs import Room
 from penstock.testing import TestApp, TestClock
 from penstock.transaction.transaction import Transaction
 
+pytestmark = pytest.mark.one_store_each
+
 app = App()
 once = Retry(max_attempts=2, initial_backoff=10, base=2)
 loud = app.workpool("loud", max_parallelism=3, default_retry=once, log_level="info")
@@ -133,7 +135,6 @@ async def test_what_was_not_committed_is_not_told(database_url: str) -> None:
         assert messages(lines) == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("function", [send, note])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_job_is_completed_once_with_its_on_complete(database_url: str, function: Any, fails: bool) -> None:

@@ -36,6 +36,8 @@ from penstock.jobs.job import JobStatus
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock
 
+pytestmark = pytest.mark.one_store_each
+
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 app = App()
 pool = app.workpool("pool")
@@ -318,7 +320,6 @@ async def set_options_on_postgres(url: str, table: str, change: Callable[[dict[s
         await connection.close()
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "form",
     [

@@ -33,6 +33,8 @@ from penstock import (
 )
 from penstock.testing import TestApp, raising
 
+pytestmark = pytest.mark.one_store_each
+
 
 class Note(Table):
     text: str

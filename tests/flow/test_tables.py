@@ -737,8 +737,6 @@ async def test_calls_side_by_side_do_not_lose_each_others_changes(database_url: 
             row = await ctx.db.get(Thing, thing)
             assert row is not None
             assert (row.text, row.number, row.maybe) == ("a", 7, "x")
-            changes = ctx._scope.transaction.write_set.changes
-            assert [change.old for change in changes[1:]] == [change.new for change in changes[:-1]]
 
         await backend.run_mutation(write, story)
         row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
@@ -799,8 +797,6 @@ async def test_a_unique_violation_can_be_caught_and_the_mutation_goes_on(databas
                 assert caught.value.facts["index"] == "by_email"
             assert await ctx.db.patch(User, bob, email="bob") == await ctx.db.get(User, bob)
             await ctx.db.insert(User(name="Eve", email="eve"))
-            changes = ctx._scope.transaction.write_set.changes
-            assert len(changes) == 4, "what was refused is not noted"
 
         await backend.run_mutation(write, story)
         rows = await backend.run_query(read, lambda ctx: ctx.db.query(User).collect())

@@ -8,13 +8,14 @@ from typing import Any
 
 import asyncpg
 import pytest
+from stage import outboxes
 from stage.crews import Crew, crew, run_sql
 from stage.waits import until
 
 from penstock import App, Table, TaskCtx
 from penstock.testing import gate
 
-ROWS, TIMES = 3_000, 4  # more than are read at once
+ROWS, TIMES = 2_100, 3  # more than are read at once
 _WAITING = (
     "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     " and pid <> pg_backend_pid()"
@@ -37,8 +38,7 @@ async def sync(ctx: TaskCtx[Part]) -> None:
 
 
 async def prepare(url: str) -> None:
-    async with empty.open(url) as backend:
-        await run_sql(backend, "create table part (nr integer primary key, name text, weight integer)")
+    await outboxes.run_sql(url, "create table part (nr integer primary key, name text, weight integer)")
 
 
 async def insert(one: Crew, first: int, last: int) -> None:

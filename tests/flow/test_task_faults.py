@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from stage import outboxes
 from stage.crews import Crew, crew, run_sql
 
 from penstock import App, DeclarationError, MutationTaskCtx, PenstockError, Retry, SchemaMismatch, Table, TaskCtx
@@ -95,12 +96,6 @@ def nothing_handled() -> Iterator[None]:
     handled.clear()
 
 
-async def prepare(url: str, *statements: str) -> None:
-    """Make tables past penstock."""
-    async with EMPTY.open(url) as backend:
-        await run_sql(backend, *statements)
-
-
 PARTS = "create table part (nr integer primary key, name text, weight integer)"
 
 
@@ -108,7 +103,7 @@ PARTS = "create table part (nr integer primary key, name text, weight integer)"
 
 
 async def test_columns_that_the_table_has_not_are_refused_at_the_start(database_url: str) -> None:
-    await prepare(database_url, PARTS)
+    await outboxes.run_sql(database_url, PARTS)
     with pytest.raises((SchemaMismatch, DeclarationError), match="colour"):
         async with WIDE.open(database_url):
             pass
@@ -118,7 +113,7 @@ async def test_columns_that_the_table_has_not_are_refused_at_the_start(database_
 
 
 async def test_views_are_refused(database_url: str) -> None:
-    await prepare(
+    await outboxes.run_sql(
         database_url,
         "create table real_part (nr integer primary key, name text, weight integer)",
         "create view part as select * from real_part",
@@ -132,7 +127,7 @@ async def test_views_are_refused(database_url: str) -> None:
 
 
 async def test_rows_of_a_table_with_integer_keys_are_handled_whoever_writes_them(database_url: str) -> None:
-    await prepare(database_url, PARTS, "insert into part values (-5, 'before', 1)")
+    await outboxes.run_sql(database_url, PARTS, "insert into part values (-5, 'before', 1)")
     async with crew(NAMED, database_url) as one:
         await one.settle_down()
         assert handled == [(-5, "before")], "rows older than the task are handled too"
@@ -151,7 +146,7 @@ async def test_rows_of_a_table_with_integer_keys_are_handled_whoever_writes_them
 
 
 async def test_rows_of_a_table_without_a_primary_key_are_told_apart_by_the_declared_column(database_url: str) -> None:
-    await prepare(database_url, "create table loose (name text, weight integer)")
+    await outboxes.run_sql(database_url, "create table loose (name text, weight integer)")
     async with crew(LOOSE, database_url) as one:
         await run_sql(one.backend, "insert into loose values ('a', 1), ('ä \"''{}', 2)")
         await one.settle_down()
@@ -163,7 +158,7 @@ async def test_rows_of_a_table_without_a_primary_key_are_told_apart_by_the_decla
 
 async def test_a_long_key_is_a_key_as_well(database_url: str) -> None:
     key = "".join(chr(33 + (number * 7919 + number * number) % 90) for number in range(2500)).replace("'", "x")
-    await prepare(database_url, "create table loose (name text primary key, weight integer)")
+    await outboxes.run_sql(database_url, "create table loose (name text primary key, weight integer)")
     async with crew(LOOSE, database_url) as one:
         await run_sql(one.backend, f"insert into loose values ('{key}', 1)")
         await one.settle_down()
@@ -172,7 +167,7 @@ async def test_a_long_key_is_a_key_as_well(database_url: str) -> None:
 
 async def test_a_value_that_is_none_of_its_column_holds_up_nobody(sqlite_url: str) -> None:
     """SQLite only, where a column takes what it is given."""
-    await prepare(sqlite_url, PARTS)
+    await outboxes.run_sql(sqlite_url, PARTS)
     async with crew(LIGHT, sqlite_url) as one:
         await run_sql(
             one.backend,
@@ -189,7 +184,7 @@ async def test_a_value_that_is_none_of_its_column_holds_up_nobody(sqlite_url: st
 
 
 async def test_a_column_that_is_gone_stops_no_writer_and_no_other_task(database_url: str) -> None:
-    await prepare(database_url, "create table part (nr integer primary key, name text, colour text)")
+    await outboxes.run_sql(database_url, "create table part (nr integer primary key, name text, colour text)")
     both = App()
     both.reactive_task(Wide, filter=lambda part: part.colour == "red", watch=("colour",), retry=ONCE, name="wide")(wide)
 
@@ -197,7 +192,7 @@ async def test_a_column_that_is_gone_stops_no_writer_and_no_other_task(database_
     async def other(ctx: TaskCtx[Loose]) -> None:
         handled.append((ctx.doc_id, "other"))
 
-    await prepare(database_url, "create table loose (name text primary key, weight integer)")
+    await outboxes.run_sql(database_url, "create table loose (name text primary key, weight integer)")
     async with crew(both, database_url) as one:
         await run_sql(one.backend, "insert into part values (1, 'a', 'red')")
         await one.settle_down()
@@ -248,7 +243,7 @@ async def test_a_column_that_is_dropped_with_all_that_depends_on_it_is_noticed_a
     app: App, state: str, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """PostgreSQL only: SQLite drops no column that a trigger reads."""
-    await prepare(postgres_url, WIDE_PARTS)
+    await outboxes.run_sql(postgres_url, WIDE_PARTS)
     async with crew(app, postgres_url) as one:
         await run_sql(one.backend, "insert into part values (1, 'a', 'red')")
         await one.settle_down()
@@ -282,7 +277,7 @@ async def test_a_task_whose_rows_cannot_be_looked_at_holds_up_no_other_one(
     both = App()
     both.reactive_task(Wide, filter=lambda part: part.colour == "red", retry=ONCE, name="a wide one")(wide)
     both.reactive_task(Loose, watch=("weight",), retry=ONCE, name="other")(loose)
-    await prepare(database_url, WIDE_PARTS, "create table loose (name text primary key, weight integer)")
+    await outboxes.run_sql(database_url, WIDE_PARTS, "create table loose (name text primary key, weight integer)")
     async with crew(both, database_url) as one:
         await one.settle_down()
         await run_sql(one.backend, "alter table part rename column colour to hue")
@@ -308,11 +303,11 @@ async def test_a_task_whose_rows_cannot_be_looked_at_holds_up_no_other_one(
 
 async def test_a_program_that_needs_a_dropped_column_does_not_start_and_one_without_goes_on(postgres_url: str) -> None:
     clock = TestClock()
-    await prepare(postgres_url, WIDE_PARTS)
+    await outboxes.run_sql(postgres_url, WIDE_PARTS)
     async with crew(WIDE, postgres_url, clock) as one:
         await run_sql(one.backend, "insert into part values (1, 'a', 'red')")
         await one.settle_down()
-    await prepare(postgres_url, DROP_COLOUR, "insert into part values (2, 'b')")
+    await outboxes.run_sql(postgres_url, DROP_COLOUR, "insert into part values (2, 'b')")
     with pytest.raises(SchemaMismatch, match="colour"):
         async with WIDE.open(postgres_url):
             pass
@@ -336,7 +331,7 @@ async def test_a_program_that_needs_a_dropped_column_does_not_start_and_one_with
 
 @pytest.mark.timeout(300)
 async def test_a_bulk_update_is_read_in_pieces_and_each_row_is_planned_once(database_url: str) -> None:
-    await prepare(database_url, PARTS)
+    await outboxes.run_sql(database_url, PARTS)
     sizes: list[int] = []
 
     async def look(changes: list[Any]) -> None:
@@ -363,7 +358,7 @@ async def test_a_bulk_update_is_read_in_pieces_and_each_row_is_planned_once(data
 
 
 async def test_rows_in_another_schema_and_in_partitions_are_handled(postgres_url: str) -> None:
-    await prepare(
+    await outboxes.run_sql(
         postgres_url,
         "create schema depot",
         "create table depot.part (nr integer primary key, name text) partition by range (nr)",
@@ -385,7 +380,7 @@ async def test_rows_in_another_schema_and_in_partitions_are_handled(postgres_url
 
 
 async def test_copied_rows_and_replicated_ones_are_handled(postgres_url: str) -> None:
-    await prepare(postgres_url, PARTS)
+    await outboxes.run_sql(postgres_url, PARTS)
     async with crew(NAMED, postgres_url) as one:
         connection = await asyncpg.connect(postgres_url)
         try:
@@ -399,7 +394,7 @@ async def test_copied_rows_and_replicated_ones_are_handled(postgres_url: str) ->
 
 
 async def test_of_a_truncated_table_nothing_is_run_any_more(postgres_url: str) -> None:
-    await prepare(postgres_url, PARTS)
+    await outboxes.run_sql(postgres_url, PARTS)
     async with crew(NAMED, postgres_url) as one:
         await run_sql(one.backend, "insert into part values (1, 'a', 1), (2, 'b', 1)")
         await one.plan()
@@ -414,7 +409,7 @@ async def test_of_a_truncated_table_nothing_is_run_any_more(postgres_url: str) -
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=-10), timedelta(minutes=10)], ids=["behind", "ahead"])
 async def test_clocks_that_differ_delay_a_run_and_lose_none(database_url: str, ahead: timedelta) -> None:
-    await prepare(database_url, PARTS)
+    await outboxes.run_sql(database_url, PARTS)
     waiting = App()
 
     @waiting.reactive_task(Part, debounce=timedelta(seconds=5), retry=ONCE)

@@ -92,17 +92,18 @@ def literal(value: Any, *, postgres: bool) -> str:
 
 
 async def look_at_all(url: str, table: type[Table], create: str, rows: list[str], monkeypatch: Any) -> list[Any]:
-    """For which rows it ran that were there before the task, looked at one at a time; each piece by another process."""
+    """For which rows it ran that were there before the task, looked at one at a time; each piece by another planner."""
     monkeypatch.setattr(reconciler, "_AT_ONCE", 1)
     await run_sql(url, create, *(f"insert into odd values ({row})" for row in rows))
     stage = Stage()
     stage.task(table)
-    for _ in range(3 * len(rows) + 5):
-        async with stage.open(url) as test:
-            await test.planner.tick()
+    async with stage.open(url) as test:
+        for _ in range(3 * len(rows) + 5):
+            planner = test.make_service("planner")  # it knows of the piece before it only what is stored
+            await planner.tick()
+            await planner.finish()
             if (await task_row(test)).reconciling is None:
                 break
-    async with stage.open(url) as test:
         assert (await task_row(test)).reconciling is None
         await test.run_until_idle()
     return stage.ids()

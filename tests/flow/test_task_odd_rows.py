@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from stage import outboxes
 from stage.crews import Crew, crew, run_sql
 
 from penstock import (
@@ -61,12 +62,6 @@ def nothing_seen() -> Iterator[None]:
     seen.clear()
 
 
-async def prepare(url: str, *statements: str) -> None:
-    """Make tables past penstock."""
-    async with EMPTY.open(url) as backend:
-        await run_sql(backend, *statements)
-
-
 async def outcomes(one: Crew, app: App) -> dict[tuple[str, Any], str]:
     page = await app.tasks.records(one.backend)
     return {(record.task, record.key): str(record.state and record.state.value) for record in page.records}
@@ -89,7 +84,7 @@ async def test_a_decimal_is_the_same_however_it_is_read(database_url: str) -> No
         seen.append(("some", (await ctx.get_document()).id))
 
     table = "create table price (id integer primary key, price decimal(10,2), rate {})"
-    await prepare(database_url, table.format("real" if database_url.startswith("sqlite") else "numeric"))
+    await outboxes.run_sql(database_url, table.format("real" if database_url.startswith("sqlite") else "numeric"))
     async with crew(app, database_url) as one:
         values = ", ".join(f"({number}, {price}, 0.1)" for number, price in enumerate(PRICES, 1))
         await run_sql(one.backend, f"insert into price values {values}")
@@ -113,10 +108,12 @@ async def test_what_python_reads_otherwise_than_it_is_captured_has_not_changed(d
     if database_url.startswith("sqlite"):
         wanted += [(3, "a", None), (4, "", float("inf"))]
         rows = r"""(1, '\x61', '1e-400'), (2, '', '0.1234567890123456789'), (3, x'61', null), (4, '', '1e400')"""
-        await prepare(database_url, "create table note (nr integer primary key, body text, data, day)")
+        await outboxes.run_sql(database_url, "create table note (nr integer primary key, body text, data, day)")
     else:
         rows = r"""(1, '\x61', '1e-400'), (2, '', '0.1234567890123456789')"""
-        await prepare(database_url, "create table note (nr integer primary key, body text, data jsonb, day date)")
+        await outboxes.run_sql(
+            database_url, "create table note (nr integer primary key, body text, data jsonb, day date)"
+        )
     async with crew(app, database_url) as one:
         await run_sql(one.backend, f"insert into note (nr, body, data) values {rows}")
         await one.settle_down()
@@ -147,7 +144,7 @@ async def test_text_that_is_none_keeps_no_other_row(sqlite_url: str) -> None:
 
     rows = "insert into note (nr, body) values ({0}1, 'a'), ({0}2, cast(x'ff61' as text)), ({0}3, 'c')"
     keys = "insert into named values ('a{0}', 1), (cast(x'61ff' as text) || '{0}', 2), ('b{0}', 3)"
-    await prepare(
+    await outboxes.run_sql(
         sqlite_url,
         "create table note (nr integer primary key, body text, data, day)",
         "create table named (name text primary key, size integer)",
@@ -189,7 +186,7 @@ async def test_a_row_that_does_not_fit_its_declaration_is_explained_and_keeps_no
     async def together(ctx: TaskBatchCtx[Price]) -> None:
         seen.extend(row.id for row in (await ctx.get_documents()).values())
 
-    await prepare(database_url, "create table price (id integer primary key, price numeric, rate numeric)")
+    await outboxes.run_sql(database_url, "create table price (id integer primary key, price numeric, rate numeric)")
     async with crew(app, database_url) as one:
         told = await app.tasks.explain(one.backend, "together", 1)
         assert "There is no such row" in told.reasons[0]
@@ -212,7 +209,7 @@ async def test_a_date_that_python_has_not_is_an_invalid_row(postgres_url: str) -
     async def dated(ctx: TaskCtx[Note]) -> None:
         seen.append((await ctx.get_document()).day)
 
-    await prepare(
+    await outboxes.run_sql(
         postgres_url,
         "create table note (nr integer primary key, body text, data jsonb, day date)",
         "insert into note values (1, '', null, '0044-03-15 BC')",
@@ -289,7 +286,7 @@ async def test_a_column_more_is_no_change_for_who_captures_whole_rows(database_u
             seen.append((ctx.change, ctx.doc_id, None if ctx.previous is None else ctx.previous.body))
 
         app.reactive_task(table, watch=("body",), on=("enter", "change", "delete"), name="hears")(hear)
-    await prepare(database_url, "create table note (nr integer primary key, body text, data text, day date)")
+    await outboxes.run_sql(database_url, "create table note (nr integer primary key, body text, data text, day date)")
     async with crew(thin, database_url) as one:
         await run_sql(one.backend, "insert into note (nr, body) values (1, 'a'), (2, 'b')")
         await one.settle_down()

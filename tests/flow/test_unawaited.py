@@ -266,6 +266,7 @@ DROPPED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", DROPPED)
 async def test_a_helper_that_is_not_awaited_is_named_and_nothing_is_written(database_url: str, how: str) -> None:
     async with TestApp(app, database_url) as backend:
@@ -352,6 +353,7 @@ async def late(ctx: Any, begun: asyncio.Event, go_on: asyncio.Event) -> None:
     await plain(ctx)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", TASKS)
 async def test_a_task_that_outlives_its_function_is_named_and_nothing_is_written(database_url: str, how: str) -> None:
     async with TestApp(app, database_url) as backend:

@@ -103,7 +103,7 @@ async def test_a_worker_that_dies_around_an_on_complete(
         def is_the_call(**facts: Any) -> bool:
             if moment == "mutation.ran":
                 return bool(facts["function"] == tell.name)
-            return bool(facts["transaction"].write_set.changes)
+            return bool(facts["transaction"]._rows_written)
 
         with gate(moment, when=is_the_call, most=1) as held:
             arrival = asyncio.create_task(held.arrived())
@@ -123,7 +123,7 @@ async def test_a_worker_that_dies_around_an_on_complete(
 
 
 def writes(**facts: Any) -> bool:
-    return bool(facts["transaction"].write_set.changes)
+    return bool(facts["transaction"]._rows_written)
 
 
 async def test_a_failure_is_told_once_it_is_written(database_url: str, caplog: pytest.LogCaptureFixture) -> None:

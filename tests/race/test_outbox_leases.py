@@ -54,7 +54,7 @@ def holds(backend: Backend, clock: TestClock, worker: str) -> Callable[[], Await
     async def is_renewed() -> bool:
         session = await backend.engine.store.begin_read()
         try:
-            ends = [one.expires_at for one in await backend.engine.store.leases.list(session) if worker in one.worker]
+            ends = [one.expires_at for one in await backend.engine.store.leases.list(session) if worker in one.holder]
         finally:
             await session.rollback()
         return ends[0] >= clock.now() + 2 * RENEWS

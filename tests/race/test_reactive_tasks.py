@@ -422,7 +422,7 @@ async def _planner(backend: Backend) -> str:
     (reader,) = [row for row in await store.changes.readers() if row.name == "tasks"]
     session = await store.begin_read()
     try:
-        return "".join(row.worker for row in await store.leases.list(session) if row.lease == reader.lease)
+        return "".join(row.holder for row in await store.leases.list(session) if row.lease == reader.lease)
     finally:
         await session.rollback()
 

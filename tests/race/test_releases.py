@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from stage.examples import LONG
 from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
 from stage.reactive import Stage, settle, task_row
 
@@ -106,7 +107,9 @@ async def test_each_row_comes_once_whatever_two_releases_of_an_outbox_do_at_once
 ) -> None:
     await run_sql(database_url, MAKE)
     rows = Rows(database_url)
-    for number, verbs in enumerate(itertools.product(OF_OUTBOXES, OF_OUTBOXES)):
+    pairs = list(itertools.product(OF_OUTBOXES, OF_OUTBOXES))
+    half = ((versions == (1, 1)) + end[0]) % 2  # on each store other cases try the other half
+    for number, verbs in enumerate(pairs if LONG else pairs[half::2]):
         name, before = f"o{number}", OutboxStage(Noted)
         stages = OutboxStage(Noted), OutboxStage(Noted)
         before.outbox(Noted, name, on=("insert", "delete"))

@@ -55,6 +55,7 @@ def test_the_example_tells_each_booking_in_order(database_url: str) -> None:
     assert "They came in the order of the bookings." in said
 
 
+@pytest.mark.one_store_each
 async def test_each_booking_is_received_once_though_relay_and_receiver_were_killed(
     database_url: str, broker: Broker
 ) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.crons.catchup import ADMISSIONS, Admission, Due, admit, catch_up
-from penstock.crons.cron import CatchUp, Cron, Overlap, chance_of
+from penstock.crons.catchup import Decision, Skip, decide
+from penstock.crons.cron import CatchUp, Cron, chance_of
 from penstock.crons.schedule import CronExpression, Interval, Schedule, next_due
-from penstock.errors import DeclarationError, ValueInvalid
+from penstock.errors import DeclarationError
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -25,59 +25,48 @@ def minutes(*numbers: int) -> tuple[datetime, ...]:
     return tuple(NOON + number * MINUTE for number in numbers)
 
 
-# ----- catching up
+# ----- missed times
+
+
+def skipped(*numbers: int) -> tuple[Skip, ...]:
+    first, last = minutes(*numbers)
+    return (Skip(first, last, "missed"),)
+
+
+def turn(policy: CatchUp, last: datetime, now: datetime, schedule: Schedule = TEN) -> Decision:
+    decision = decide(Cron("tidy", schedule, policy, "wait"), last, now, under_way=False)
+    assert decision is not None
+    return decision
 
 
 @pytest.mark.parametrize("policy", get_args(CatchUp))
 def test_a_time_that_comes_is_run_and_nothing_before_it(policy: CatchUp) -> None:
     ten, twenty = minutes(10, 20)
-    assert catch_up(TEN, policy, NOON, ten - TICK) == Due((), NOON, ten)
-    assert catch_up(TEN, policy, NOON, ten) == Due((ten,), ten, twenty)
-    assert catch_up(TEN, policy, NOON, ten + MINUTE) == Due((ten,), ten, twenty)
-    assert catch_up(TEN, policy, ten, ten + MINUTE) == Due((), ten, twenty)
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        ("skip", Due((), minutes(30)[0], minutes(40)[0], minutes(10, 30))),  # type: ignore[arg-type]
-        ("one", Due(minutes(30), minutes(30)[0], minutes(40)[0], minutes(10, 20))),  # type: ignore[arg-type]
-        ("all", Due(minutes(10, 20, 30), minutes(30)[0], minutes(40)[0])),
-    ],
-)
-def test_times_that_were_missed(policy: CatchUp, expected: Due) -> None:
-    assert catch_up(TEN, policy, NOON, minutes(35)[0]) == expected
+    assert turn(policy, NOON, ten - TICK) == Decision(None, NOON, ten)
+    assert turn(policy, NOON, ten) == Decision(ten, ten, twenty)
+    assert turn(policy, NOON, ten + MINUTE) == Decision(ten, ten, twenty)
+    assert turn(policy, ten, ten + MINUTE) == Decision(None, ten, twenty)
 
 
 def test_what_has_only_just_come_was_not_missed() -> None:
     ten, twenty, thirty, forty = minutes(10, 20, 30, 40)
-    assert catch_up(TEN, "skip", NOON, thirty + MINUTE) == Due((thirty,), thirty, forty, (ten, twenty))
-    assert catch_up(TEN, "skip", NOON, thirty + MINUTE + TICK) == Due((), thirty, forty, (ten, thirty))
-    assert catch_up(TEN, "skip", NOON, thirty + TICK, in_time=timedelta(0)).run == ()
-    assert catch_up(TEN, "skip", NOON, ten + 5 * MINUTE) == Due((), ten, twenty, (ten, ten))
-
-
-def test_all_gives_a_part_in_each_step_and_says_that_more_has_come() -> None:
-    now = minutes(57)[0]
-    first = catch_up(TEN, "all", NOON, now, most=2)
-    assert first == Due(minutes(10, 20), minutes(20)[0], minutes(30)[0])
-    second = catch_up(TEN, "all", first.last, now, most=2)
-    assert second == Due(minutes(30, 40), minutes(40)[0], minutes(50)[0])
-    third = catch_up(TEN, "all", second.last, now, most=2)
-    assert third == Due(minutes(50), minutes(50)[0], minutes(60)[0])
-    assert catch_up(TEN, "all", third.last, now, most=2).run == ()
+    assert turn("skip", NOON, thirty + MINUTE) == Decision(thirty, thirty, forty, skipped(10, 20))
+    assert turn("skip", NOON, thirty + MINUTE + TICK) == Decision(None, thirty, forty, skipped(10, 30))
+    assert turn("skip", NOON, ten + 5 * MINUTE) == Decision(None, ten, twenty, skipped(10, 10))
 
 
 @pytest.mark.parametrize("policy", get_args(CatchUp))
 def test_a_clock_that_goes_back_runs_nothing_twice(policy: CatchUp) -> None:
-    assert catch_up(TEN, policy, NOON, NOON - 3 * HOUR) == Due((), NOON, minutes(10)[0])
+    assert turn(policy, NOON, NOON - 3 * HOUR) == Decision(None, NOON, minutes(10)[0])
 
 
 def test_a_day_on_which_clocks_jump_is_caught_up_like_any_other() -> None:
     schedule = CronExpression("30 2 * * *", "Europe/Prague")
     last, now = datetime(2025, 3, 28, 1, 30, tzinfo=UTC), datetime(2025, 3, 31, 12, tzinfo=UTC)
-    found = catch_up(schedule, "all", last, now)
-    hours = [one.strftime("%d %H:%M") for one in found.run]
+    hours = []
+    while (decision := turn("all", last, now, schedule)).run is not None:
+        last = decision.last
+        hours.append(f"{decision.run:%d %H:%M}")
     assert hours == ["29 01:30", "30 01:00", "31 00:30"]
 
 
@@ -86,35 +75,19 @@ SCHEDULES = st.sampled_from(["*/10 * * * *", "0 9 * * MON", "30 2 * * *"]).map(
 ) | st.timedeltas(timedelta(minutes=1), timedelta(days=9)).map(Interval)
 
 
-@given(SCHEDULES, st.timedeltas(-timedelta(days=2), timedelta(days=9)), st.integers(1, 9))
-def test_every_planned_time_is_run_or_skipped_and_none_is_forgotten(
-    schedule: Schedule, passed: timedelta, most: int
-) -> None:
+@given(SCHEDULES, st.timedeltas(-timedelta(days=2), timedelta(days=9)))
+def test_every_planned_time_is_run_or_skipped_and_none_is_forgotten(schedule: Schedule, passed: timedelta) -> None:
     last, now = datetime(2025, 3, 25, tzinfo=UTC), datetime(2025, 3, 25, tzinfo=UTC) + passed
     for policy in get_args(CatchUp):
-        step = catch_up(schedule, policy, last, now, most=most)
+        step = turn(policy, last, now, schedule)
         assert step.next == next_due(schedule, step.last)
-        assert step.next > now or (policy == "all" and len(step.run) == most)
-        assert all(last < one <= now for one in step.run)
-        known = [*step.run, *(step.skipped or ())]
+        assert step.next > now or (policy == "all" and step.run)
+        assert step.run is None or last < step.run <= now
+        known = [one for skip in step.skips for one in (skip.first, skip.last)] + ([step.run] if step.run else [])
         assert not known or (min(known), max(known)) == (next_due(schedule, last), step.last)
         assert known or step.last == last
-        if policy == "all":
-            assert step.skipped is None
-            assert all(next_due(schedule, one) == other for one, other in zip(step.run, step.run[1:], strict=False))
-        else:
-            assert len(step.run) <= 1
-            assert not step.run or step.run[0] == step.last
-
-
-# ----- one run at a time
-
-
-def test_while_a_run_is_under_way_no_other_begins() -> None:
-    assert admit("skip", under_way=False) is admit("wait", under_way=False) is Admission.RUN
-    assert admit("skip", under_way=True) is Admission.SKIP
-    assert admit("wait", under_way=True) is Admission.WAIT
-    assert set(ADMISSIONS) == {(overlap, busy) for overlap in get_args(Overlap) for busy in (False, True)}
+        assert not step.run or step.run == step.last
+        assert policy != "all" or not step.skips
 
 
 # ----- later than planned
@@ -122,47 +95,36 @@ def test_while_a_run_is_under_way_no_other_begins() -> None:
 
 def test_a_run_begins_as_planned_unless_jitter_is_wanted() -> None:
     assert Cron("tidy", TEN).begin(NOON) == NOON
-    assert Cron("tidy", TEN).begin(NOON, 0.999) == NOON
 
 
-def test_jitter_is_taken_from_the_name_or_from_chance() -> None:
+def test_jitter_is_taken_from_the_name() -> None:
     cron = Cron("send reminders", TEN, jitter=MINUTE)
     assert chance_of("send reminders") == Fraction(0x7237B428DFAAAF12, 1 << 64)  # for ever
     late = cron.begin(NOON) - NOON
     assert late == int(chance_of("send reminders") * 60_000_000) * TICK
     assert cron.begin(NOON + HOUR) - NOON - HOUR == late
     assert Cron("send invoices", TEN, jitter=MINUTE).begin(NOON) != cron.begin(NOON)
-    assert cron.begin(NOON, 0.0) == NOON
-    assert cron.begin(NOON, 0.5) == NOON + MINUTE / 2
 
 
 def test_jitter_ends_before_the_next_planned_time() -> None:
     cron = Cron("tidy", CronExpression("0,1 * * * *"), jitter=30 * MINUTE)
-    assert cron.begin(NOON, 0.5) == NOON + MINUTE / 2
-    assert cron.begin(NOON + MINUTE, 0.5) == NOON + 16 * MINUTE
+    share = chance_of("tidy")
+    assert cron.begin(NOON) == NOON + int(share * 60_000_000) * TICK
+    assert cron.begin(NOON + MINUTE) == NOON + MINUTE + int(share * 30 * 60_000_000) * TICK
 
 
 @given(
     SCHEDULES,
     st.timedeltas(timedelta(0), timedelta(days=1)),
-    st.floats(0, 1, exclude_max=True) | st.none(),
     st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=100),
 )
-@example(Interval(timedelta(seconds=1)), 10 * TICK, 1 - 2**-53, "x")
-@example(Interval(timedelta(seconds=1)), timedelta(days=1), 1 - 2**-53, "x")
-def test_no_run_begins_before_its_time_or_as_late_as_the_next(
-    schedule: Schedule, jitter: timedelta, chance: float | None, name: str
-) -> None:
+@example(Interval(timedelta(seconds=1)), 10 * TICK, "x")
+@example(Interval(timedelta(seconds=1)), timedelta(days=1), "x")
+def test_no_run_begins_before_its_time_or_as_late_as_the_next(schedule: Schedule, jitter: timedelta, name: str) -> None:
     planned = next_due(schedule, NOON)
-    begun = Cron(name, schedule, jitter=jitter).begin(planned, chance)
+    begun = Cron(name, schedule, jitter=jitter).begin(planned)
     assert planned <= begun < next_due(schedule, planned)
     assert begun - planned < jitter or begun == planned
-
-
-@pytest.mark.parametrize("chance", [-0.1, 1.0, 2, float("nan"), float("inf")])
-def test_a_chance_that_is_none_is_refused(chance: float) -> None:
-    with pytest.raises(ValueInvalid, match="at least 0 and less than 1"):
-        Cron("tidy", TEN, jitter=MINUTE).begin(NOON, chance)
 
 
 # ----- what cannot be declared

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from stage.examples import examples
 
 from penstock.changes.readset import Bound
+from penstock.live.ranges import TableRanges
+from penstock.schema.fields import Kind
 from penstock.store.sql.statements import Condition
 from penstock.transaction.segments import Segment, after, after_until, until
 
@@ -86,9 +88,11 @@ def test_the_rows_up_to_each_row_and_between_any_two_are_exactly_those(
         exact = data.draw(st.booleans())
         part = after_until(start, ORDER, OPTIONAL, everything[first], end, direction, exact=exact)
         assert read(part, rows, direction) == everything[first + 1 : last + 1]
+        noted = TableRanges[int](dict.fromkeys(ORDER, Kind.INTEGER), (), lambda _kind, value: value)
+        for one in part:
+            noted.add(0, one.read("note", "by_a", ORDER))
         for row in rows:
-            noted = [one.read("note", "by_a", ORDER) for one in part]
-            covered = any(one.covers(row, {name: (place, None) for place, name in enumerate(ORDER)}) for one in noted)
+            covered = any(noted.concerned(dict(zip(ORDER, row, strict=True))))
             assert covered or row not in everything[first + 1 : last + 1]
             if covered and first <= last and not any(one.null is False for one in part):
                 assert row in everything[first + 1 : last + 1], "nothing else is noted"

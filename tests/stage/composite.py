@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from stage.crews import run_sql
+from stage.outboxes import run_sql
 
 from penstock import App, Index, Table
 
@@ -100,5 +100,4 @@ def spelled(url: str, *statements: str) -> list[str]:
 
 async def prepare(url: str, *statements: str) -> None:
     """Make tables as another program does."""
-    async with EMPTY.open(url) as backend:
-        await run_sql(backend, *spelled(url, *statements))
+    await run_sql(url, *spelled(url, *statements))

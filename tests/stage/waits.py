@@ -12,9 +12,10 @@ SOON = 90.0  # for a machine that does other things as well
 
 async def until(true: Callable[[], Awaitable[bool]]) -> float:
     """Wait until something is true, and say how many seconds that took; fail if it takes long."""
-    clock = SystemClock()
+    clock, pause = SystemClock(), 0.01
     begun = clock.monotonic()
     async with asyncio.timeout(SOON):
         while not await true():
-            await clock.sleep(0.01)
+            await clock.sleep(pause)
+            pause = min(1.5 * pause, 0.05)  # to ask takes time from what it waits for
     return clock.monotonic() - begun

@@ -90,7 +90,7 @@ async def test_f26_postgres_counts_without_reading_records(postgres_url: str) ->
             )
             await connection.execute(
                 "insert into penstock.finished_job (id, pool, function, kind, args, priority, run_at, attempt,"
-                " enqueued_at, finished_at, expires_at, state, slot, options)"
+                " enqueued_at, finished_at, expires_at, state, day, options)"
                 " select gen_random_uuid(), 'default', 'm:f', 'action', '{}', 0, now(), 1, now(), now(),"
                 f" now() + interval '1 year', case when n % 2 = 0 then 'failed' else 'success' end, -1,"
                 f" '{{\"task\":{task}}}' from generate_series(1, {RECORDS}) n"
@@ -151,7 +151,7 @@ async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str,
     try:
         for sql in (
             postgres_jobs("scheduled_job", "'a'", {"waiting": "true", "place": "n"}, 1, QUEUED),
-            postgres_jobs("scheduled_job", "'b' || n", {"keeps_turn": "true"}, QUEUED + 1, QUEUED + 3000),
+            postgres_jobs("scheduled_job", "'b' || n", {"blocks_key": "true"}, QUEUED + 1, QUEUED + 3000),
             postgres_jobs("running_job", "'c' || n", {"lease": "1", "started_at": "now()"}, 1, 3000),
             "analyze",
             f"set plan_cache_mode = {how}",
@@ -165,7 +165,7 @@ async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str,
     assert [one[0] for one in found] == ([] if place == 1 else [UUID(int=1)])
     scans = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if "Relation Name" in node]
     assert {scan.get("Index Name") for scan in scans} == {
-        "scheduled_job_pkey", "scheduled_job_gate", "scheduled_job_turn", "scheduled_job_next", "running_job_key"
+        "scheduled_job_pkey", "scheduled_job_gate", "scheduled_job_blocking", "scheduled_job_next", "running_job_key"
     }  # fmt: skip
     assert all(scan["Actual Rows"] <= 1 and not scan.get("Rows Removed by Filter") for scan in scans)
 

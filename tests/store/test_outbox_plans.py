@@ -22,7 +22,7 @@ SETTINGS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_gen
 
 # A quarter is parked and comes first, then come three that have failed, and the rest waits: the first one for one that
 # has failed, all others for none.
-COLUMNS = "outbox, seq, key, state, interest, kind, row_key, changed_at, failed_at, retry_at, turned"
+COLUMNS = "outbox, seq, key, state, interest, kind, row_key, changed_at, failed_at, retry_at, as_insert"
 STATE = "case when n <= {number} / 4 then 'parked' when n <= {number} / 4 + 3 then 'halted' else 'waiting' end"
 KEY = "'k' || case when n = {number} / 4 + 4 then n - 3 else n end"
 VALUES = f"1, n, {KEY}, {STATE}, 1, 'enter', 'r' || n, '2030-01-01', '2030-01-01', '2030-01-01', n in (1, 7)"
@@ -35,12 +35,12 @@ ASKED: dict[str, dict[str, Any]] = {
     "waiting": {"limit": MOST},
     "failed": {"now": "2040-01-01", "limit": MOST},
     "next_retry": {},
-    "turned": {},
+    "inserts": {},
     "aside": {"states": ["halted", "parked"], "after": 4, "limit": MOST},
     "put_keys": {"keys": LAST, "kinds": ["enter"]},
     "backlog": {"most": MOST},
 }
-ANSWERS = {"waiting": MOST, "failed": 3, "next_retry": 1, "turned": 2, "aside": MOST, "put_keys": 2, "backlog": 3}
+ANSWERS = {"waiting": MOST, "failed": 3, "next_retry": 1, "inserts": 2, "aside": MOST, "put_keys": 2, "backlog": 3}
 
 # The others, that read more the more there is.
 GROWING: dict[str, dict[str, Any]] = {
@@ -55,12 +55,12 @@ GROWING: dict[str, dict[str, Any]] = {
 # ----- PostgreSQL
 
 # How many rows each reads through which index.
-INDEXES = {"pkey", "state", "key", "row", "due", "turned"}
+INDEXES = {"pkey", "state", "key", "row", "due", "as_insert"}
 READ = {
     "waiting": {"state": MOST + 1, "key": 1},
     "failed": {"due": 3},
     "next_retry": {"due": 1},
-    "turned": {"turned": 2},
+    "inserts": {"as_insert": 2},
     "aside": {"state": 3 + MOST},
     "put_keys": {"row": 2},
     "backlog": {"state": MOST + 3 + MOST},

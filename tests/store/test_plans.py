@@ -65,15 +65,15 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "result": "null",
             "finished_at": NOW,
             "expires_at": NOW,
-            "slot": 3,
-            **dict.fromkeys(["returned", "results", "finished_ats", "expires_ats", "slots"]),
+            "day": 3,
+            **dict.fromkeys(["returned", "results", "finished_ats", "expires_ats", "days"]),
         },
         {"running_job": {"key"}},
     ),
     "settle": ({"lease": 1, "id": UNKNOWN}, {"running_job": {"key"}, "job_key": {"job_key_job"}}),
     "turns": (
         {"pool": "keyed", "room": 10, "keys": 32, "now": NOW},
-        {"scheduled_job": {"scheduled_job_gate", "scheduled_job_turn"}, "running_job": {"running_job_key"}},
+        {"scheduled_job": {"scheduled_job_gate", "scheduled_job_blocking"}, "running_job": {"running_job_key"}},
     ),
     "start": (
         {
@@ -148,7 +148,7 @@ async def fill_postgres(url: str) -> None:
     next_ones = some.replace("'default'", "'keyed'").replace("0, $1, n", "0, $1, n * 9") + ", true, 'key-' || n % 10"
     running = some.replace("'default'", "'keyed'") + f", true, 'key-' || n % {KEYS}, $1, n % 10"
     ended = (
-        "id, pool, function, kind, args, priority, run_at, attempt, enqueued_at, finished_at, expires_at, state, slot"
+        "id, pool, function, kind, args, priority, run_at, attempt, enqueued_at, finished_at, expires_at, state, day"
     )
     soon = "$1::timestamptz + n * interval '1 min'"
     values = f"gen_random_uuid(), 'default', 'm:f', 'mutation', '{{}}', 0, $1, 1, $1, $1, {soon}"
@@ -161,7 +161,7 @@ async def fill_postgres(url: str) -> None:
         ("running_job", RUNNING, f"{columns}, gated, concurrency_key, started_at, lease", running),
         ("job_key", KEYS, "pool, key, job_id, until_start", "'keyed', n::text, gen_random_uuid(), false"),
         ("finished_job", FINISHED, ended, f"{values}, 'success', n % 17 - 1"),
-        ("lease", 10, "worker, started_at, expires_at", "'worker', $1, $1"),
+        ("lease", 10, "holder, started_at, expires_at", "'worker', $1, $1"),
     ):
         sql = f"insert into penstock.{table} ({into}) select {row} from generate_series(1, {count}) n"
         await connection.execute(sql, *([NOW] if "$1" in row else []))
@@ -313,20 +313,20 @@ def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_p
 
 def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
     """A partition of many millions is truncated in a moment; to count it first would take longer than is allowed."""
-    query = load_queries("moves", POSTGRES)["count_slot"]
-    asked = {"slot": 3, "most": 10}
+    query = load_queries("moves", POSTGRES)["count_day"]
+    asked = {"day": 3, "most": 10}
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, "for what is asked"))
     scans = [node for node in plan if node.get("Relation Name", "").startswith("finished_job")]
     assert [(scan["Relation Name"], scan["Actual Rows"]) for scan in scans] == [("finished_job_3", 10)]
 
 
 def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> None:
-    query = load_queries("moves", POSTGRES)["count_slot"]
+    query = load_queries("moves", POSTGRES)["count_day"]
 
-    async def count(most: int, slot: int = 3) -> int:
+    async def count(most: int, day: int = 3) -> int:
         connection = await asyncpg.connect(postgres_plans)
         try:
-            number: int = await connection.fetchval(query.statement.sql, *query.args({"slot": slot, "most": most}))
+            number: int = await connection.fetchval(query.statement.sql, *query.args({"day": day, "most": most}))
         finally:
             await connection.close()
         return number

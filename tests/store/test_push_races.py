@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import asyncpg
 import pytest
+from stage.processes import Process
 from stage.pushes import push, tell
 
 from penstock import Index, Table
@@ -106,7 +105,7 @@ class Guest(Table):
 async def main():
     store = make_store(Config(database=sys.argv[1]), SystemClock())
     await store.open()
-    sys.stdin.read()
+    sys.stdin.readline()
     plan = await push(store, [definition_of(Booking), definition_of(Guest)])
     await store.close()
     print(len(plan.migrations), len(plan.sql))
@@ -115,19 +114,27 @@ asyncio.run(main())
 """
 
 
+class Starting(Process):
+    """A process that pushes once it is told to go."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        program = folder / "program.py"
+        program.write_text(PROGRAM)
+        self._start(str(program), [url], {})
+
+    def said(self) -> str:
+        """What it has printed at its end."""
+        return self._said.read().strip()
+
+
 def test_processes_start_at_once(database_url: str, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    command = [sys.executable, str(program), database_url]
-    pipe = subprocess.PIPE
     with contextlib.ExitStack() as stack:
         processes = [
-            stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)) for _ in range(_STARTING)
+            stack.enter_context(contextlib.closing(Starting(tmp_path, database_url))) for _ in range(_STARTING)
         ]
         for process in processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        said = [process.stdout.read().strip() for process in processes if process.stdout]
+            process.go()
+        said = [process.said() for process in processes]
         assert [process.wait() for process in processes] == [0] * _STARTING
     migrations = len(migrate.load_migrations(SQLITE.name))
     assert sorted(said) == ["0 0"] * (_STARTING - 1) + [f"{migrations} 4"]
@@ -389,15 +396,13 @@ def test_a_push_killed_after_any_of_its_changes_is_finished_by_the_next(
 
 async def until(sql: Sql, question: str) -> None:
     while not (await sql(question))[0][0]:
-        pass
+        await SystemClock().sleep(0.01)
 
 
 def test_a_process_killed_while_it_builds_an_index(
     postgres_store: Store, postgres_url: str, sql: Sql, tmp_path: Path
 ) -> None:
     store = postgres_store
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
 
     class Before(Table, name="booking"):
         customer: str
@@ -410,12 +415,11 @@ def test_a_process_killed_while_it_builds_an_index(
         transaction = connection.transaction(isolation="repeatable_read")
         await transaction.start()
         await connection.execute("select 1")  # an old snapshot, for which the index has to wait
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(program), postgres_url, stdin=asyncio.subprocess.DEVNULL
-        )
+        process = Starting(tmp_path, postgres_url)
+        process.go()
         await until(sql, "select count(*) from pg_stat_progress_create_index where current_locker_pid > 0")
         process.kill()
-        await process.wait()
+        process.close()
         assert not (await store.catalog.stored_tables(["booking"]))["booking"].indexes["booking_by_customer"].valid
         await transaction.rollback()
         await connection.close()

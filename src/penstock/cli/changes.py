@@ -63,7 +63,7 @@ def drop(options: Options, reader: str, yes: bool) -> None:
 async def _look(backend: Backend) -> _Look:
     store = backend.engine.store
     async with snapshot(backend) as session:
-        workers = {one.lease: one.worker for one in await store.leases.list(session)}
+        workers = {one.lease: one.holder for one in await store.leases.list(session)}
     feed = await see_feed(store.changes, _MOST)
     return _Look(backend.engine.clock.now(), feed, await store.interests.list(), workers)
 

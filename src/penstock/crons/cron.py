@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc, next_due
-from penstock.errors import DeclarationError, ValueInvalid
+from penstock.errors import DeclarationError
 
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["skip", "wait"]
@@ -50,11 +50,10 @@ class Cron:
         if not isinstance(given, timedelta) or not timedelta(0) <= given <= _LONGEST_JITTER:
             self._refuse(f"jitter must be a timedelta from 0 to a day, not {given!r}", "Write timedelta(seconds=30).")
 
-    def begin(self, planned: datetime, chance: float | None = None) -> datetime:
+    def begin(self, planned: datetime) -> datetime:
         """The time at which the run of a planned time begins, in UTC: before the next planned time."""
-        share = chance_of(self.name) if chance is None else _checked(chance)
         room = min(self.jitter, next_due(self.schedule, planned) - planned)
-        return in_utc(planned) + int(share * (room // timedelta.resolution)) * timedelta.resolution
+        return in_utc(planned) + int(chance_of(self.name) * (room // timedelta.resolution)) * timedelta.resolution
 
     def _refuse(self, why: str, fix: str) -> None:
         raise DeclarationError(f"Cron {self.name!r}: {why}.", fix=fix)
@@ -80,9 +79,3 @@ def chance_of(name: str) -> Fraction:
     """A number in [0, 1) that belongs to a name: stable, and spread evenly over names."""
     digest = hashlib.blake2b(name.encode(), digest_size=_BITS // 8).digest()
     return Fraction(int.from_bytes(digest, "big"), 1 << _BITS)
-
-
-def _checked(chance: float) -> Fraction:
-    if not 0 <= chance < 1:
-        raise ValueInvalid(f"A chance is a number of at least 0 and less than 1, not {chance}.")
-    return Fraction(chance)

@@ -52,17 +52,20 @@ def tables_of(functions: Iterable[AnyFunction]) -> list[type[Table]]:
     programs exist already, and a handler that needs one names it.
     """
     found: dict[type[Table], None] = {}
+    modules: dict[tuple[int, bool], dict[str, Any]] = {}  # each once, by whether functions are wrapped handlers of it
     for function in functions:
         declared = function.declared
         own: dict[str, Any] = declared.__globals__
         handlers = None if own.get("__name__") == declared.__module__ else sys.modules.get(declared.__module__)
         module = own if handlers is None else vars(handlers)
+        modules[id(module), handlers is not None] = module
+    for (_, is_wrapped), module in modules.items():
         root = str(module.get("__name__", "")).partition(".")[0]
         beside = _tables_in(module)
         for value in list(module.values()):
             if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == root:
                 beside += _tables_in(vars(value))
-        found.update((table, None) for table in beside if handlers is None or table.__managed__)
+        found.update((table, None) for table in beside if table.__managed__ or not is_wrapped)
     return list(found)
 
 

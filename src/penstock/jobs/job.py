@@ -192,7 +192,7 @@ class Outcome:
     traceback: str | None = None  # for raised: the traceback
     retryable: bool = True  # for raised: whether a further attempt makes sense
     delay: timedelta = timedelta(0)  # for snoozed: the wait
-    keeps_turn: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
+    blocks_key: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
 
 
 @dataclass(slots=True)  # not frozen: see above
@@ -215,7 +215,7 @@ class Settlement:
     frees_key: bool = False  # whether another job may have its key from now on
     failed: Attempt | None = None  # the attempt, if it failed or was lost; it is added to those that are kept
     mark: Mark | None = None  # for a job of a reactive task: its row and generation
-    keeps_turn: bool = False  # whether no other job of its concurrency key starts before it, if it has one
+    blocks_key: bool = False  # whether no other job of its concurrency key starts before it, if it has one
 
     @property
     def is_plain(self) -> bool:

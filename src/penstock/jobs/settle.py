@@ -21,7 +21,7 @@ _AFTER_LOSS = Exponential(initial_backoff=1.0, base=2.0, max_backoff=60.0)
 _ON_COMPLETE = Retry(max_attempts=5, initial_backoff=0.25, base=2.0)
 _LAST = {JobEvent.RAISED: JobEvent.EXHAUSTED, JobEvent.LOST: JobEvent.ABANDONED}
 # What keeps the next jobs of its key waiting: rows of tasks run in order, and nobody has let others go first.
-_KEEP_TURN = frozenset({JobEvent.RAISED, JobEvent.LOST, JobEvent.HANDED_BACK})
+_BLOCK_KEY = frozenset({JobEvent.RAISED, JobEvent.LOST, JobEvent.HANDED_BACK})
 _HANDLED = frozenset({JobState.SUCCESS, JobState.FAILED})  # by its version; any other end is of no version
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
@@ -56,7 +56,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         frees_key=job.options.key is not None and state in FINISHED,
         failed=_failed_attempt(job, outcome, event, now) if event in _FAILED else None,
         mark=None if task is None else mark_of(task, job.args, job.version if state in _HANDLED else -1),
-        keeps_turn=task is not None and (event in _KEEP_TURN or outcome.keeps_turn),
+        blocks_key=task is not None and (event in _BLOCK_KEY or outcome.blocks_key),
     )
     if state is not JobState.COMPLETING:
         return settled

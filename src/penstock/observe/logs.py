@@ -19,9 +19,9 @@ _log = logging.getLogger("penstock")
 _WORKPOOL = "workpool"
 
 
-def enabled(level: int = logging.INFO, /) -> bool:
-    """Whether events of a level are logged, for callers that would gather facts for many of them."""
-    return _log.isEnabledFor(level)
+def enabled() -> bool:
+    """Whether plain events are logged, for callers that would gather facts for many of them."""
+    return _log.isEnabledFor(logging.INFO)
 
 
 def event(name: str, level: int = logging.INFO, /, *, exc_info: BaseException | None = None, **facts: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Never, TypeVar, cast
 
-from penstock.changes.readset import RangeRead, RowChange
+from penstock.changes.readset import RangeRead
 from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
 from penstock.schema.ids import Id, RowId, format_id
 from penstock.schema.table import Table, TableDefinition, definition_of
@@ -138,7 +138,7 @@ class DatabaseWriter(DatabaseReader):
                 await transaction.change_row(statements, row_id, statements.insert(), values)
             elif not await transaction.execute(statements.insert(), values):
                 raise unique_violation(definition)
-            self._note(definition, row_id, None, values)
+            self._note(definition, row_id, values)
         return row_id
 
     async def _insert_user_owned(self, statements: TableStatements, row: Table) -> Id[Any]:
@@ -155,7 +155,7 @@ class DatabaseWriter(DatabaseReader):
         async with self._scope.lock:
             new = await self._send_user_owned(definition, statements.insert(tuple(given)), args)
             key = definition.key_in(statements.decode_fields((new,))[0])
-            self._note(definition, key, None, new)
+            self._note(definition, key, new)
         return Id(key) if len(definition.key) == 1 else key
 
     # ----- patch, replace, delete
@@ -186,7 +186,7 @@ class DatabaseWriter(DatabaseReader):
 
     async def _delete(self, table: type[T], row_id: RowId[T]) -> None:
         async with self._scope.lock:
-            statements, key, old = await self._existing(table, row_id)
+            statements, key, _ = await self._existing(table, row_id)
             definition = statements.definition
             self._transaction.count_write(definition.name, None)
             args = statements.key_args(key)
@@ -195,7 +195,7 @@ class DatabaseWriter(DatabaseReader):
             else:
                 async with self._transaction.branch():
                     await self._transaction.execute(statements.delete(), args)
-            self._note(definition, key, old, None)
+            self._note(definition, key, None)
 
     async def _existing(self, table: type[T], row_id: RowId[T]) -> tuple[TableStatements, Any, Row]:
         statements = self._transaction.table(table)
@@ -228,7 +228,7 @@ class DatabaseWriter(DatabaseReader):
             args = [new[definition.positions[name]] for name in names]
             args += statements.key_args(key)
             new = await self._update(statements, key, names, args, new)
-            self._note(definition, key, old, new)
+            self._note(definition, key, new)
         return read_row(statements, new)
 
     async def _update(
@@ -257,8 +257,7 @@ class DatabaseWriter(DatabaseReader):
                 raise ConstraintViolation(f"Table {definition.name} did not take the row.", table=definition.name)
         return rows[0]
 
-    def _note(self, definition: TableDefinition, key: Any, old: Row | None, new: Row | None) -> None:
-        self._transaction.note_write(RowChange(definition.name, key, old, new))
+    def _note(self, definition: TableDefinition, key: Any, new: Row | None) -> None:
         if definition.managed:
             self._transaction.rows[definition.table, key] = new
         else:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from penstock import errors
-from penstock.changes.readset import RangeRead, ReadSet, RowChange, WriteSet
+from penstock.changes.readset import RangeRead, ReadSet
 from penstock.clock import Clock, Random, random_of
 from penstock.config import Config
 from penstock.jobs.filter import JobFilter
@@ -43,7 +43,7 @@ class Transaction:
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "given_ends", "jobs", "now", "page_ends",
-        "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "write_set", "wrote",
+        "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -64,7 +64,6 @@ class Transaction:
         self.clock = clock
         self.now = now  # the time of this execution; a retry has the same
         self.read_set = ReadSet()
-        self.write_set = WriteSet()
         self.given_ends: Sequence[str] = ()  # where the pages end that it reads, in the order of calls: its journal
         self.page_ends: list[str] = []  # where those ended that it has read; empty for one that failed
         self.jobs: list[NewJob] = []
@@ -138,7 +137,7 @@ class Transaction:
     ) -> tuple[list[str], Sequence[Row]]:
         """Run a user's SQL, which reads these tables, or by default any; its column names and rows."""
         if reads is None:
-            self.read_set.note_everything()
+            self.read_set.everything = True
         for definition in map(definition_of, reads or ()):
             self.note_range(RangeRead(definition.name, None, definition.key))
         names, rows = await self._remembering(self.session.fetch_read_only(sql, args, self.rows_left, self.bytes_left))
@@ -222,9 +221,6 @@ class Transaction:
         if self._bytes_written > self._config.max_bytes_written:
             raise self._exceeded("written", "bytes", self._config.max_bytes_written, "Write in several transactions.")
 
-    def note_write(self, change: RowChange) -> None:
-        self.write_set.changes.append(change)
-
     def add_job(self, job: NewJob) -> None:
         """Enqueue a job when this transaction commits."""
         config, fix = self._config, "Schedule in several transactions."
@@ -271,13 +267,11 @@ class Transaction:
         """A sub-transaction: its changes are undone if the block raises, and part of this transaction if not."""
         self._savepoints += 1
         name = f"branch_{self._savepoints}"
-        changes, jobs, cancels = len(self.write_set.changes), len(self.jobs), len(self.cancels)
-        told = len(self.committed)
+        jobs, cancels, told = len(self.jobs), len(self.cancels), len(self.committed)
         await self.session.savepoint(name)
         try:
             yield
         except BaseException:
-            del self.write_set.changes[changes:]
             del self.jobs[jobs:]
             del self.cancels[cancels:]
             del self.committed[told:]

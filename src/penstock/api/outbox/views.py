@@ -163,7 +163,7 @@ async def look_at(
     """The status of some outboxes, with up to `most` messages of each counted."""
     readers = {one.name: one for one in await store.changes.readers()}
     async with reading(store.begin_read) as session:
-        leases = {one.lease: one.worker for one in await store.leases.list(session)}
+        leases = {one.lease: one.holder for one in await store.leases.list(session)}
     aside: dict[int, dict[AsideState, AsideCount]] = {}
     for one in await store.outboxes.backlog(most):
         aside.setdefault(one.outbox, {})[one.state] = one

@@ -139,7 +139,7 @@ class TaskRun:
         if not self.engine.pauses.concerns(self.number):
             return None
         wait = self.engine.pauses.begin(self.number, self.key, self.engine.clock.now())
-        return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD, keeps_turn=True)
+        return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD, blocks_key=True)
 
     def defer(self, delay: timedelta | None, until: datetime | None, now: datetime) -> None:
         self.deferred = _moment("defer_current", delay, until, now)

@@ -190,7 +190,7 @@ def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
     if isinstance(error, Withdrawn):
         return Outcome(JobEvent.HANDED_BACK)
     if isinstance(error, Overloaded) and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0):
-        return replace(_parked(job, f"Overloaded: {error}"), keeps_turn=True)  # so another worker need not take it
+        return replace(_parked(job, f"Overloaded: {error}"), blocks_key=True)  # so another worker need not take it
     if running.cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
     if isinstance(error, TaskConditionFailed) and job.options.task is not None:

@@ -130,15 +130,15 @@ class Backfill:
             handed = await self._handed(session, row, batch, source, left)
         put = []
         for change in batch.changes:
-            kind, turned = self._messages.meant(change), False
+            kind, as_insert = self._messages.meant(change), False
             if handed is not None and kind in {"enter", "change"} and change.key is not None:
-                turned = kind == "change" and change.key not in handed
-                kind = "enter" if turned else kind
+                as_insert = kind == "change" and change.key not in handed
+                kind = "enter" if as_insert else kind
                 handed.add(change.key)
             elif self._messages.kind(change) is None:
                 continue
             meant = replace(change, kind=kind or change.kind)
-            put.append(Aside(meant, key_of(self._messages, meant), "waiting", turned=turned))
+            put.append(Aside(meant, key_of(self._messages, meant), "waiting", as_insert=as_insert))
         return Captured(put, batch.position, batch.complete)
 
     async def _handed(

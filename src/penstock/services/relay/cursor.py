@@ -79,7 +79,7 @@ class Cursor:
         self.position = Position()
         self.trouble: Trouble | None = None  # of the next message, if it has failed
         self.keys: set[str] = set()  # of messages put aside; messages of these keys that come are put aside too
-        self.turned: set[int] = set()  # numbers of messages put aside as inserts; the feed has them as updates still
+        self.inserts: set[int] = set()  # numbers of messages put aside as inserts; the feed has them as updates still
         self.retry_at: datetime | None = None  # of the halted message that is due first
         self.moved_at = 0.0
         self.resumed = False  # whether it was taken where this lease had left it, so nobody has moved it since
@@ -123,7 +123,7 @@ class Cursor:
             return None
         self.row, self.lease, self.position, self.trouble = row, lease, position, row.trouble
         self.keys = await self._outboxes.kept_keys(row.id)
-        self.turned = await self._outboxes.turned(row.id)
+        self.inserts = await self._outboxes.inserts(row.id)
         self.retry_at = await self._outboxes.next_retry(row.id)
         self._may_be_released, self.moved_at = True, self._clock.monotonic()
         log_event("outbox.started", outbox=self._outbox.name, lease=lease)

@@ -163,7 +163,7 @@ class Source:
         """The messages of a batch; other changes are done with when the message before them is."""
         found = list[Item]()
         for number, change in enumerate(batch.changes, 1):
-            if change.seq not in self._cursor.turned and self._messages.kind(change) is not None:
+            if change.seq not in self._cursor.inserts and self._messages.kind(change) is not None:
                 item = Item(change, key_of(self._messages, change), batch, number)
                 if change.kind == LOST:
                     item.lost = self._noted(found, row, change)

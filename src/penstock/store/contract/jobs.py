@@ -54,12 +54,12 @@ class LeaseRow:
     """A lease as seen from outside.
 
     Attributes:
-        worker: Host and process of the worker that took it; others begin with their kind, as in ``relay host:7``.
+        holder: Host and process of the worker that took it; others begin with their kind, as in ``relay host:7``.
         running: How many jobs run under it.
     """
 
     lease: int
-    worker: str
+    holder: str
     started_at: datetime
     expires_at: datetime
     running: int
@@ -67,4 +67,4 @@ class LeaseRow:
     @property
     def is_worker(self) -> bool:
         """Whether it was taken to run jobs."""
-        return not self.worker.startswith(_OTHERS)
+        return not self.holder.startswith(_OTHERS)

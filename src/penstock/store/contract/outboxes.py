@@ -112,15 +112,15 @@ class Aside:
         state: ``waiting`` for others to be delivered; ``halted``, as it has failed, and those of its key wait for it;
             ``parked``, as it has failed, and nobody waits for it.
         trouble: Its trouble, if it has failed.
-        turned: Whether it was turned into an insert: its row was still to be handed over when it was changed, and of
-            that change alone the feed tells.
+        as_insert: Whether it is delivered as an insert, and is a mere change in the feed: its row was older than the
+            outbox, and changed before the backfill delivered it.
     """
 
     change: CapturedChange
     key: str
     state: AsideState
     trouble: Trouble | None = None
-    turned: bool = False
+    as_insert: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,16 +3,16 @@
 
 create schema if not exists penstock;  -- PostgreSQL
 
--- Which of these migrations are applied. Written and read by migrations.
+-- A row is a migration that was applied. Schema push writes and reads it; it stays.
 create table if not exists penstock.migration (
     name text primary key,
     applied_at timestamptz not null default now()  -- PostgreSQL
     applied_at text not null  -- SQLite
 );
 
--- Jobs that may start now. Written by transactions that enqueue (insert only) and by workers; read by workers.
--- Small whatever else is stored: claiming reads nothing but the heads of its two indexes. A job with an ending waits only
--- for its on_complete to run. `attempts` is what became of those that failed, as JSON.
+-- A row is a job that may start now. Transactions that enqueue insert it; workers move it to running_job. The table stays
+-- small, and a claim reads only the heads of its two indexes. A job with an `ending` waits only for its on_complete to
+-- run. `attempts` are the failed ones, as JSON.
 create table penstock.ready_job (
     seq bigint generated always as identity,  -- PostgreSQL
     seq integer primary key,  -- SQLite
@@ -36,10 +36,10 @@ create table penstock.ready_job (
 create index ready_job_order on penstock.ready_job (pool, rank, seq) where ending is null;
 create index ready_job_ending on penstock.ready_job (seq) where ending is not null;
 
--- Jobs that may start later, or when the gate of their pool lets them: those that are `gated`. Of these, `waiting` ones
--- are due, and start in turns of their concurrency keys ('' for none); of one key by `rank`, `place` and id. While one that
--- `keeps_turn` waits for its next attempt, no other of its key starts. Written by transactions that enqueue (insert, or
--- change a job whose key they hold), by planners and by workers; read by workers.
+-- A row is a job that may start later, at `run_at`, or when the gate of its pool lets it through: a `gated` one. `waiting`
+-- ones are due, and start in turns of their concurrency keys ('' for none); of one key by `rank`, `place` and id. One that
+-- `blocks_key` waits for its next attempt, and no other of its key starts before. Transactions that enqueue insert it, or
+-- replace the job of their key; planners and workers change it, and workers move it on.
 create table penstock.scheduled_job (
     id uuid primary key,
     pool text not null,
@@ -52,7 +52,7 @@ create table penstock.scheduled_job (
     waiting boolean not null default false,
     concurrency_key text collate "C" not null default '',
     place bigint not null default 0,
-    keeps_turn boolean not null default false,
+    blocks_key boolean not null default false,
     run_at timestamptz not null,
     options text,
     on_complete text,
@@ -64,14 +64,14 @@ create table penstock.scheduled_job (
 );
 create index scheduled_job_run_at on penstock.scheduled_job (run_at, id) where not waiting;
 create index scheduled_job_gate on penstock.scheduled_job (pool, concurrency_key, rank, place, id) where waiting;
-create index scheduled_job_turn on penstock.scheduled_job (pool, concurrency_key) where keeps_turn and not waiting;
+create index scheduled_job_blocking on penstock.scheduled_job (pool, concurrency_key) where blocks_key and not waiting;
 create index scheduled_job_next on penstock.scheduled_job (pool, concurrency_key, rank, place, id, run_at)
     where gated and not waiting and concurrency_key <> '';
 
--- Jobs that run, each under the lease of its worker. Written and read by workers; a job that an outside system is to
--- complete is under lease 0, and whoever brings its token ends it. `progress` is what a running job says of itself.
--- `marked` is whether its handler has said that it is done, with which it ends as success whatever comes after; handlers
--- of reactive tasks write that, also in transactions of the user's own.
+-- A row is a job that runs, under the lease of its worker. Workers write it, and move it on when the job ends. A job that an
+-- outside system is to complete is under lease 0, and the caller with its token ends it. `progress` is the job's own
+-- report. `marked`: its handler has called `mark_completed`, so it ends as success whatever the handler raises later.
+-- Handlers of reactive tasks write that, also in transactions of the user's own.
 create table penstock.running_job (
     id uuid primary key,
     lease bigint not null,
@@ -97,12 +97,11 @@ create table penstock.running_job (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, fillfactor = 80);
 create index running_job_key on penstock.running_job (pool, concurrency_key) where gated;
 
--- Jobs that have ended, until their status expires or they are retried. Written by workers, by the pruner and by whoever
--- retries (never in a transaction of a user's function); read by whoever asks.
--- On PostgreSQL there is one partition for each day of expiry, used in a ring of 16 and truncated as a whole; -1 takes all that
--- stays longer.
+-- A row is a job that has ended. Workers insert it; the pruner deletes it when its status expires, and an administrator who
+-- retries moves it back (never in a transaction of a user's function). On PostgreSQL `day` names the partition: the day of
+-- expiry in a ring of 16, each truncated as a whole; -1 takes rows that stay longer.
 create table penstock.finished_job (
-    slot smallint not null,  -- PostgreSQL
+    day smallint not null,  -- PostgreSQL
     id uuid not null,  -- PostgreSQL
     id uuid primary key,  -- SQLite
     pool text not null,
@@ -125,36 +124,37 @@ create table penstock.finished_job (
     on_complete_error text,
     on_complete_attempts text,
     attempts text,  -- PostgreSQL
-    primary key (id, slot)  -- PostgreSQL
+    primary key (id, day)  -- PostgreSQL
     attempts text  -- SQLite
-) partition by list (slot);  -- PostgreSQL
+) partition by list (day);  -- PostgreSQL
 );  -- SQLite
 
--- Wishes that a job be canceled. Written by transactions that cancel (insert only); read and cleared by workers.
+-- A row is a request that a job be canceled. Transactions that cancel insert it; workers read it, and delete it when the job
+-- has ended.
 create table penstock.cancel_request (
     job_id uuid not null,
     requested_at timestamptz not null
 );
 create index cancel_request_job on penstock.cancel_request (job_id);
 
--- Leases of workers, planners and relays, and of whoever rebuilds an outbox; the number fences what is done under it.
--- Written and read by these, and by whoever takes one away that has run out.
+-- A row is the lease of a worker, a planner, a relay, or a process that rebuilds an outbox. Its id fences each move under it.
+-- Its holder inserts and renews it; it is deleted by its holder, or once it has expired by the process that takes over.
 create table penstock.lease (
     id bigint generated always as identity primary key,
-    worker text not null,
+    holder text not null,
     started_at timestamptz not null,
     expires_at timestamptz not null
 );
 
--- Lease 0 never ends: under it are jobs that no worker runs, as an outside system will say how they end.
-insert into penstock.lease (id, worker, started_at, expires_at)  -- SQLite
-insert into penstock.lease (id, worker, started_at, expires_at) overriding system value  -- PostgreSQL
+-- Lease 0 never ends: under it are jobs that no worker runs, as an outside system will complete them.
+insert into penstock.lease (id, holder, started_at, expires_at)  -- SQLite
+insert into penstock.lease (id, holder, started_at, expires_at) overriding system value  -- PostgreSQL
 values (0, 'outside', '2000-01-01T00:00:00.000000Z', '9999-12-31T00:00:00.000000Z');
 
--- Locks that are held, or have run out. `fence` is the number of a holder: it rises with each one, and none is given twice.
--- On PostgreSQL it is a key of the table, so that whoever makes sure of it in a transaction keeps others from taking the lock over until
--- that ends, and does not keep its holder from renewing it. `attempt` is who asked, should the answer be lost; `wanted` is
--- whether somebody waits. Written by whoever takes, renews, waits for or gives back a lock, and by the pruner; read by these.
+-- A row is a lock that is held, or has expired. Holders insert, renew and delete it, waiters set `wanted`, and the pruner
+-- deletes expired ones. `fence` is the fencing number of its holder: it rises with each one. On PostgreSQL it is the
+-- primary key, so that a transaction that checks it keeps others from taking the lock over, and its holder can still
+-- renew it. `attempt` identifies the request, if its answer is lost.
 create table penstock.lock (
     fence bigint generated always as identity primary key,
     key text collate "C" not null unique,
@@ -165,8 +165,8 @@ create table penstock.lock (
     wanted boolean not null default false
 );
 
--- Tokens with which outside systems complete jobs, as hashes; `told` is what came of one. Written by workers for
--- actions that ask for one, and by whoever brings one; read by these, and by workers for those whose time is over.
+-- A row is a token with which an outside system completes a job, as a hash. Workers insert it for actions that ask for one;
+-- the caller that redeems it, or a worker after `deadline`, writes the outcome to `told`. It goes at `kept_until`.
 create table penstock.token (
     job_id uuid not null,
     attempt integer not null,
@@ -192,9 +192,9 @@ create table penstock.session_request (
 );
 create index session_request_kept on penstock.session_request (kept_until);
 
--- Pools whose parallelism is limited. Written by backends that start and by whoever changes a limit; read by workers.
--- `declared` is what the program said last, `max_parallelism` what holds now; `epoch` rises with each change of it, or
--- of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.
+-- A row is a pool with a limit. Backends that start insert it, and administrators change its limit; workers read it. It
+-- stays. `declared` is the program's last limit, `max_parallelism` the one that holds now; `epoch` rises with each change of it,
+-- or of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.
 create table penstock.pool (
     name text primary key,
     declared integer not null,
@@ -208,8 +208,9 @@ create table penstock.pool (
     ageing bigint
 );
 
--- Slots of a pool that a worker holds under its lease: it runs no more of the pool's jobs at once. Their sum never
--- rises above max_parallelism. `wanted` is how many more it could use. Written and read by workers.
+-- A row counts the slots of a pool that a worker holds under its lease: it runs no more of the pool's jobs at once. Workers
+-- write it, and it goes with the lease. All `held` of a pool never add up to more than its max_parallelism. `wanted` is how
+-- many more the worker could use.
 create table penstock.slot (
     pool text not null,
     lease bigint not null,
@@ -219,17 +220,17 @@ create table penstock.slot (
 );  -- PostgreSQL
 ) strict, without rowid;  -- SQLite
 
--- The gates of pools: which concurrency key had the last turn. The row is the gate's lock: one worker at a time lets jobs
--- through. Written by backends that start and by workers; read by workers.
+-- A row is the gate of a pool, and its lock: one worker at a time lets jobs through. Backends that start insert it; workers
+-- write the concurrency key that had the last turn. It stays.
 create table penstock.gate (
     pool text primary key,
     concurrency_key text not null default ''
 );  -- PostgreSQL
 ) strict, without rowid;  -- SQLite
 
--- Keys of jobs, of which there is one at a time: until it starts, or until it ends. Written by transactions that enqueue
--- (insert only); deleted by workers, by a mutation that is a job, which ends its own, and by whoever finds that the job
--- of a key was never stored.
+-- A row is a key of which there is one job at a time, until that starts, or until it ends. Transactions that enqueue insert
+-- it. It is deleted by workers, by a mutation that is a job, which ends its own, and by a caller that finds that the job of a
+-- key was never stored.
 create table penstock.job_key (
     pool text not null,
     key text not null,
@@ -240,9 +241,9 @@ create table penstock.job_key (
 ) strict, without rowid;  -- SQLite
 create index job_key_job on penstock.job_key (job_id);
 
--- What is left of rate limits. Those of pools are named after them, with a colon, and are written by workers; the others
--- are written by the functions that use them. Until `open_at` not one token can be taken; at `full_at` nothing is known
--- that is not so of a new one.
+-- A row is the token count of a rate limit for one key. Workers write those of pools, which have a colon and the name of the
+-- pool; functions write those they take tokens of. No token can be taken before `open_at`. From `full_at` on it is as
+-- good as a new one, and the pruner deletes it.
 create table penstock.rate_limit (
     name text not null,
     key text not null,
@@ -257,9 +258,9 @@ create table penstock.rate_limit (
 create index rate_limit_full_at on penstock.rate_limit (full_at);
 create index rate_limit_open_at on penstock.rate_limit (name, open_at);
 
--- Crons: what is to be run when, and how far each has come. Written by backends that start (what their program declares),
--- by transactions that create, pause or remove one, and by schedulers; read by schedulers. All planned times up to
--- last_at are decided on; whoever holds the row decides on the next. job_id is its last run, of planned_at.
+-- A row is a cron: its schedule, its job, and its last decided time. Backends that start insert those that their programs
+-- declare, mutations create, pause or remove others, and schedulers move them on. All planned times up to `last_at` are
+-- decided; the scheduler that locks the row decides on the next. `job_id` is its last run, of `planned_at`.
 create table penstock.cron (
     name text primary key,
     schedule text not null,
@@ -278,19 +279,18 @@ create table penstock.cron (
 );
 create index cron_next_at on penstock.cron (next_at, name) where not paused;
 
--- The functions of the programs that run on this database, and what kind they are. Written by backends that start; read
--- by penstock.enqueue. A name stays when no program has it any more: its jobs are parked, and shown.
+-- A row is a function of a program that runs on this database, with its kind. Backends that start insert it;
+-- penstock.enqueue reads it. It stays when no program has the function any more: the function's jobs are parked, and shown.
 create table penstock.function (
     name text primary key,
     kind text not null check (kind in ('query', 'mutation', 'action'))
 );
 
--- Reactive tasks of the programs that run on this database. Written by backends that start (what their program declares),
--- and by whoever pauses, throttles or reconciles one; read by planners and workers. `spec` is what was declared, as JSON;
--- `options` what its jobs are asked for, as jobs have it. Until `held_until` none of its jobs starts. `failures` are the
--- times of its last failed attempts, which workers write and read for its circuit breaker. `begun` counts how often
--- looking at all rows was begun anew, so that who still goes on with an earlier look does not end the later one.
--- `earlier` are the interests that it has had when it was declared; the feed may still have what they told.
+-- A row is a reactive task. Backends that start insert and update it, and administrators pause, hold or reconcile it; planners
+-- and workers read it. It stays. `spec` is the declaration, as JSON; `options` are those of its jobs, as jobs have them. No
+-- job of it starts before `held_until`. `failures` are the times of its last failed attempts, which workers write for its
+-- circuit breaker. `begun` counts the scans of all rows, so that the end of an earlier scan does not end a later one.
+-- `earlier` are its interests of earlier declarations; the feed may still have their changes.
 create table penstock.task (
     id integer generated always as identity primary key,
     name text not null unique,
@@ -316,13 +316,11 @@ create table penstock.task (
     earlier text not null default '[]'  -- SQLite
 );
 
--- The rows that a task has to do with, each with the last change that it wants to hear of. `generation` rises with each
--- of these; a job for the row is `live` until it has ended for the last generation, and `idle` tells the planner whether
--- there was none. The job is in one of the tables above, with the id of the record. From
--- `forget_at` on the record is forgotten. `version` is the last version of the handler that has run for the row, `for_version`
--- the one that runs for it again though the row has not changed; -1 stands for none. Written by planners, and by workers and
--- mutations that end such jobs, and by whoever looks after tasks (never in a transaction of a user's function); read by
--- these.
+-- A row is the record of a task for one row of its table, with the last relevant change. Planners insert it; planners, workers
+-- and mutations that end its jobs update it; administrators of tasks do so outside of mutations; planners delete it
+-- after `forget_at`. `generation` is the number of the change. A job for it is `live` until it has ended for that generation, and
+-- `idle` tells the planner that there was none. The job has the id of the record. `version` is the last version of the
+-- handler that has run for the row; `for_version` is the one that is to run although the row has not changed; -1 is none.
 create table penstock.task_record (
     task integer not null,
     key text collate "C" not null,
@@ -348,8 +346,8 @@ create table penstock.task_record (
 ) strict, without rowid;  -- SQLite
 create index task_record_forget_at on penstock.task_record (forget_at) where forget_at is not null;
 
--- The records of tasks with how their jobs stand. `state` is null if a job is lost. What is said of a job that a handler or
--- a hold has put off is no error. Read by whoever looks after tasks.
+-- The records of tasks with the states of their jobs, for administrators of tasks. `state` is null if a job is lost. The
+-- reason of a job that a handler or a hold has put off is no error.
 create view penstock.task_state as
 select r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone,
        case when y.id is not null or s.id is not null then 'pending' when u.id is not null then 'running' else f.state end as state,
@@ -364,11 +362,12 @@ from penstock.task_record r
 left join penstock.ready_job y on y.id = r.id
 left join penstock.scheduled_job s on s.id = r.id
 left join penstock.running_job u on u.id = r.id
-left join penstock.finished_job f on f.id = r.id and f.slot = -1;  -- PostgreSQL
+left join penstock.finished_job f on f.id = r.id and f.day = -1;  -- PostgreSQL
 left join penstock.finished_job f on f.id = r.id;  -- SQLite
 
--- What readers want to hear of which tables. Written by backends that start; read by these. Interests in one table share its
--- triggers: `capture` is the number in their names, and `installed` is how they and the table were when they were made.
+-- A row is an interest: the changes of one table that one reader wants. Backends that start insert it, and delete it when it
+-- is no longer declared. Interests in one table share its triggers: `capture` is the number in their names, and `installed`
+-- is how they and the table were when they were made.
 create table penstock.interest (
     id integer generated always as identity primary key,  -- PostgreSQL
     id integer primary key autoincrement,  -- SQLite
@@ -382,8 +381,8 @@ create table penstock.interest (
     unique (name, digest)
 );
 
--- How far readers have come, and under which lease each is read. Written by services that read the feed and by whoever
--- adds, places or drops one; read by these, and by the pruner. `fence` rises with each lease that takes the reader.
+-- A row is a reader of the feed, with its position and its lease. Backends that start insert it; the services that read move
+-- it, administrators move or drop it, and the pruner reads it. `fence` rises with each lease that takes the reader.
 create table penstock.change_reader (
     name text primary key,
     position text not null,
@@ -393,16 +392,16 @@ create table penstock.change_reader (
     moved_at timestamptz not null
 );
 
--- Topics of messages that are sent, and not captured. Written by backends that start; read by whoever sends. The messages
--- are in the change feed, under the number with a minus before it.
+-- A row is a topic of messages that programs send. Backends that start insert it; callers that send read it. It stays. The
+-- change feed has its messages under its number with a minus before it.
 create table penstock.topic (
     id integer generated always as identity primary key,
     name text not null unique
 );
 
--- Outboxes: what is declared of them, and how their delivery stands. Written by backends that start, by the relay that
--- reads one, and by whoever pauses, moves or retries it; read by all of these. `epoch` rises with each change that is not
--- the relay's own: it writes nothing about an outbox that is not as it knows it.
+-- A row is an outbox: its declaration and its cursor. Backends that start insert and update it, the relay that reads it moves
+-- its cursor, and administrators pause, move, retry or delete it. `epoch` rises with each change that is not the relay's
+-- own: the relay writes only to an outbox whose epoch it knows.
 create table penstock.outbox (
     id integer generated always as identity primary key,
     name text not null unique,
@@ -430,9 +429,9 @@ create table penstock.outbox (
     rate double precision not null default 0
 );
 
--- Messages that are not next any more and not delivered either: they wait behind another one of their key, or for rows that
--- are older, or have failed. Written and read by relays, and by whoever retries or skips one. What was turned is an insert,
--- and a mere change in the feed.
+-- A row is a message that is set aside: it has failed, or waits for another one of its key, or for older rows. Relays insert
+-- it, and delete it when it is delivered; administrators retry or skip it. One `as_insert` is delivered as an insert, and is
+-- a mere change in the feed.
 create table penstock.outbox_message (
     outbox integer not null references penstock.outbox (id) on delete cascade,
     seq bigint not null,
@@ -451,16 +450,16 @@ create table penstock.outbox_message (
     traceback text,
     deaths integer not null default 0,
     used_up boolean not null default false,
-    turned boolean not null default false,
+    as_insert boolean not null default false,
     primary key (outbox, seq)
 );  -- PostgreSQL
 ) strict, without rowid;  -- SQLite
 create index outbox_message_state on penstock.outbox_message (outbox, state, seq);
--- Keys have any length, and entries of PostgreSQL's indexes have not. Spelled otherwise, this state leads who asks for keys to
--- no other index, and nobody else to this one.
+-- Keys have any length, and entries of PostgreSQL's indexes have not. Spelled otherwise, this state leads a query for keys to
+-- no other index, and no other query to this one.
 create index outbox_message_key on penstock.outbox_message (outbox, left(key, 500)) where state || '' = 'halted';  -- PostgreSQL
 create index outbox_message_key on penstock.outbox_message (outbox, key) where state = 'halted';  -- SQLite
 create index outbox_message_row on penstock.outbox_message (outbox, left(row_key, 500));  -- PostgreSQL
 create index outbox_message_row on penstock.outbox_message (outbox, row_key);  -- SQLite
 create index outbox_message_due on penstock.outbox_message (outbox, retry_at, seq) where state = 'halted';
-create index outbox_message_turned on penstock.outbox_message (outbox, seq) where turned;
+create index outbox_message_as_insert on penstock.outbox_message (outbox, seq) where as_insert;

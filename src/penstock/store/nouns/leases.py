@@ -19,9 +19,9 @@ class Leases(Noun):
         super().__init__(access, "leases")
         self._jobs = jobs
 
-    async def take(self, worker: str, ttl: timedelta, now: datetime) -> int:
+    async def take(self, holder: str, ttl: timedelta, now: datetime) -> int:
         """A new lease; its number fences everything done under it."""
-        rows = await self._run("take", worker=worker, now=now, expires_at=now + ttl)
+        rows = await self._run("take", holder=holder, now=now, expires_at=now + ttl)
         lease: int = rows[0][0]
         return lease
 
@@ -37,8 +37,8 @@ class Leases(Noun):
         """All leases, oldest first."""
         time = self._access.time
         return [
-            LeaseRow(lease, worker, time(started_at), time(expires_at), running)
-            for lease, worker, started_at, expires_at, running in await self._fetch(session, "list")
+            LeaseRow(lease, holder, time(started_at), time(expires_at), running)
+            for lease, holder, started_at, expires_at, running in await self._fetch(session, "list")
         ]
 
     async def give_back(self, lease: int) -> None:

@@ -1,5 +1,5 @@
 -- take: a new lease.
-insert into penstock.lease (worker, started_at, expires_at) values (:worker, :now, :expires_at) returning id;
+insert into penstock.lease (holder, started_at, expires_at) values (:holder, :now, :expires_at) returning id;
 
 -- renew: extend a lease that has not been taken away.
 update penstock.lease set expires_at = :expires_at where id = :lease returning id;
@@ -45,6 +45,6 @@ delete from penstock.lease where id = :lease;
 
 -- list: all leases, oldest first, and how many jobs run under each.
 -- Unbounded: it counts jobs.
-select l.id, l.worker, l.started_at, l.expires_at,
+select l.id, l.holder, l.started_at, l.expires_at,
        (select count(*) from penstock.running_job j where j.lease = l.id)
 from penstock.lease l where l.id > 0 order by l.id;

@@ -100,9 +100,9 @@ class Outboxes(Noun):
         """The keys of messages that wait or have failed, without parked ones."""
         return {row[0] for row in await self._look("kept_keys", outbox=outbox)}
 
-    async def turned(self, outbox: int) -> set[int]:
-        """The numbers of messages aside that were turned into inserts."""
-        return {row[0] for row in await self._look("turned", outbox=outbox)}
+    async def inserts(self, outbox: int) -> set[int]:
+        """The numbers of messages aside that are inserts, and mere changes in the feed."""
+        return {row[0] for row in await self._look("inserts", outbox=outbox)}
 
     async def put_keys(
         self, session: OpenTransaction, outbox: int, keys: Sequence[str], kinds: Sequence[str]
@@ -170,8 +170,8 @@ class Outboxes(Noun):
             at: The position; None for the end of the feed.
             backfill: The new backfill; `KEPT` for the one before.
             now: The time.
-            forgets: The set-aside messages to forget: those that are read ``"again"``, which those that
-                were turned are not; with ``"pending"`` all but those parked; or ``"all"``.
+            forgets: The set-aside messages to forget: those that are read ``"again"``, which inserts of this outbox
+                alone are not; with ``"pending"`` all but those parked; or ``"all"``.
             interests: The numbers under which it is known to be read; by default that does not matter.
             session: The transaction; by default one of its own.
 
@@ -253,7 +253,7 @@ class Outboxes(Noun):
 
     def _aside(self, row: Row) -> Aside:
         seq, interest, kind, row_key, before, after, changed_at, key, state, *known = row
-        attempts, failed_at, retry_at, error, traceback, deaths, used_up, turned = known
+        attempts, failed_at, retry_at, error, traceback, deaths, used_up, as_insert = known
         trouble = None
         if failed_at is not None:
             trouble = Trouble(
@@ -267,7 +267,7 @@ class Outboxes(Noun):
                 deaths=deaths,
             )
         change = CapturedChange(seq, interest, kind, row_key, before, after, self._access.time(changed_at))
-        return Aside(change, key, state, trouble, bool(turned))
+        return Aside(change, key, state, trouble, bool(as_insert))
 
 
 def _step_values(step: Step) -> dict[str, Any]:
@@ -307,5 +307,5 @@ def _aside_values(one: Aside) -> dict[str, Any]:
         "traceback": trouble.traceback if trouble else None,
         "deaths": trouble.deaths if trouble else 0,
         "used_up": trouble.halted if trouble else False,
-        "turned": one.turned,
+        "as_insert": one.as_insert,
     }

@@ -1,10 +1,10 @@
 -- {message}: a message that is aside.
 seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
-deaths, used_up, turned
+deaths, used_up, as_insert
 
 -- {columns}: the columns of one.
 outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts, failed_at, retry_at, error,
-traceback, deaths, used_up, turned
+traceback, deaths, used_up, as_insert
 
 -- {known}: what is written anew of one that is aside already.
 state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
@@ -119,7 +119,7 @@ returning id;
 -- SQLite: one statement for each message.
 insert into penstock.outbox_message ({columns})
 values (:outbox, :seq, :key, :state, :interest, :kind, :row_key, :before, :after, :changed_at, :attempts, :failed_at,
-    :retry_at, :error, :traceback, :deaths, :used_up, :turned)
+    :retry_at, :error, :traceback, :deaths, :used_up, :as_insert)
 on conflict (outbox, seq) do update set {known};
 -- PostgreSQL: one statement for any number of messages.
 insert into penstock.outbox_message ({columns})
@@ -128,7 +128,7 @@ from unnest(
     :seq::bigint[], :key::text[], :state::text[], :interest::integer[], :kind::text[], :row_key::text[],
     :before::text[], :after::text[], :changed_at::timestamptz[], :attempts::integer[], :failed_at::timestamptz[],
     :retry_at::timestamptz[], :error::text[], :traceback::text[],
-    :deaths::integer[], :used_up::boolean[], :turned::boolean[]
+    :deaths::integer[], :used_up::boolean[], :as_insert::boolean[]
 ) as t
 on conflict (outbox, seq) do update set {known};
 
@@ -169,12 +169,12 @@ select min(retry_at) from penstock.outbox_message where outbox = :outbox and sta
 -- Unbounded: it reads all that is put aside.
 select distinct key from penstock.outbox_message where outbox = :outbox and state in ('waiting', 'halted');
 
--- turned: the messages aside of which the feed tells as of mere changes.
+-- inserts: the messages aside that are inserts here, and mere changes in the feed.
 -- Unbounded: it reads them all.
 -- SQLite: it names its index.
-select seq from penstock.outbox_message indexed by penstock_outbox_message_turned where outbox = :outbox and turned;
+select seq from penstock.outbox_message indexed by penstock_outbox_message_as_insert where outbox = :outbox and as_insert;
 -- PostgreSQL: it finds its index by itself.
-select seq from penstock.outbox_message where outbox = :outbox and turned;
+select seq from penstock.outbox_message where outbox = :outbox and as_insert;
 
 -- put_keys: of rows with these keys those of which a change of these kinds was put aside.
 -- SQLite: it looks each key up.
@@ -373,18 +373,18 @@ returning id, interests;
 -- put_reader: move the reader of an outbox elsewhere, and take it from its relay.
 update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
 
--- forget_unread: forget messages aside that are read again from a position on, but for those that were turned: the feed does
--- not tell of them.
+-- forget_unread: forget messages aside that are read again from a position on, but not those that are inserts here: the
+-- feed has them as mere changes.
 -- Unbounded: it reads all that is put aside.
 -- SQLite: numbers say it all.
-delete from penstock.outbox_message where outbox = :outbox and (seq < 0 and :older or not turned and seq in (
+delete from penstock.outbox_message where outbox = :outbox and (seq < 0 and :older or not as_insert and seq in (
     select c.seq from penstock.change c
     where c.seq > :high and exists (
         select 1 from json_each(c.interests) i where i.value in (select value from json_each(:interests))
     )
 ));
 -- PostgreSQL: on SQLite numbers say it all.
-delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or not m.turned and m.seq in (
+delete from penstock.outbox_message m where m.outbox = :outbox and ((m.seq < 0 and :older::boolean) or not m.as_insert and m.seq in (
     select c.seq from penstock.change c
     where string_to_array(c.interests, ',') && :interests::integer[]::text[]
       and (c.xid >= :seen_end or c.xid = any(:seen_open::bigint[]))

@@ -25,7 +25,7 @@ case when p.key_parallelism is null or p.pool_group is null then 0 else (
             where j.gated and j.pool = p.name and j.concurrency_key = line.key and j.ending is null
         ) - (
             select count(*) from penstock.scheduled_job k
-            where k.keeps_turn and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
+            where k.blocks_key and not k.waiting and k.pool = p.name and k.concurrency_key = line.key
         ) end))
         from line where line.key is not null and line.total < :most
     )

@@ -162,7 +162,7 @@ order by r.task, r.key for no key update of r;
 -- join with them does not.
 with mine as materialized (
     select m.id, m.pool, m.concurrency_key as key, m.rank, m.place,
-           m.keeps_turn and not m.waiting and m.run_at > :now::timestamptz as turn
+           m.blocks_key and not m.waiting and m.run_at > :now::timestamptz as turn
     from penstock.scheduled_job m where m.id = :id::uuid and m.gated and m.concurrency_key <> ''
 ), ahead (id, options, args, rank, place, stands) as (
     select * from (
@@ -173,7 +173,7 @@ with mine as materialized (
     union all
     select * from (
         select k.id, k.options, k.args, 0, 0, 1 from penstock.scheduled_job k
-        where k.keeps_turn and not k.waiting and k.run_at > :now and k.pool = (select pool from mine)
+        where k.blocks_key and not k.waiting and k.run_at > :now and k.pool = (select pool from mine)
           and k.concurrency_key = (select key from mine) and k.id <> (select id from mine)
         limit 1
     ) trying
@@ -255,7 +255,7 @@ with gone as (
     where r.task = g.task and r.key = g.key and not r.live
     returning r.task, r.key, r.id
 ), ended as (
-    delete from penstock.finished_job f where f.id = any(array(select id from gone)) and f.slot = -1
+    delete from penstock.finished_job f where f.id = any(array(select id from gone)) and f.day = -1
 )
 select task, key from gone;
 
@@ -268,4 +268,4 @@ where f.id in (select penstock_bytes(value) from json_each(:ids)) and f.state in
 -- PostgreSQL: those of tasks are kept in one part of the table.
 select f.id, (f.options::jsonb ->> 'task')::integer, f.args::jsonb ->> 'key'
 from penstock.finished_job f
-where f.id = any(:ids::uuid[]) and f.slot = -1 and f.state in ('failed', 'canceled') and f.options::jsonb ->> 'task' is not null;
+where f.id = any(:ids::uuid[]) and f.day = -1 and f.state in ('failed', 'canceled') and f.options::jsonb ->> 'task' is not null;

@@ -29,14 +29,14 @@ exists (select from penstock.running_job u where u.id = r.id and (u.args::jsonb 
 args = g.args, attempt = case when g.resets then 0 else j.attempt end, waiting = j.waiting and g.due_at <= :now,
 run_at = case when j.waiting and g.due_at <= :now then j.run_at else g.due_at end,
 rank = case when j.waiting and g.due_at <= :now then j.rank else g.rank end,
-place = case when j.waiting and g.due_at <= :now then j.place else g.place end, keeps_turn = false,
+place = case when j.waiting and g.due_at <= :now then j.place else g.place end, blocks_key = false,
 error = case when g.due_at <= :now then j.error else nullif(j.error, :held) end,
 gated = j.gated or g.gate is not null,
 concurrency_key = case when j.gated or g.gate is not null then coalesce(g.gate, '') else j.concurrency_key end
 
 -- {declared}: what a job is that is to run as its task is declared now.
 pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
-rank = g.rank + case when j.keeps_turn then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
+rank = g.rank + case when j.blocks_key then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
 gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
 
 -- add: make a task known, if none of its name is; all of its rows are to be looked at.
@@ -84,7 +84,7 @@ from penstock.ready_job where options ->> 'task' = :task and ending is null;
 delete from penstock.ready_job where options ->> 'task' = :task and ending is null;
 update penstock.scheduled_job as j
 set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
-    rank = g.rank + iif(j.keeps_turn, 0, penstock_microseconds(j.run_at) - penstock_microseconds(g.due_at)),
+    rank = g.rank + iif(j.blocks_key, 0, penstock_microseconds(j.run_at) - penstock_microseconds(g.due_at)),
     gated = g.gate is not null and (not :unkeyed or g.gate = ''), waiting = 0,
     concurrency_key = iif(:unkeyed, '', coalesce(g.gate, '')), place = g.place
 from penstock.task_job g
@@ -110,7 +110,7 @@ with ready as (
 )
 update penstock.scheduled_job j
 set pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
-    rank = g.rank + case when j.keeps_turn then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
+    rank = g.rank + case when j.blocks_key then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
     gated = f.gate is not null, waiting = false, concurrency_key = coalesce(f.gate, ''), place = g.place
 from penstock.scheduled_job s
 cross join lateral (
@@ -307,7 +307,7 @@ with given as materialized (
     cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) j
     where k.idle
 ), forgotten as (
-    delete from penstock.finished_job f where f.id = any(array(select id from new)) and f.slot = -1
+    delete from penstock.finished_job f where f.id = any(array(select id from new)) and f.day = -1
 ), kept as (
     delete from penstock.cancel_request c
     where c.job_id in (
@@ -434,7 +434,7 @@ update penstock.task set paused = :paused where name = :name returning id;
 -- release: jobs of a task that were put off while it was held are due now; so many at a time.
 update penstock.scheduled_job
 set run_at = :now,
-    rank = rank - case when keeps_turn then 0 else (extract(epoch from run_at - :now::timestamptz) * 1000000)::bigint end
+    rank = rank - case when blocks_key then 0 else (extract(epoch from run_at - :now::timestamptz) * 1000000)::bigint end
 where id in (
     select s.id from penstock.scheduled_job s
     where not s.waiting and s.run_at > :now and s.error = :held and (s.options::jsonb ->> 'task')::integer = :task
@@ -491,7 +491,7 @@ where r.task = :task and r.key > :after order by r.key limit :limit;
 select r.key, r.after, r.gone, f.state,
        exists (select 1 from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation),
        r.change, r.before, r.version
-from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.slot = -1
+from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.day = -1
 where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
 
 -- progress: write the progress of a scan of a task's rows; NULL once it is done. Not if the task was declared
@@ -518,6 +518,6 @@ with old as (
         where o.forget_at <= :now and not o.live order by o.forget_at limit :limit for update skip locked
     ) returning r.id
 ), ended as (
-    delete from penstock.finished_job f where f.id = any(array(select id from old)) and f.slot = -1
+    delete from penstock.finished_job f where f.id = any(array(select id from old)) and f.day = -1
 )
 select count(*) from old;

@@ -43,7 +43,6 @@ POSTGRES = Dialect(
     },
     spelling=PostgresSpelling,
     decode={Kind.DATETIME: decode_datetime},
-    decoded_to_compare=frozenset({Kind.DATETIME}),
     index_nulls=" nulls first",
     order_nulls={"asc": " nulls first", "desc": " nulls last"},
     casts={Kind.DATETIME: "timestamptz"},

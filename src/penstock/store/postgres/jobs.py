@@ -28,10 +28,10 @@ from penstock.store.postgres.taskends import PostgresTaskEnds, or_none
 from penstock.store.rows.jobs import (
     attempt_text,
     attempts_text,
+    day_of,
     ending_text,
-    expired_slot,
+    expired_day,
     job_of,
-    slot_of,
 )
 
 _PROMOTE_MOST = 1000
@@ -46,13 +46,13 @@ _NO_CLAIM = {
     "now": datetime(2000, 1, 1, tzinfo=UTC),
 }
 _NO_JOBS = {
-    **dict.fromkeys(("ids", "returned", "results", "finished_ats", "expires_ats", "slots"), ()),
-    **dict.fromkeys(("result", "finished_at", "expires_at", "slot")),
+    **dict.fromkeys(("ids", "returned", "results", "finished_ats", "expires_ats", "days"), ()),
+    **dict.fromkeys(("result", "finished_at", "expires_at", "day")),
     "lease": -1,
 }
 _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
-_TRUNCATE = "truncate penstock.finished_job_{slot}"
+_TRUNCATE = "truncate penstock.finished_job_{day}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 
 
@@ -172,12 +172,12 @@ class PostgresJobs(Jobs):
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
-        slot = expired_slot(now)
+        day = expired_day(now)
         async with self._writing() as session:
-            count: int = (await self._fetch(session, "count_slot", slot=slot, most=limit))[0][0]
+            count: int = (await self._fetch(session, "count_day", day=day, most=limit))[0][0]
             if count:
                 await session.execute(_IMPATIENT)
-                await session.execute(Statement(_TRUNCATE.format(slot=slot)))
+                await session.execute(Statement(_TRUNCATE.format(day=day)))
             count += await self._execute(session, "prune", now=now, limit=limit)
         return count
 
@@ -244,12 +244,12 @@ def _settling(settlements: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
         "result": first.result,
         "finished_at": first.finished_at,
         "expires_at": first.expires_at,
-        "slot": slot_of(first.expires_at, first.finished_at),
+        "day": day_of(first.expires_at, first.finished_at),
         "returned": [item.id for item in own] or None,
         "results": [item.result for item in own] or None,
         "finished_ats": [item.finished_at for item in own] or None,
         "expires_ats": [item.expires_at for item in own] or None,
-        "slots": [slot_of(item.expires_at, item.finished_at) for item in own] or None,
+        "days": [day_of(item.expires_at, item.finished_at) for item in own] or None,
     }
 
 
@@ -261,7 +261,7 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "run_ats": [item.run_at for item in settlements],
         "finished_ats": [item.finished_at for item in settlements],
         "expires_ats": [item.expires_at for item in settlements],
-        "slots": [slot_of(item.expires_at, item.finished_at) for item in settlements],
+        "days": [day_of(item.expires_at, item.finished_at) for item in settlements],
         "results": [item.result for item in settlements],
         "errors": [item.error for item in settlements],
         "tracebacks": [item.traceback for item in settlements],
@@ -270,6 +270,6 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "on_complete_attempts": [attempts_text(item.on_complete_attempts) for item in settlements],
         "freed": [item.id for item in settlements if item.frees_key],
         "failed_attempts": [attempt_text(item.failed) for item in settlements],
-        "keep_turns": [item.keeps_turn or None for item in settlements],
+        "blocks_keys": [item.blocks_key or None for item in settlements],
     }
     return {name: or_none(values) for name, values in arrays.items()}

@@ -22,7 +22,7 @@ from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.noun import Access
 from penstock.store.nouns.tasks import LAST_GENERATION, Tasks
 from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one, or_none
-from penstock.store.rows.jobs import LONG_SLOT
+from penstock.store.rows.jobs import LONG_DAY
 
 
 class PostgresTasks(Tasks):
@@ -44,7 +44,7 @@ class PostgresTasks(Tasks):
                 "states": [state.value] * len(ended),
                 "finished_ats": [now] * len(ended),
                 "expires_ats": [now + FOR_EVER] * len(ended),
-                "slots": [LONG_SLOT] * len(ended),
+                "days": [LONG_DAY] * len(ended),
                 "endings": None,
                 "freed": None,
             }

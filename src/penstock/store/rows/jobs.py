@@ -17,8 +17,8 @@ from penstock.jobs.states import JobState
 from penstock.store.rows.retries import UNREADABLE, retry_form, retry_of
 from penstock.values import decode_json
 
-SLOTS = 16
-LONG_SLOT = -1
+_DAYS = 16
+LONG_DAY = -1
 _LEFT_OVER = ("unread", "broken")
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name not in _LEFT_OVER)
 _RETRIES = ("retry", "on_complete_retry")
@@ -31,7 +31,7 @@ _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that
     "task": (int, _NONE),
 }
 _SHORT = 500
-_LONGEST_IN_RING = timedelta(days=SLOTS - 3)
+_LONGEST_IN_RING = timedelta(days=_DAYS - 3)
 _EPOCH_ORDINAL = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - only its day is used
 
 
@@ -205,13 +205,13 @@ def status_of(row: Sequence[Any]) -> JobStatus:
     )
 
 
-def slot_of(expires_at: datetime, now: datetime) -> int:
+def day_of(expires_at: datetime, now: datetime) -> int:
     """The partition of a finished job, by the day on which its status expires."""
     if expires_at - now > _LONGEST_IN_RING:
-        return LONG_SLOT
-    return (expires_at.toordinal() - _EPOCH_ORDINAL) % SLOTS
+        return LONG_DAY
+    return (expires_at.toordinal() - _EPOCH_ORDINAL) % _DAYS
 
 
-def expired_slot(now: datetime) -> int:
+def expired_day(now: datetime) -> int:
     """The partition in which every status has expired, and into which none is being written: yesterday's."""
-    return (now.toordinal() - _EPOCH_ORDINAL - 1) % SLOTS
+    return (now.toordinal() - _EPOCH_ORDINAL - 1) % _DAYS

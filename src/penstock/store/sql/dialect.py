@@ -107,7 +107,6 @@ class Dialect:
     encode: Mapping[Kind, Convert] = field(default_factory=dict)  # for kinds that the driver does not take as they are
     decode: Mapping[Kind, Convert] = field(default_factory=dict)  # for kinds that the driver does not give as they are
     given: Convert | None = None  # reads a string of captured JSON, if its spelling and not its kind tells its type
-    decoded_to_compare: frozenset[Kind] = frozenset()  # kinds whose stored values are not ordered as their meaning
     long_type: str = ""  # for decimals of more digits than a float keeps, if it is another one: they are stored as text
     index_nulls: str = ""  # follows an optional column in an index, so that NULL comes first
     order_nulls: Mapping[str, str] = field(default_factory=dict)  # the same in an order, by direction

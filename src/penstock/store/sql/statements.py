@@ -53,10 +53,6 @@ class TableStatements:
         self._names = [column.name for column in definition.columns]
         self.decode_fields = _decoder([_decoding(column, dialect) for column in definition.columns])
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
-        self.read_columns = {  # as `ReadSet.concerns` takes them
-            column.name: (place, dialect.decode[column.kind] if column.kind in dialect.decoded_to_compare else None)
-            for place, column in enumerate(definition.columns)
-        }
         self._texts = [
             place for place, column in enumerate(definition.columns) if column.kind in {Kind.TEXT, Kind.JSON}
         ]

@@ -96,7 +96,6 @@ SQLITE = Dialect(
         Kind.UUID: UUID,
     },
     given=given,
-    decoded_to_compare=frozenset({Kind.DECIMAL}),
     long_type="TEXT /* decimal */ collate penstock_decimal",
     respell=tuple((re.compile(pattern), words) for pattern, words in _RESPELL),
     sum={Kind.DECIMAL: "penstock_decimal_sum({0})", Kind.INTEGER: _WIDE_SUM, Kind.INTERVAL: _WIDE_SUM},

@@ -76,7 +76,7 @@ def new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: boo
         "gated": gated,
         "waiting": gated and due,
         "concurrency_key": job.concurrency_key or "",
-        "keeps_turn": False,
+        "blocks_key": False,
     }
 
 

@@ -120,8 +120,8 @@ class SqliteJobs(Jobs):
         if not rows:
             return False
         values = dict(zip(TAKEN, rows[0], strict=True)) | {"attempt": settlement.attempt, "waiting": False}
-        values["keeps_turn"] = settlement.keeps_turn and bool(values["concurrency_key"])
-        if not values["keeps_turn"]:
+        values["blocks_key"] = settlement.blocks_key and bool(values["concurrency_key"])
+        if not values["blocks_key"]:
             values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
         values["run_at"] = encode_datetime(settlement.run_at)
         values["ending"] = ending_text(settlement.ending)
@@ -285,7 +285,7 @@ class SqliteJobs(Jobs):
             gated = bool(rated) or options.key is not None or options.concurrency_key is not None
             values |= {"run_at": encode_datetime(now), "ending": None, "attempt": 0}
             values["rank"] = rank(now, values["priority"], None if ageing is None else ageing * timedelta.resolution)
-            values |= {"gated": gated, "waiting": gated, "keeps_turn": False}
+            values |= {"gated": gated, "waiting": gated, "blocks_key": False}
             values["concurrency_key"] = options.concurrency_key or ""
             await self._write(session, "enqueue_scheduled" if gated else "enqueue", values)
             await self._write(session, "clear_request", {"id": job_id.bytes})

@@ -1,7 +1,7 @@
 create table penstock.finished_job_long partition of penstock.finished_job for values in (-1);
 do $$ begin
-    for slot in 0..15 loop
-        execute format('create table penstock.finished_job_%s partition of penstock.finished_job for values in (%s)', slot, slot);
+    for day in 0..15 loop
+        execute format('create table penstock.finished_job_%s partition of penstock.finished_job for values in (%s)', day, day);
     end loop;
 end $$;
 create index finished_job_long_expires_at on penstock.finished_job_long (expires_at);
@@ -30,9 +30,9 @@ language sql stable parallel safe as $$
     select (extract(epoch from due_at) * 1000000)::bigint - priority * coalesce(ageing, 252460800000000)
 $$;
 
--- The job that is to be for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of
--- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by
--- workers that end such jobs.
+-- The job for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of the gate that it
+-- passes if it passes one, and the attempts of earlier jobs as its history. Read by planners, and by workers that end such
+-- jobs.
 create view penstock.task_job as
 select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options,
        t.resets or r.change = 'manual' as resets,
@@ -52,7 +52,7 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
                ) with ordinality as a (entry, place)
                order by place desc limit t.history
            ) kept
-           where f.id = r.id and f.slot = -1
+           where f.id = r.id and f.day = -1
        ) as attempts
 from penstock.task_record r join penstock.task t on t.id = r.task;
 
@@ -94,11 +94,11 @@ from penstock.interest i cross join lateral (
     ))
 ) own;
 
--- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by callers that send
--- messages (insert only); read by readers. One row tells all interests of a write, each with its kind, as in `1,2` and
--- `enter,leave`; where they capture other columns, `before` and `after` hold a piece for each choice, and a kind names its
--- own: `enter 1`. Numbers are given one by one, so that a writer that has seen a change gets a greater one; xid is the
--- transaction. Slots are used in a ring, and truncated once all readers have passed their changes.
+-- A row of the change feed is a captured change, or a message. Triggers of interests insert it in the transaction that changes
+-- the row, and callers that send messages; it goes when the pruner truncates its slot, once all readers have passed it. One
+-- row tells all interests of a write, each with its kind, as in `1,2` and `enter,leave`. Where they capture different
+-- columns, `before` and `after` hold a piece for each choice, and a kind names its own: `enter 1`. A writer that has seen a
+-- change gets a greater number; `xid` is the transaction. Slots are used in a ring.
 create sequence penstock.change_seq cache 1;
 grant usage on sequence penstock.change_seq to public; -- who sends messages inserts into the feed as themselves
 create table penstock.change (

@@ -54,7 +54,7 @@ from gate left join lateral (
             where j.gated and j.pool = :pool and j.concurrency_key = k.key and j.ending is null
             union all
             select from penstock.scheduled_job s
-            where s.keeps_turn and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
+            where s.blocks_key and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
         ) few
     ) f left join lateral (
         select r.value, r.parts, r.moment, r.open_at from penstock.rate_limit r

@@ -129,14 +129,14 @@ with gone as (
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.attempt,
               r.enqueued_at, r.started_at, r.attempts
 ), ended as (
-    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+    insert into penstock.finished_job (day, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
         enqueued_at, started_at, finished_at, expires_at, state, result, attempts)
-    select coalesce(o.slot, :slot::smallint), g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options,
+    select coalesce(o.day, :day::smallint), g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options,
            g.on_complete, g.attempt, g.enqueued_at, g.started_at, coalesce(o.finished_at, :finished_at::timestamptz),
            coalesce(o.expires_at, :expires_at::timestamptz), 'success', coalesce(o.result, :result::text), g.attempts
     from gone g left join unnest(
-        :returned::uuid[], :results::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :slots::smallint[]
-    ) as o (id, result, finished_at, expires_at, slot) on o.id = g.id
+        :returned::uuid[], :results::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :days::smallint[]
+    ) as o (id, result, finished_at, expires_at, day) on o.id = g.id
 )
 select t.id from unnest(:ids) as t (id)
 where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id from gone);
@@ -147,29 +147,29 @@ where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id
 with outcome as materialized (
     select * from unnest(
         :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
-        :expires_ats::timestamptz[], :slots::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
+        :expires_ats::timestamptz[], :days::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
         :endings::text[], :on_complete_errors::text[], :on_complete_attempts::text[], :failed_attempts::text[],
-        :keep_turns::boolean[]
-    ) as t (id, state, attempt, run_at, finished_at, expires_at, slot, result, error, traceback, ending, on_complete_error,
-            on_complete_attempts, failed, keeps_turn)
+        :blocks_keys::boolean[]
+    ) as t (id, state, attempt, run_at, finished_at, expires_at, day, result, error, traceback, ending, on_complete_error,
+            on_complete_attempts, failed, blocks_key)
 ), gone as (
     delete from penstock.running_job r using outcome o
     where r.id = o.id and r.id = any(:ids) and r.lease = :lease  -- said twice: the index of a table with many dead rows
     returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.options, r.on_complete, r.enqueued_at,
               case when r.ending is null then r.started_at else (r.ending::jsonb ->> 'started_at')::timestamptz end as started_at,
               r.gated, r.concurrency_key, r.rank, r.run_at as last_run_at,
-              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.slot, o.result, o.error, o.traceback, o.ending,
+              o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.day, o.result, o.error, o.traceback, o.ending,
               o.on_complete_error, o.on_complete_attempts, r.error as last_error,
-              coalesce(o.keeps_turn, false) and r.concurrency_key <> '' as keeps_turn,
+              coalesce(o.blocks_key, false) and r.concurrency_key <> '' as blocks_key,
               case when o.failed is null then r.attempts
                    when r.attempts is null then '[' || o.failed || ']'
                    when jsonb_array_length(r.attempts::jsonb) < 20 then (r.attempts::jsonb || o.failed::jsonb)::text
                    else (r.attempts::jsonb - 0 || o.failed::jsonb)::text end as attempts
 ), ended as (
-    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+    insert into penstock.finished_job (day, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
         enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error,
         on_complete_attempts, attempts)
-    select slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at, started_at,
+    select day, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at, started_at,
            finished_at, expires_at, state, result, error, traceback, on_complete_error, on_complete_attempts, attempts
     from gone where state not in ('pending', 'completing')
 ), completing as (
@@ -182,11 +182,11 @@ with outcome as materialized (
 ), again as (
     insert into penstock.scheduled_job
         (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-         gated, concurrency_key, keeps_turn, attempts)
+         gated, concurrency_key, blocks_key, attempts)
     select id, pool, function, kind, args, priority,
-           rank + case when keeps_turn then 0 else (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
+           rank + case when blocks_key then 0 else (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
            options, on_complete, ending, attempt, enqueued_at, coalesce(error, last_error),
-           gated and state = 'pending', concurrency_key, keeps_turn, attempts
+           gated and state = 'pending', concurrency_key, blocks_key, attempts
     from gone where state = 'pending' or (state = 'completing' and run_at > finished_at)
 ), freed as (
     delete from penstock.job_key k where k.job_id = any(:freed::uuid[]) and k.job_id in (select id from gone)
@@ -217,9 +217,9 @@ from scheduled;
 -- Differs: one statement for any number of jobs.
 with outcome as materialized (
     select * from unnest(
-        :ids::uuid[], :states::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :slots::smallint[],
+        :ids::uuid[], :states::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :days::smallint[],
         :endings::text[]
-    ) as t (id, state, finished_at, expires_at, slot, ending)
+    ) as t (id, state, finished_at, expires_at, day, ending)
 ), ready as (
     delete from penstock.ready_job j using outcome o where j.id = o.id
     returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
@@ -231,9 +231,9 @@ with outcome as materialized (
 ), gone as (
     select * from ready union all select * from scheduled
 ), ended as (
-    insert into penstock.finished_job (slot, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
+    insert into penstock.finished_job (day, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
         enqueued_at, finished_at, expires_at, state, attempts)
-    select o.slot, g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options, g.on_complete, g.attempt,
+    select o.day, g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options, g.on_complete, g.attempt,
            g.enqueued_at, o.finished_at, o.expires_at, o.state, g.attempts
     from gone g join outcome o on o.id = g.id where o.state <> 'completing'
 ), completing as (
@@ -306,11 +306,11 @@ select id, pool, function, kind, args, priority, (extract(epoch from :now) * 100
 from gone order by run_at, id
 returning id;
 
--- count_slot: how many finished jobs a partition holds (PostgreSQL only: SQLite deletes them one by one).
+-- count_day: how many finished jobs a partition holds (PostgreSQL only: SQLite deletes them one by one).
 -- From :most on it is an estimate, since counting millions takes long.
 select greatest(found.number, case when found.number >= :most then c.reltuples end)::bigint
-from (select count(*) as number from (select from penstock.finished_job where slot = :slot limit :most) few) found
-left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :slot);
+from (select count(*) as number from (select from penstock.finished_job where day = :day limit :most) few) found
+left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :day);
 
 -- prune: forget finished jobs that stayed longer than the ring of partitions turns, once their time is over.
 with old as materialized (

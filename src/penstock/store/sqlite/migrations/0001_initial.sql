@@ -1,10 +1,10 @@
 create index penstock_finished_job_expires_at on penstock_finished_job (expires_at);
--- Of the jobs of tasks those that have failed, to be counted.
+-- Failed jobs of tasks, to be counted.
 create index penstock_finished_job_failed on penstock_finished_job (options ->> 'task') where state = 'failed' and options ->> 'task' is not null;
 
--- The job that is to be for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of
--- the gate that it passes if it passes one, and the attempts of the last ones as its history. Read by planners, and by
--- workers that end such jobs.
+-- The job for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of the gate that it
+-- passes if it passes one, and the attempts of earlier jobs as its history. Read by planners, and by workers that end such
+-- jobs.
 create view penstock_task_job as
 select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.options,
        t.resets or r.change = 'manual' as resets,
@@ -31,10 +31,11 @@ select r.task, r.key, r.id, r.due_at, t.function, t.kind, t.pool, t.priority, t.
        ) as attempts
 from penstock_task_record r join penstock_task t on t.id = r.task;
 
--- The change feed. Written by the triggers of interests, in the transactions that change the rows, and by whoever sends
--- messages (insert only); read by readers, and cleared by the pruner once all of them have passed. One row tells all interests
--- of a write, each with its kind, as in `[1,2]` and `enter,leave`; where they capture other columns, `before` and `after` hold
--- a piece for each choice, and a kind names its own: `enter 1`. As one writes at a time, numbers follow the commits; none is ever given twice.
+-- A row of the change feed is a captured change, or a message. Triggers of interests insert it in the transaction that changes
+-- the row, and callers that send messages; the pruner deletes it once all readers have passed. One row tells all interests
+-- of a write, each with its kind, as in `[1,2]` and `enter,leave`. Where they capture different columns, `before` and `after`
+-- hold a piece for each choice, and a kind names its own: `enter 1`. With one writer at a time, numbers follow the commits;
+-- none is given twice.
 create table penstock_change (
     seq integer primary key autoincrement,
     interests text not null,

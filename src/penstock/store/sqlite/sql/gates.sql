@@ -47,7 +47,7 @@ with recursive gate as materialized (
             where j.gated and j.pool = :pool and j.concurrency_key = k.key and j.ending is null
             union all
             select 1 from penstock_scheduled_job s
-            where s.keeps_turn and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
+            where s.blocks_key and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
         )
     ) as running
     from (

@@ -9,9 +9,9 @@ values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options
 -- enqueue_scheduled: store a new job that is due later, or passes a gate (SQLite only: the second half of enqueue).
 insert into penstock_scheduled_job
     (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-     gated, waiting, concurrency_key, keeps_turn, attempts)
+     gated, waiting, concurrency_key, blocks_key, attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
-    :enqueued_at, :error, :gated, :waiting, :concurrency_key, :keeps_turn, :attempts);
+    :enqueued_at, :error, :gated, :waiting, :concurrency_key, :blocks_key, :attempts);
 
 -- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay.
 -- Differs: takes them out; enqueue puts them back in.

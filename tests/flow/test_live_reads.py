@@ -1,0 +1,118 @@
+"""Which queries run again: those that read a row by its key, and a page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Literal
+
+from stage.outboxes import run_sql, sql
+from stage.reactive import Stage
+from stage.watching import watched
+
+from penstock import Id, Index, QueryCtx, Table, gt
+from penstock.live.entry import Entry
+from penstock.services.live import LiveQueries
+from penstock.testing import TestApp
+
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Note(Table, live=True):
+    number: int
+    at: datetime = _NOW
+
+    by_number = Index("number")
+    by_at = Index("at")
+
+
+class Line(Table, source="line", key=("tenant", "number"), managed=False, live=True):
+    tenant: int
+    number: int
+    amount: int = 0
+
+
+class Lines(Stage):
+    """Queries that read one row, and a page."""
+
+    def __init__(self) -> None:
+        super().__init__(Note, Line)
+
+        @self.app.query
+        async def note(ctx: QueryCtx, note: Id[Note]) -> bool:
+            return await ctx.db.get(Note, note) is not None
+
+        @self.app.query
+        async def line(ctx: QueryCtx, tenant: int, number: int) -> bool:
+            return await ctx.db.get(Line, (tenant, number)) is not None
+
+        @self.app.query
+        async def three(ctx: QueryCtx, direction: Literal["asc", "desc"]) -> int:
+            return len(await ctx.db.query(Note).with_index(Note.by_number).order(direction).take(3))
+
+        @self.app.query
+        async def late(ctx: QueryCtx) -> int:
+            return len(await ctx.db.query(Note).with_index(Note.by_at, at=gt(_NOW)).collect())
+
+        self.note, self.line, self.three, self.late = note, line, three, late
+
+
+@asynccontextmanager
+async def lines(url: str) -> AsyncIterator[tuple[Lines, TestApp, LiveQueries]]:
+    stage = Lines()
+    columns = "tenant bigint not null, number bigint not null, amount bigint not null, primary key (tenant, number)"
+    await run_sql(url, f"create table line ({columns})", "insert into line values (7, 1, 0), (7, 2, 0), (8, 1, 0)")
+    async with stage.open(url) as test:
+        yield stage, test, LiveQueries(test.runner, stage.app.definitions())
+
+
+async def ran(live: LiveQueries, entry: Entry) -> bool:
+    """Whether a query runs again at the next tick."""
+    runs = entry.runs
+    await live.tick()
+    return entry.runs > runs
+
+
+async def test_a_row_that_is_read_by_its_key_concerns_its_reader_and_no_other_row_does(database_url: str) -> None:
+    async with lines(database_url) as (stage, test, live):
+        one, other = await stage.insert(test, Note(number=1), Note(number=2))
+        note, line = watched(live, stage.note, note=one), watched(live, stage.line, tenant=7, number=1)
+        none = watched(live, stage.line, tenant=9, number=9)
+        await live.tick()
+        for change, concerned in (
+            (stage.patch(test, Note, one, number=5), [True, False, False]),
+            (stage.patch(test, Note, other, number=5), [False, False, False]),
+            (stage.delete(test, Note, one), [True, False, False]),
+            (sql(test, "update line set amount = 1 where tenant = 7 and number = 1"), [False, True, False]),
+            (sql(test, "update line set amount = 1 where number = 2 or tenant = 8"), [False, False, False]),
+            (stage.insert(test, Line(tenant=9, number=9)), [False, False, True]),
+        ):
+            before = [entry.runs for entry in (note, line, none)]
+            await change
+            await live.tick()
+            after = [entry.runs for entry in (note, line, none)]
+            assert [now > then for now, then in zip(after, before, strict=True)] == concerned
+
+
+async def test_a_page_has_read_up_to_its_last_row(database_url: str) -> None:
+    async with lines(database_url) as (stage, test, live):
+        await stage.insert(test, *(Note(number=number) for number in range(10)))
+        for direction, near, far in (("asc", 2, 5), ("desc", 8, 5)):
+            entry = watched(live, stage.three, direction=direction)
+            await live.tick()
+            await stage.insert(test, Note(number=far))
+            assert not await ran(live, entry)
+            await stage.insert(test, Note(number=near))
+            assert await ran(live, entry)
+
+
+async def test_a_time_without_end_lies_in_a_range_without_end(postgres_url: str) -> None:
+    async with lines(postgres_url) as (stage, test, live):
+        await stage.insert(test, Note(number=1))
+        entry = watched(live, stage.late)
+        await live.tick()
+        await sql(test, "update note set at = 'infinity'")
+        assert await ran(live, entry)
+        assert entry.answer is not None
+        assert entry.answer.result == 1
