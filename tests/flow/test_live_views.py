@@ -180,19 +180,21 @@ async def test_an_answer_is_kept_for_who_comes_back_as_long_as_it_is_valid(datab
         live = stage.live(test)
         view = live.view()
         view.add(0, stage.total, {})
-        await settle(live)
+        for _ in range(2):  # the table is captured from the second time on
+            await settle(live)
+        runs = stage.runs
         view.remove(0)
         assert await live.tick() == 30, "nobody watches: there is nothing to do until it is dropped"
         test.clock.advance(timedelta(seconds=29))
         view.add(1, stage.total, {})
         assert taken(view) is None
         await settle(live)
-        assert (taken(view), stage.runs) == ({1: 0}, 1)
+        assert (taken(view), stage.runs) == ({1: 0}, runs)
         view.remove(1)
         await stage.insert(test, Account(owner="a", amount=1))
         view.add(2, stage.total, {})
         await settle(live)
-        assert (taken(view), stage.runs) == ({2: 1}, 2)
+        assert (taken(view), stage.runs) == ({2: 1}, runs + 1)
         view.remove(2)
         test.clock.advance(timedelta(seconds=30))
         await live.tick()
@@ -207,13 +209,15 @@ async def test_a_kept_answer_that_changes_is_dropped_and_not_run(database_url: s
         view, other = live.view(), live.view()
         view.add(0, stage.total, {})
         other.add(0, stage.amount, {"key": key})
-        await settle(live)
+        for _ in range(2):  # the table is captured from the second time on
+            await settle(live)
+        runs = stage.runs
         view.close()
         await settle(live)
         assert [one.watchers for one in live.report()] == [0, 1]
         await sql(test, "update account set amount = 2")
         await settle(live)
-        assert ([one.watchers for one in live.report()], stage.runs) == ([1], 1)
+        assert ([one.watchers for one in live.report()], stage.runs) == ([1], runs)
 
 
 async def test_so_many_answers_are_kept_and_no_more(database_url: str) -> None:

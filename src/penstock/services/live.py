@@ -297,7 +297,7 @@ class LiveQueries(Service):
         return self._pause(position)
 
     async def _find_captured(self) -> None:
-        """Find out which tables are captured; queries of others are polled."""
+        """Find out which tables are captured; queries of others are polled. Nothing that was found before holds."""
         rows = await self._store.interests.list()
         found = {row.id: self._declared.get(identity_of(row.interest)) for row in rows if row.state == "ok"}
         self._captured = {number: one for number, one in found.items() if one is not None}
@@ -305,6 +305,7 @@ class LiveQueries(Service):
         for entry in self._entries.values():
             self._forget_reads(entry)
         self._ranges = {one.name: self._ranges_of(one) for one in self._captured.values()}
+        self._all_are_due("its process did not look before")
 
     async def _demand(self) -> None:
         """Have the tables captured that entries read."""
@@ -325,13 +326,12 @@ class LiveQueries(Service):
     async def _look(self, session: Session) -> tuple[Position, int]:
         """Find the entries that are due; the position and the clock of the snapshot."""
         now = self.clock.monotonic()
-        for entry in self._timed:
-            if entry.next_run_at <= now:
-                self._due.setdefault(entry, "its time has come")
+        for entry in [entry for entry in self._timed if entry.next_run_at <= now]:
+            self._timed.discard(entry)
+            self._due.setdefault(entry, "its time has come")
         changes, position, count = self._store.changes, self._position, 0
         interests = self._read_interests() if self._late is None else list(self._captured)  # it may be reading any
         if position is None:
-            self._all_are_due("its process did not look before")
             position = await changes.end(session)
         while True:
             try:
@@ -516,8 +516,8 @@ class LiveQueries(Service):
     def _drop_kept(self) -> float:
         """Drop the entries that nobody has watched for a while; seconds until the next one is to be dropped."""
         now = self.clock.monotonic()
-        for entry in [entry for entry, until in self._kept.items() if until <= now]:
-            self._drop(entry)
+        while self._kept and next(iter(self._kept.values())) <= now:
+            self._drop(next(iter(self._kept)))
         if not self._entries:
             self._position = None
         return max(next(iter(self._kept.values())) - now, 0.001) if self._kept else _IDLE

@@ -129,8 +129,8 @@ class Dropped:
     """The dropped part of the feed.
 
     Attributes:
-        origin: The server and database of the feed, and when the server started. In another one, positions without a
-            reader are void: a server that crashed gives numbers of transactions again which left nothing behind.
+        origin: The server and database of the feed, and its last recovery from a crash. Elsewhere, or after another
+            crash, positions without a reader are void: numbers of transactions that left nothing are given again.
         last: The greatest transaction of a dropped change; on SQLite the greatest number.
     """
 

@@ -145,8 +145,9 @@ update penstock.change_dropped set seq = max(seq, coalesce((select max(seq) from
 -- dropped: of which server the feed is, and what of it is gone: the greatest transaction or number of a dropped change.
 -- SQLite: numbers move with the file.
 select '', seq from penstock.change_dropped;
--- PostgreSQL: slots are truncated.
-select origin || ' ' || pg_postmaster_start_time(), dropped from penstock.change_slot;
+-- PostgreSQL: slots are truncated. A server that has recovered from a crash, and a replica that takes over, may give the
+-- numbers of lost transactions to others; its statistics then begin anew. A crash of one process leaves the start time.
+select origin || ' ' || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, ''), dropped from penstock.change_slot;
 
 -- demand_alone: one demand at a time, so that none takes back a later one. It lasts once it is committed, as its reader
 -- relies on it.
