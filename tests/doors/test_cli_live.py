@@ -20,7 +20,7 @@ TOKEN = "the-admins"
 @contextmanager
 def serving(console: Console, **environment: str) -> Iterator[str]:
     """The URL of a server of the program about bookings."""
-    console.write_bookings(("class Booking(Table):", "class Booking(Table, live=True):"))
+    console.write_bookings(("class Booking(Table, live=False):", "class Booking(Table):"))
     with console.start("serve", "--port", "0", **environment) as server:
         yield server.wait_for(r"server.started url=(\S+)")[1]
 
@@ -53,9 +53,12 @@ def test_watched_queries_are_listed_with_the_cause_of_their_last_run(
             assert head.split("  ")[0].strip() == "query"
             (ada,) = [row for row in rows if "customer='Ada'" in row]
             (bob,) = [row for row in rows if "customer='Bob'" in row]
-            assert ada.split()[:5] == ["bookings:upcoming", "customer='Ada'", "2", "2", "2.0"]
+            query, arguments, watchers, runs, each_minute = ada.split()[:5]
+            assert (query, arguments, watchers) == ("bookings:upcoming", "customer='Ada'", "2")
+            assert (int(runs) > 1, float(each_minute)) == (True, float(runs))
             assert "booking: enter of" in ada
-            assert bob.split()[2:4] == ["1", "1"]
+            assert bob.split()[2] == "1"
+            assert "booking: enter of" not in bob
             found = console.ok("live", "--url", url, "--limit", "1", "--json").json
             assert found.keys() == {"queries", "more"}
             assert found["more"] == 1

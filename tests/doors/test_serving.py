@@ -228,7 +228,7 @@ from penstock.testing import gate
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
 app = App()
 
-class Note(Table, live=True):
+class Note(Table):
     text: str
 
 @app.mutation

@@ -24,7 +24,7 @@ from penstock.services.live import LiveQueries
 from penstock.testing import TestApp
 
 
-class Song(Table, live=True):
+class Song(Table):
     album: str
     rank: int | None = None
     played: int = 0
@@ -180,6 +180,7 @@ class Screens:
             await self.live.tick()
             complete = [await self.check(one) for one in self.lists]
             if all(complete) and not any(one.page is None for shown in self.lists for one in shown.subscriptions):
+                await self.live.tick()  # the table is captured from now on
                 return
         raise AssertionError("the lists do not come to rest")
 

@@ -19,7 +19,7 @@ from penstock.testing import TestApp
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Note(Table, live=True):
+class Note(Table):
     number: int
     at: datetime = _NOW
 

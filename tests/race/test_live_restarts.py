@@ -22,7 +22,7 @@ app = App()
 _FORGETS = "synchronous_commit = off\nwal_writer_delay = 10s\nwal_writer_flush_after = 1GB\n"
 
 
-class Account(Table, live=True):
+class Account(Table):
     amount: int
 
 
