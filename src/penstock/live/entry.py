@@ -25,7 +25,8 @@ class Answer:
     reads: ReadSet
     result: Any = None
     error: Exception | None = None
-    encoded: bytes = b""  # equal for equal answers
+    digest: bytes = b""  # equal for equal answers
+    size: int = 0  # bytes of its result, about
     jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
     journal: str | None = None  # the ends of the pages that it read, which the next run gets
 
@@ -82,7 +83,7 @@ class Entry:
     @property
     def size(self) -> int:
         """The bytes of its answer, about."""
-        return 0 if self.answer is None else len(self.answer.encoded)
+        return 0 if self.answer is None else self.answer.size
 
     def note_run(self, cause: str, seconds: float) -> None:
         """Count a run."""

@@ -156,8 +156,8 @@ class View:
         else:
             return None
         self._at, self._ready = tick.number, None
-        found = {number: one for number, one in answers.items() if one.encoded != self._given.get(number)}
-        self._given.update((number, answer.encoded) for number, answer in found.items())
+        found = {number: one for number, one in answers.items() if one.digest != self._given.get(number)}
+        self._given.update((number, answer.digest) for number, answer in found.items())
         return Step(tick, found)
 
     def close(self) -> None:

@@ -134,7 +134,8 @@ class Socket:
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
         self._end: asyncio.Future[HangUp] = asyncio.get_running_loop().create_future()
-
+        self._sent_at = self._clock.monotonic()
+        self._beating: asyncio.TimerHandle  # the next heartbeat
         self._is_npm = self._client.startswith("npm-")
         version = _VERSION.match(self._client)
         self._takes_chunks = version is not None and tuple(map(int, version.groups())) >= _CHUNKS_SINCE
@@ -415,11 +416,23 @@ class Socket:
 
     async def _send(self) -> None:
         not_before = await self._answer_resent() if self._resends and not self._is_npm else 0
-        while True:
-            for text in self._due(not_before):
-                await self._send_text(text)
-            if not await self._clock.wait(self._watching.moved, _HEARTBEAT):
-                await self._send_text(sync.PING.decode())
+        self._beat()
+        try:
+            while True:
+                for text in self._due(not_before):
+                    self._sent_at = self._clock.monotonic()
+                    await self._websocket.send_text(text)
+                await self._watching.moved.wait()
+        finally:
+            self._beating.cancel()
+
+    def _beat(self) -> None:
+        """Send a ping if nothing was sent for a while. One timer serves many messages."""
+        left = self._sent_at + _HEARTBEAT - self._clock.monotonic()
+        if left <= 0:
+            self._out.append(sync.PING)
+            self._watching.moved.set()
+        self._beating = asyncio.get_running_loop().call_later(left if left > 0 else _HEARTBEAT, self._beat)
 
     async def _answer_resent(self) -> int:
         """Run what a client that is back sends again; the tick that shows it all.
@@ -482,10 +495,6 @@ class Socket:
         text = sync.transition(self._sent, self._reached, self._changes, times).decode()
         self._sent, self._changes, self._responded = self._reached, [], False
         return sync.chunks(text, now) if self._takes_chunks else [text]
-
-    async def _send_text(self, text: str) -> None:
-        async with asyncio.timeout(_PATIENCE):
-            await self._websocket.send_text(text)
 
 
 def _called(path: str, args: Any, message: Message) -> tuple[str, bytes]:

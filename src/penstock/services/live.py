@@ -480,7 +480,7 @@ class LiveQueries(Service):
         for entry, answer, why, seconds in runs:
             if not entry.watchers:  # since it began
                 continue
-            same = entry.answer is not None and entry.answer.encoded == answer.encoded
+            same = entry.answer is not None and entry.answer.digest == answer.digest
             self._keep_pages(entry, answer.journal)
             news = entry.stale or not same
             entry.answer, entry.stale = answer, False

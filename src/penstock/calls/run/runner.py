@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any
 from weakref import ref
 
@@ -115,11 +116,10 @@ class Runner(Runs):
                 error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             kept = None if isinstance(error, CursorInvalid) else journal  # its pages are to begin again
-            answer = Answer(transaction.read_set, error=error, encoded=said, journal=kept)
+            answer = Answer(transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept)
         else:
-            answer = Answer(
-                transaction.read_set, result, encoded=encoded, journal=encode_journal(transaction.page_ends)
-            )
+            ends = encode_journal(transaction.page_ends)
+            answer = Answer(transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends)
         if not (jobs := transaction.read_set.jobs):
             return answer
         return replace(answer, jobs=await self.engine.store.jobs.find_many(session, [*jobs], transaction.now))
@@ -344,6 +344,10 @@ class Runner(Runs):
             return await thread.run(work)
         async with self.engine.thread(function, depth, nested=True) as own:
             return await self._in_thread(function, work, depth, own)
+
+
+def _digest(encoded: bytes) -> bytes:
+    return blake2b(encoded, digest_size=16).digest()
 
 
 @dataclass(slots=True)

@@ -189,7 +189,8 @@ create table penstock.session_request (
     result text not null,
     kept_until timestamptz not null,
     primary key (session, request, call)
-);
+);  -- PostgreSQL
+) without rowid;  -- SQLite
 create index session_request_kept on penstock.session_request (kept_until);
 
 -- A row is a pool with a limit. Backends that start insert it, and administrators change its limit; workers read it. It
