@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from itertools import chain
 from typing import Any, TypeVar
 
-from penstock.errors import ConfigError, ContextError, DataError
+from penstock.errors import ConfigError, ContextError, DatabaseFull, DatabaseUnavailable, DataError
 from penstock.store.contract.session import PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
@@ -48,7 +48,7 @@ class SqliteSession:
         try:
             return connection.execute(statement.sql, args).fetchall()
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
-            raise translate(error) from error
+            raise self._meaning(error) from error
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""
@@ -58,14 +58,14 @@ class SqliteSession:
         try:
             return connection.execute(statement.sql, args).rowcount
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
-            raise translate(error) from error
+            raise self._meaning(error) from error
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows."""
         try:
             self._use().executemany(statement.sql, rows)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
-            raise translate(error) from error
+            raise self._meaning(error) from error
 
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
@@ -113,11 +113,22 @@ class SqliteSession:
             raise ContextError("This transaction has ended.", fix="Use a ctx only while its function runs.")
         return self._connection
 
+    def _meaning(self, error: BaseException) -> BaseException:
+        """The error of penstock's tree. Where the database fails, none of the transaction stays.
+
+        SQLite takes only the statement back if it fired a trigger; a function that goes on would commit a part.
+        """
+        found = translate(error)
+        lost = isinstance(found, DatabaseFull | DatabaseUnavailable)
+        if lost and self.writable and self._connection.in_transaction:
+            self._connection.rollback()
+        return found
+
     def _plain(self, sql: str) -> None:
         try:
             self._use().execute(sql)
         except sqlite3.Error as error:
-            raise translate(error) from error
+            raise self._meaning(error) from error
 
     async def _leave(self) -> None:
         """Interrupt statements under way in threads, whose callers are gone, and wait until the connection is free.
@@ -149,4 +160,4 @@ class SqliteSession:
                 raise
             raise left_behind() from None
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
-            raise translate(error) from error
+            raise self._meaning(error) from error
