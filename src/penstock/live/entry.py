@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -75,7 +74,7 @@ class Entry:
     took: float = QUICK  # seconds, of the quicker one of its last two runs: one may have had bad luck
     last: float = QUICK  # seconds of the last one
     seconds: float = 0.0  # of all
-    causes: deque[str] = field(default_factory=lambda: deque(maxlen=_CAUSES))  # of its last runs
+    causes: tuple[str, ...] = ()  # of its last runs
     watchers: set[tuple[Any, int]] = field(default_factory=set)  # views, each with the number of the query there
     next_run_at: float = math.inf  # by the monotonic clock: the end of its time, or the next poll
     pause: float = 0.0  # between polls
@@ -89,11 +88,11 @@ class Entry:
         """Count a run."""
         self.runs, self.seconds = self.runs + 1, self.seconds + seconds
         self.took, self.last = min(seconds, self.last), seconds
-        self.causes.append(cause)
+        self.causes = (*self.causes[1 - _CAUSES :], cause)
 
     def report(self, now: float) -> EntryReport:
         """How it fares now."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        watchers, watched_for, causes = len(self.watchers), now - self.since, tuple(self.causes)
+        watchers, watched_for, causes = len(self.watchers), now - self.since, self.causes
         name = self.function.name
         return EntryReport(name, given, watchers, watched_for, self.runs, self.seconds, causes, self.stale)

@@ -224,7 +224,7 @@ class _Limited(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._is_asked():
+        if self._is_asked() or self._transport.get_protocol() is not self:  # a web socket has taken it over
             self._wait_no_more()
         else:
             self._wait()
@@ -244,7 +244,7 @@ class _Limited(asyncio.Protocol):
 
     def _give_up(self) -> None:
         self._deadline = None
-        if not self._is_asked() and self._transport.get_protocol() is self:  # or a web socket has taken it over
+        if not self._is_asked():
             self._transport.close()
 
     def _is_asked(self) -> bool:

@@ -37,9 +37,16 @@ class WrittenAnswers:
         self._dev = dev
         self._written: WeakKeyDictionary[Answer, dict[Format, bytes]] = WeakKeyDictionary()
 
-    def write(self, answer: Answer, exchange: Exchange, form: Format) -> bytes:
-        """The answer as a call of the query gives it. A mistake is logged with the first request that has it."""
-        forms = self._written.setdefault(answer, {})
+    def write(self, answer: Answer, exchange: Exchange, form: Format, *, alone: bool = False) -> bytes:
+        """The answer as a call of the query gives it. A mistake is logged with the first request that has it.
+
+        Args:
+            answer: The answer.
+            exchange: The request.
+            form: The form of its values.
+            alone: Whether nobody else watches the query, so that a value need not be kept.
+        """
+        forms = {} if alone and answer.error is None else self._written.setdefault(answer, {})
         if form not in forms:
             error, written = answer.error, b""
             if error is None:

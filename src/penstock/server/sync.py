@@ -11,7 +11,6 @@ import asyncio
 import logging
 import math
 import re
-from collections import deque
 from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -118,7 +117,7 @@ class Socket:
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
         self._changes: list[bytes] = []  # modifications of the next transition
-        self._held: deque[_Held] = deque()
+        self._held: list[_Held] = []
         self._queries = set[int]()  # the numbers of all, also of those that were refused
         self._lacks = set[int]()  # those that have no answer yet
         self._sent = self._reached = sync.Version(0, 0, 0)
@@ -129,7 +128,7 @@ class Socket:
         # calls
         self._session = ""
         self._resends = False  # whether it may send again what it sent over a connection before
-        self._mutations: deque[tuple[sync.Call, Message]] = deque()
+        self._mutations: list[tuple[sync.Call, Message]] = []
         self._mutating: asyncio.Task[None] | None = None
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
@@ -240,15 +239,17 @@ class Socket:
 
     async def _read(self) -> None:
         while True:
-            message, found = await self._receive()
-            if isinstance(found, sync.ModifyQuerySet):
-                self._modify(found, message)
-            elif isinstance(found, sync.Call):
-                self._call(found, message)
-            elif isinstance(found, sync.Authenticate):
-                self._authenticate(found)
-            elif isinstance(found, sync.Connect):
-                raise _bad("Connect came twice")
+            self._take(*await self._receive())
+
+    def _take(self, message: Message, found: sync.Incoming) -> None:
+        if isinstance(found, sync.ModifyQuerySet):
+            self._modify(found, message)
+        elif isinstance(found, sync.Call):
+            self._call(found, message)
+        elif isinstance(found, sync.Authenticate):
+            self._authenticate(found)
+        elif isinstance(found, sync.Connect):
+            raise _bad("Connect came twice")
 
     async def _connect(self) -> None:
         """Find the client's session, and the time that it has seen.
@@ -343,7 +344,7 @@ class Socket:
     async def _mutate_all(self) -> None:
         """Run mutations one after another, in the order in which they came."""
         while self._mutations:
-            call, message = self._mutations.popleft()
+            call, message = self._mutations.pop(0)
             self._opening.begin_request()
             try:
                 await self._guarded(self._mutate(call, message))
@@ -422,6 +423,7 @@ class Socket:
                 for text in self._due(not_before):
                     self._sent_at = self._clock.monotonic()
                     await self._websocket.send_text(text)
+                    del text  # it may be large, and the wait long
                 await self._watching.moved.wait()
         finally:
             self._beating.cancel()
@@ -455,7 +457,7 @@ class Socket:
         elif step := self._watching.step(not_before):
             self._reach(step)
         while self._held and self._shown_at(self._held[0]) <= self._tick:
-            one = self._held.popleft()
+            one = self._held.pop(0)
             if one.key is not None:
                 self._backend.live_queries.let_go(one.key)
             messages.append(sync.mutation_success(one.request, one.result, self._reached.ts))
@@ -483,8 +485,9 @@ class Socket:
         self._reached = self._reached._replace(ts=ts + self._offset)
         for number, answer in step.answers.items():
             self._lacks.discard(number)
-            exchange = Exchange(self._exchange.request_id, self._watching.queries[number].function.name)
-            written = self._written.write(answer, exchange, Format.ENCODED)
+            entry = self._watching.queries[number]
+            exchange, alone = Exchange(self._exchange.request_id, entry.function.name), len(entry.watchers) == 1
+            written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
             self._changes.append(sync.query_modification(number, outcome, answer.journal, failed=failed))
