@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -130,8 +131,9 @@ async def test_scrolling_back_shows_every_message_once(database_url: str) -> Non
         await expect(page.locator(".message").first).to_contain_text("message 99")
         assert await page.locator(".message").count() < 100
         await page.get_by_role("log").focus()
+        numbers = itertools.count(100)
         while "message 0" not in await texts(page):
-            await put(database_url, 1, first=100 + await page.locator(".message").count())
+            await put(database_url, 1, first=next(numbers))
             await page.locator(".messages .hint").scroll_into_view_if_needed()
         await expect(page.get_by_text("The beginning of the channel.")).to_be_visible()
         found = [int(text.removeprefix("message ")) for text in await texts(page)]

@@ -266,7 +266,7 @@ class Socket:
             self._skew = int(first.client_ts - self._clock.now().timestamp() * 1000)
         self._resends = first.connection_count > 0
         if self._is_npm:
-            self._session = first.session_id
+            self._session = f"session {first.session_id}"  # never that of a client with a number
         else:
             number = observed & _TAG or await self._new_session()
             self._session = str(number)
