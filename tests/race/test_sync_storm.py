@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import httpx
 import pytest
@@ -143,3 +143,17 @@ async def test_clients_see_whole_states_while_the_database_restarts() -> None:
         async with AsyncExitStack() as stack:
             servers = [await stack.enter_async_context(serving(database.url)) for _ in range(SERVERS)]
             await play(servers, players_of(servers, chance), restart)
+
+
+@pytest.mark.one_store_each
+async def test_a_frame_that_is_too_large_ends_its_connection_and_no_other(database_url: str) -> None:
+    async with serving(database_url) as server, syncing(server.url, "stage.tally") as other:
+        await other.connect()
+        async with syncing(server.url, "stage.tally") as client:
+            await client.connect()
+            with suppress(WebSocketException):  # it may be cut off before all is sent
+                await client.call("Mutation", "write", text="x" * 5_000_000)
+            with pytest.raises(WebSocketException, match="1009"):
+                await client.receive()
+        await other.watch(0, "lines")
+        await other.until(0, [])
