@@ -145,7 +145,7 @@ class CursorInvalid(InputError):
     """The pagination cursor is malformed, or belongs to another query.
 
     Attributes:
-        data: What a client sees as ``errorData``: lists that it pages through begin again.
+        data: The ``errorData`` that clients get. Convex's then load their list again from its beginning.
     """
 
     data: ClassVar[dict[str, Any]] = {"isConvexSystemError": True, "paginationError": "InvalidCursor"}

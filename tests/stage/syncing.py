@@ -26,6 +26,7 @@ class SyncClient:
         self.version: dict[str, Any] = START
         self.answers: dict[int, Any] = {}  # of its queries: values, or errors as they came
         self._request = 0
+        self._query_set = 0
 
     async def send(self, message: dict[str, Any] | str) -> None:
         await self.socket.send(message if isinstance(message, str) else json.dumps(message))
@@ -44,8 +45,7 @@ class SyncClient:
         return {"type": "Add", "queryId": number, "udfPath": f"{self.module}:{function}", "args": [args]}
 
     async def modify(self, modifications: list[dict[str, Any]]) -> None:
-        base = getattr(self, "_query_set", 0)
-        self._query_set = base + 1
+        base, self._query_set = self._query_set, self._query_set + 1
         message = {"baseVersion": base, "newVersion": base + 1, "modifications": modifications}
         await self.send({"type": "ModifyQuerySet", **message})
 

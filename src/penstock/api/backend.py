@@ -69,9 +69,9 @@ class BackendWords:
     def live(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Watch[R]:
         """Watch a query: its answer, and each other answer that it has once something that it read has changed.
 
-        The query runs again if and only if a row that it read, or would read now, was written by anybody, and all
-        queries that this process watches are brought to a new snapshot together. It hears at once of live tables, and
-        looks at others again after 0.25 to 5 seconds.
+        The query runs again if and only if somebody wrote a row that it read, or would read now. All queries that this
+        process watches move to a new snapshot together. Changes of live tables are heard of at once; other tables are
+        looked at again after 0.25 to 5 seconds.
 
         Args:
             function: A query.

@@ -56,7 +56,7 @@ class Entries(Protocol):
         """Have a view watch an entry no more."""
 
     def expect(self, view: View) -> int:
-        """The number of the next tick to begin. It will come, and the view hears of it."""
+        """The number of the next tick. It begins even if nothing has changed, and the view hears of it."""
 
     def forget(self, view: View) -> None:
         """Let go of a view that watches nothing any more."""
@@ -64,7 +64,7 @@ class Entries(Protocol):
 
 @dataclass(slots=True)
 class _Pin:
-    """The answers of a tick, while some of its queries still run there."""
+    """The answers of one tick, kept until those of its queries that still run are done."""
 
     tick: Tick
     answers: dict[int, Answer]

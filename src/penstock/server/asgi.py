@@ -81,11 +81,11 @@ def asgi_app(
 
 
 def _api(opening: Opening) -> ASGIApp:
+    origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
     written = WrittenAnswers(dev=opening.config.dev)
-    routes = [*Api(opening, written).routes(), *SyncApi(opening, written).routes()]
+    routes = [*Api(opening, written).routes(), *SyncApi(opening, written, origins).routes()]
     router: ASGIApp = Router(routes, redirect_slashes=False)
     router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
-    origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
     if not origins:
         return router
     everyone = "*" in origins

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,11 +78,10 @@ class _Held:
 class SyncApi:
     """The endpoint of web sockets."""
 
-    def __init__(self, opening: Opening, written: WrittenAnswers) -> None:
+    def __init__(self, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
         self._opening = opening
         self._written = written
-        origins = opening.config.cors_origins.split(",")
-        self._origins = {origin.strip() for origin in origins} - {""}
+        self._origins = origins
 
     def routes(self) -> list[WebSocketRoute]:
         return [WebSocketRoute("/sync", self._sync), WebSocketRoute("/{version}/sync", self._sync)]
