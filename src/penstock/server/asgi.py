@@ -24,8 +24,8 @@ from penstock.server.admin import admin_mount
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
+from penstock.server.sockets import SocketApi
 from penstock.server.subscribe import WrittenAnswers
-from penstock.server.sync import SyncApi
 
 _PREFLIGHT_SECONDS = 86_400
 
@@ -83,7 +83,7 @@ def asgi_app(
 def _api(opening: Opening) -> ASGIApp:
     origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
     written = WrittenAnswers(dev=opening.config.dev)
-    routes = [*Api(opening, written).routes(), *SyncApi(opening, written, origins).routes()]
+    routes = [*Api(opening, written).routes(), *SocketApi(opening, written, origins).routes()]
     router: ASGIApp = Router(routes, redirect_slashes=False)
     router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
     if not origins:

@@ -35,7 +35,7 @@ from penstock.server.opening import ABORT, Opening
 from penstock.server.requests import Refused, check_brackets, function_path
 from penstock.server.subscribe import WrittenAnswers
 from penstock.store.nouns.requests import RequestKey
-from penstock.wire import sync
+from penstock.wire import sockets
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import read_u64
@@ -75,7 +75,7 @@ class _Held:
     key: RequestKey | None  # None if nothing is watched that could show what it wrote
 
 
-class SyncApi:
+class SocketApi:
     """The endpoint of web sockets."""
 
     def __init__(self, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
@@ -84,12 +84,12 @@ class SyncApi:
         self._origins = origins
 
     def routes(self) -> list[WebSocketRoute]:
-        return [WebSocketRoute("/sync", self._sync), WebSocketRoute("/{version}/sync", self._sync)]
+        return [WebSocketRoute("/sync", self._connect), WebSocketRoute("/{version}/sync", self._connect)]
 
-    async def _sync(self, websocket: WebSocket) -> None:
+    async def _connect(self, websocket: WebSocket) -> None:
         origin = websocket.headers.get("origin", "")
         if origin and not self._may_call(origin, websocket.headers.get("host", "")):
-            event("sync.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
+            event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
             await websocket.close()
             return
         await websocket.accept()
@@ -119,7 +119,7 @@ class Socket:
         self._held: list[_Held] = []
         self._queries = set[int]()  # the numbers of all, also of those that were refused
         self._lacks = set[int]()  # those that have no answer yet
-        self._sent = self._reached = sync.Version(0, 0, 0)
+        self._sent = self._reached = sockets.Version(0, 0, 0)
         self._tick = 0  # the last one that the client was brought to
         self._responded = False  # whether a response went out after the last transition
         self._skew: int | None = None  # of the client's clock, in milliseconds
@@ -127,7 +127,7 @@ class Socket:
         # calls
         self._session = ""
         self._resends = False  # whether it may send again what it sent over a connection before
-        self._mutations: list[tuple[sync.Call, Message]] = []
+        self._mutations: list[tuple[sockets.Call, Message]] = []
         self._mutating: asyncio.Task[None] | None = None
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
@@ -146,7 +146,7 @@ class Socket:
     async def run(self) -> None:
         """Talk to the client until it leaves, or has to go."""
         began = self._clock.monotonic()
-        talking = asyncio.create_task(self._talk(), name="penstock-sync")
+        talking = asyncio.create_task(self._talk(), name="penstock-socket")
         self._opening.sockets.add(self)
         try:
             end = await self._end
@@ -164,7 +164,7 @@ class Socket:
             if self._view is not None:
                 self._view.close()
         seconds = round(self._clock.monotonic() - began, 1)
-        event("sync.closed", client=self._client[:100], code=end.code, reason=end.reason, seconds=seconds)
+        event("socket.closed", client=self._client[:100], code=end.code, reason=end.reason, seconds=seconds)
         # What it has called goes on: the client asks for it again when it is back.
         await asyncio.gather(*self._actions, *([self._mutating] if self._mutating else []))
 
@@ -219,20 +219,20 @@ class Socket:
         elif isinstance(error, Refused) and error.code == "ShuttingDown":
             self.hang_up()
         elif isinstance(error, TryAgain):
-            event("sync.overloaded", logging.WARNING, error=error)
+            event("socket.overloaded", logging.WARNING, error=error)
             self.hang_up(TRY_LATER, TOO_MUCH)
         else:
-            event("sync.failed", logging.ERROR, exc_info=error, request_id=self._exchange.request_id)
+            event("socket.failed", logging.ERROR, exc_info=error, request_id=self._exchange.request_id)
             self.hang_up(OUR_FAULT, FAILED)
 
-    async def _receive(self) -> tuple[Message, sync.Incoming]:
+    async def _receive(self) -> tuple[Message, sockets.Incoming]:
         got = await self._websocket.receive()
         if got["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(got.get("code", 1000))
         text: bytes = (got.get("text") or "").encode() or got.get("bytes") or b""
         try:
             check_brackets(text, max(len(text), self._config.max_argument_bytes))
-            return await offload(len(text), lambda: sync.read_message(text))
+            return await offload(len(text), lambda: sockets.read_message(text))
         except (InputError, Refused) as error:
             raise _bad(str(error)) from error
 
@@ -240,14 +240,14 @@ class Socket:
         while True:
             self._take(*await self._receive())
 
-    def _take(self, message: Message, found: sync.Incoming) -> None:
-        if isinstance(found, sync.ModifyQuerySet):
+    def _take(self, message: Message, found: sockets.Incoming) -> None:
+        if isinstance(found, sockets.ModifyQuerySet):
             self._modify(found, message)
-        elif isinstance(found, sync.Call):
+        elif isinstance(found, sockets.Call):
             self._call(found, message)
-        elif isinstance(found, sync.Authenticate):
+        elif isinstance(found, sockets.Authenticate):
             self._authenticate(found)
-        elif isinstance(found, sync.Connect):
+        elif isinstance(found, sockets.Connect):
             raise _bad("Connect came twice")
 
     async def _connect(self) -> None:
@@ -258,7 +258,7 @@ class Socket:
         """
         async with asyncio.timeout(_PATIENCE):
             _, first = await self._receive()
-        if not isinstance(first, sync.Connect):
+        if not isinstance(first, sockets.Connect):
             raise _bad("the first message must be Connect")
         observed = _time_of(first.max_observed_timestamp)
         if first.client_ts:
@@ -279,11 +279,11 @@ class Socket:
             if await requests.reserve(str(number), now):
                 return number
 
-    def _modify(self, found: sync.ModifyQuerySet, message: Message) -> None:
+    def _modify(self, found: sockets.ModifyQuerySet, message: Message) -> None:
         if found.base_version != self._reached.query_set or found.new_version <= found.base_version:
             raise _bad(f"the queries are at version {self._reached.query_set}, not {found.base_version}")
         for one in found.modifications:
-            if isinstance(one, sync.Add):
+            if isinstance(one, sockets.Add):
                 if one.query_id in self._queries:
                     raise _bad(f"query {one.query_id} is watched already")
                 self._add(one, message)
@@ -294,7 +294,7 @@ class Socket:
         self._reached = self._reached._replace(query_set=found.new_version)
         self._watching.moved.set()
 
-    def _add(self, one: sync.Add, message: Message) -> None:
+    def _add(self, one: sockets.Add, message: Message) -> None:
         self._queries.add(one.query_id)
         try:
             path, args = _called(one.udf_path, one.args, message)
@@ -302,7 +302,7 @@ class Socket:
         except InputError as error:
             error.at_the_door = True
             outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
-            self._changes.append(sync.query_modification(one.query_id, outcome, one.journal, failed=True))
+            self._changes.append(sockets.query_modification(one.query_id, outcome, one.journal, failed=True))
         else:
             self._lacks.add(one.query_id)
 
@@ -311,13 +311,13 @@ class Socket:
         self._lacks.discard(number)
         if number in self._watching.queries:
             self._watching.remove(number)
-        self._changes.append(sync.query_removed(number))
+        self._changes.append(sockets.query_removed(number))
 
-    def _authenticate(self, found: sync.Authenticate) -> None:
+    def _authenticate(self, found: sockets.Authenticate) -> None:
         if found.base_version != self._reached.identity:
             raise _bad(f"the identity is at version {self._reached.identity}, not {found.base_version}")
-        if found.token_type != sync.NO_TOKEN:
-            said = sync.auth_error(
+        if found.token_type != sockets.NO_TOKEN:
+            said = sockets.auth_error(
                 "This server has no provider of identities, so it takes no tokens.", self._sent.identity
             )
             raise HangUp(LEFT, "AuthError", said)
@@ -326,17 +326,17 @@ class Socket:
 
     # ----- calls
 
-    def _call(self, call: sync.Call, message: Message) -> None:
+    def _call(self, call: sockets.Call, message: Message) -> None:
         if call.type == "Mutation":
             if len(self._mutations) >= _MOST_CALLS:
                 raise HangUp(TRY_LATER, TOO_MUCH)
             self._mutations.append((call, message))
             if self._mutating is None:
-                self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-sync-mutations")
+                self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-socket-mutations")
         else:
             if len(self._actions) >= _MOST_CALLS:
                 raise HangUp(TRY_LATER, TOO_MUCH)
-            task = asyncio.create_task(self._act(call, message), name="penstock-sync-action")
+            task = asyncio.create_task(self._act(call, message), name="penstock-socket-action")
             self._actions.add(task)
             task.add_done_callback(self._actions.discard)
 
@@ -352,14 +352,14 @@ class Socket:
             self._watching.moved.set()
         self._mutating = None
 
-    async def _mutate(self, call: sync.Call, message: Message) -> None:
+    async def _mutate(self, call: sockets.Call, message: Message) -> None:
         try:
             path, args = _called(call.udf_path, call.args, message)
             key = RequestKey(self._session, call.request_id, _hash_of(path, args))
             ending = partial(self._end_mutation, key)
             result = await self._backend.dispatch.call_once(path, args, key, ending, resent=self._resends)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            self._out.append(sync.mutation_failure(call.request_id, self._call_failure(error, call.udf_path)))
+            self._out.append(sockets.mutation_failure(call.request_id, self._call_failure(error, call.udf_path)))
             self._responded = True
         else:
             self._respond(call.request_id, result, key)
@@ -378,7 +378,7 @@ class Socket:
         alone = not self._queries or self._watching.closed
         self._held.append(_Held(request, result, None if alone else key))
 
-    async def _act(self, call: sync.Call, message: Message) -> None:
+    async def _act(self, call: sockets.Call, message: Message) -> None:
         self._opening.begin_request()
         try:
             await self._guarded(self._run_action(call, message))
@@ -386,7 +386,7 @@ class Socket:
             self._opening.end_request()
         self._watching.moved.set()
 
-    async def _run_action(self, call: sync.Call, message: Message) -> None:
+    async def _run_action(self, call: sockets.Call, message: Message) -> None:
         try:
             path, args = _called(call.udf_path, call.args, message)
             encode = partial(encode_result, form=Format.ENCODED)
@@ -394,7 +394,7 @@ class Socket:
             failed = False
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             outcome, failed = self._call_failure(error, call.udf_path), True
-        self._out.append(sync.action_response(call.request_id, outcome, failed=failed))
+        self._out.append(sockets.action_response(call.request_id, outcome, failed=failed))
 
     def _call_failure(self, error: Exception, path: str) -> bytes:
         """The message of an error, and perhaps the field of its data.
@@ -431,7 +431,7 @@ class Socket:
         """Send a ping if nothing was sent for a while. One timer serves many messages."""
         left = self._sent_at + _HEARTBEAT - self._clock.monotonic()
         if left <= 0:
-            self._out.append(sync.PING)
+            self._out.append(sockets.PING)
             self._watching.moved.set()
         self._beating = asyncio.get_running_loop().call_later(left if left > 0 else _HEARTBEAT, self._beat)
 
@@ -459,7 +459,7 @@ class Socket:
             one = self._held.pop(0)
             if one.key is not None:
                 self._backend.live_queries.let_go(one.key)
-            messages.append(sync.mutation_success(one.request, one.result, self._reached.ts))
+            messages.append(sockets.mutation_success(one.request, one.result, self._reached.ts))
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
@@ -480,7 +480,7 @@ class Socket:
         ts = step.tick.clock if self._is_npm else step.tick.clock & ~_TAG | self._reached.ts & _TAG
         if ts + self._offset < self._reached.ts:
             self._offset = (self._reached.ts - ts + _TAG) & ~_TAG
-            event("sync.clock_went_back", logging.WARNING, by=self._offset)
+            event("socket.clock_went_back", logging.WARNING, by=self._offset)
         self._reached = self._reached._replace(ts=ts + self._offset)
         for number, answer in step.answers.items():
             self._lacks.discard(number)
@@ -489,14 +489,14 @@ class Socket:
             written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes.append(sync.query_modification(number, outcome, answer.journal, failed=failed))
+            self._changes.append(sockets.query_modification(number, outcome, answer.journal, failed=failed))
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)
-        times = b"" if self._skew is None else sync.times(self._skew, now)
-        text = sync.transition(self._sent, self._reached, self._changes, times).decode()
+        times = b"" if self._skew is None else sockets.times(self._skew, now)
+        text = sockets.transition(self._sent, self._reached, self._changes, times).decode()
         self._sent, self._changes, self._responded = self._reached, [], False
-        return sync.chunks(text, now) if self._takes_chunks else [text]
+        return sockets.chunks(text, now) if self._takes_chunks else [text]
 
 
 def _called(path: str, args: Any, message: Message) -> tuple[str, bytes]:
@@ -523,4 +523,4 @@ def _time_of(text: str | None) -> int:
 
 
 def _bad(text: str) -> HangUp:
-    return HangUp(BAD_REQUEST, "BadRequest", sync.fatal_error(f"Bad request: {text}."))
+    return HangUp(BAD_REQUEST, "BadRequest", sockets.fatal_error(f"Bad request: {text}."))

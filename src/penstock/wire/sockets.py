@@ -1,4 +1,4 @@
-"""Messages of the sync protocol, which Convex's clients speak over a web socket; see docs/clients.md.
+"""Messages of the web socket that Convex's clients speak; see docs/clients.md.
 
 Owns their fields and their spelling. Values are written by `wire.outgoing`; they come here as JSON.
 """
@@ -103,7 +103,7 @@ def read_message(text: str | bytes) -> tuple[Message, Incoming]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"This is no message of the sync protocol: {place or 'message'}: {first['msg']}.") from error
+        raise InputError(f"This is no message of a Convex client: {place or 'message'}: {first['msg']}.") from error
 
 
 class Version(NamedTuple):

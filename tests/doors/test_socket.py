@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from stage.outboxes import sql
-from stage.syncing import SyncClient, syncing
+from stage.sockets import SocketClient, socket_client
 from stage.waits import until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from penstock.server import sync as socket_module
+from penstock.server import sockets as socket_module
 from penstock.wire.tags import read_u64, u64_text
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ PYTHON = "python-0.8.1"
 
 
 @asynccontextmanager
-async def one(api: Api, **options: Any) -> AsyncIterator[SyncClient]:
+async def one(api: Api, **options: Any) -> AsyncIterator[SocketClient]:
     """A client that has connected for the first time."""
-    async with syncing(str(api.http.base_url), MODULE, **options) as client:
+    async with socket_client(str(api.http.base_url), MODULE, **options) as client:
         await client.connect()
         yield client
 
 
-async def closed(client: SyncClient) -> tuple[int, str]:
+async def closed(client: SocketClient) -> tuple[int, str]:
     """How the server ends the connection."""
     with pytest.raises(ConnectionClosed) as end:
         await _read_on(client)
@@ -42,7 +42,7 @@ async def closed(client: SyncClient) -> tuple[int, str]:
     return end.value.rcvd.code, end.value.rcvd.reason
 
 
-async def _read_on(client: SyncClient) -> None:
+async def _read_on(client: SocketClient) -> None:
     while True:
         await client.receive()
 
@@ -123,11 +123,11 @@ async def test_an_error_of_a_query_is_an_answer_with_its_data(far_shop: Shop) ->
 
 @pytest.mark.one_store_each
 async def test_a_page_keeps_its_end_for_a_client_that_is_back_with_its_journal(far_shop: Shop) -> None:
-    def page(client: SyncClient, number: int, cursor: str | None, journal: str | None) -> dict[str, Any]:
+    def page(client: SocketClient, number: int, cursor: str | None, journal: str | None) -> dict[str, Any]:
         options = {"numItems": 2, "cursor": cursor, "id": 1}
         return {**client.added(number, "books_of", paginationOpts=options), "journal": journal}
 
-    def titles(client: SyncClient, number: int) -> list[str]:
+    def titles(client: SocketClient, number: int) -> list[str]:
         return [book["title"] for book in client.answers[number]["page"]]
 
     async with far_shop() as (api, test):
@@ -268,11 +268,11 @@ async def test_a_mutation_that_is_sent_again_takes_effect_once(far_shop: Shop) -
         async with one(api) as other:
             await other.call("Mutation", "add", title="Emma")
             await other.receive()
-        async with syncing(str(api.http.base_url), MODULE) as client:
+        async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.connect(session)
             await client.call("Mutation", "add", 5, title="Emma 2")
             first = await client.receive()
-        async with syncing(str(api.http.base_url), MODULE) as client:
+        async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.connect(session, 1)
             await client.watch(0, "count")
             await client.call("Mutation", "add", 5, title="Emma 2")
@@ -288,11 +288,11 @@ async def test_a_mutation_that_is_sent_again_while_it_runs_takes_effect_once(far
     session = "6a0e8a52-0000-4000-8000-000000000001"
     async with far_shop() as (api, _):
         gate = api.hold("Emma")
-        async with syncing(str(api.http.base_url), MODULE) as client:
+        async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.connect(session)
             await client.call("Mutation", "wait_and_add", 0, title="Emma")
             await gate.running.wait()
-        async with syncing(str(api.http.base_url), MODULE) as client:
+        async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.connect(session, 1)
             await client.call("Mutation", "wait_and_add", 0, title="Emma")
             gate.may_go_on.set()
@@ -314,7 +314,7 @@ async def test_a_client_with_a_new_session_is_known_by_the_time_that_it_saw(far_
             await client.transition()
             seen = client.version["ts"]
         for count in (1, 2):
-            async with syncing(str(api.http.base_url), MODULE, client=PYTHON, path="/api/sync") as client:
+            async with socket_client(str(api.http.base_url), MODULE, client=PYTHON, path="/api/sync") as client:
                 await client.connect(None, count, seen)
                 await client.modify([client.added(0, "count")])
                 await client.call("Mutation", "add", 0, title="Emma")
@@ -336,7 +336,7 @@ async def test_times_go_on_where_a_client_saw_a_later_one_than_the_database_has(
     far_shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = u64_text(2**62)
-    async with far_shop() as (api, _), syncing(str(api.http.base_url), MODULE) as client:
+    async with far_shop() as (api, _), socket_client(str(api.http.base_url), MODULE) as client:
         await client.connect(None, 1, seen)
         await client.watch(0, "count")
         await client.until(0, 0)
@@ -344,7 +344,7 @@ async def test_times_go_on_where_a_client_saw_a_later_one_than_the_database_has(
         await client.call("Mutation", "add", title="Emma")
         assert read_u64((await client.receive())["ts"]) >= 2**62
         await client.until(0, 1)
-        assert "sync.clock_went_back" in caplog.text
+        assert "socket.clock_went_back" in caplog.text
 
 
 # ----- identity
@@ -394,7 +394,7 @@ async def test_what_is_no_message_ends_the_connection_with_a_reason(far_shop: Sh
 
 @pytest.mark.one_store_each
 async def test_the_first_message_is_connect(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), syncing(str(api.http.base_url), MODULE) as client:
+    async with far_shop() as (api, _), socket_client(str(api.http.base_url), MODULE) as client:
         await client.watch(0, "count")
         assert (await client.receive())["type"] == "FatalError"
         assert (await closed(client))[0] == 1008
@@ -454,7 +454,7 @@ async def test_a_silent_client_hears_pings(far_shop: Shop, monkeypatch: pytest.M
 async def test_a_large_transition_comes_in_parts_to_clients_that_take_them(
     far_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.wire.sync._CHUNK", 100)
+    monkeypatch.setattr("penstock.wire.sockets._CHUNK", 100)
     async with far_shop() as (api, _):
         async with one(api) as client:
             await client.watch(0, "echo", value="x" * 500)

@@ -17,7 +17,7 @@ from penstock.wire.tags import read_u64
 START = {"querySet": 0, "identity": 0, "ts": "AAAAAAAAAAA="}
 
 
-class SyncClient:
+class SocketClient:
     """One connection; `session` and `seen`, the last time it saw, are for the next one."""
 
     def __init__(self, socket: ClientConnection, module: str) -> None:
@@ -93,11 +93,11 @@ class SyncClient:
 
 
 @asynccontextmanager
-async def syncing(
+async def socket_client(
     url: str, module: str, *, client: str = "", path: str = "/api/1.48.0/sync", **options: Any
-) -> AsyncIterator[SyncClient]:
+) -> AsyncIterator[SocketClient]:
     """A connection to a server; `client` is what it says of itself in a header."""
     headers = {"Convex-Client": client} if client else {}
     address = url.replace("http", "ws", 1) + path
     async with connect(address, additional_headers=headers, compression=None, max_size=None, **options) as socket:
-        yield SyncClient(socket, module)
+        yield SocketClient(socket, module)

@@ -11,7 +11,7 @@ import pytest
 from stage.clients import Server, serving
 from stage.databases import make_tables
 from stage.server import server as postgres_server_of_its_own
-from stage.syncing import SyncClient, syncing
+from stage.sockets import SocketClient, socket_client
 from stage.tally import WHOLE
 from websockets.exceptions import InvalidMessage, WebSocketException
 
@@ -48,13 +48,13 @@ class Player:
             server = self._chance.choice(self._servers)
             options = {} if self._lasting else {"client": "python-0.8.1", "path": "/api/sync"}
             try:
-                async with asyncio.timeout(60), syncing(server.url, "stage.tally", **options) as client:
+                async with asyncio.timeout(60), socket_client(server.url, "stage.tally", **options) as client:
                     self.returns += 1
                     await self._play(client)
             except _LOST:
                 await CLOCK.sleep(0.05)
 
-    async def _play(self, client: SyncClient) -> None:
+    async def _play(self, client: SocketClient) -> None:
         seen = u64_text(self._seen) if self._seen else None
         await client.connect(self.name if self._lasting else None, self.returns, seen)
         queries = [client.added(LEFT, "left"), client.added(RIGHT, "right"), client.added(OWN, "count", text=self.name)]
@@ -75,7 +75,7 @@ class Player:
                 pass
             assert self._shown >= self.written, "what it wrote is shown by the next transition"
 
-    async def _receive(self, client: SyncClient) -> dict[str, object]:
+    async def _receive(self, client: SocketClient) -> dict[str, object]:
         message = await client.receive()
         if message["type"] == "Transition":
             seen = read_u64(client.version["ts"])
@@ -147,9 +147,9 @@ async def test_clients_see_whole_states_while_the_database_restarts() -> None:
 
 @pytest.mark.one_store_each
 async def test_a_frame_that_is_too_large_ends_its_connection_and_no_other(database_url: str) -> None:
-    async with serving(database_url) as server, syncing(server.url, "stage.tally") as other:
+    async with serving(database_url) as server, socket_client(server.url, "stage.tally") as other:
         await other.connect()
-        async with syncing(server.url, "stage.tally") as client:
+        async with socket_client(server.url, "stage.tally") as client:
             await client.connect()
             with suppress(WebSocketException):  # it may be cut off before all is sent
                 await client.call("Mutation", "write", text="x" * 5_000_000)
