@@ -40,7 +40,7 @@ class Opening:
         self.draining = False
         self.streams = set[asyncio.Task[None]]()  # answers without an end; stopping does not wait for these
         self.sockets = set[Connection]()
-        self._app = app
+        self.app = app
         self._services = tuple(services)
         self._backend = backend
         self._held: AsyncGenerator[None, None] | None = None
@@ -129,7 +129,7 @@ class Opening:
 
     async def _hold(self) -> AsyncGenerator[None, None]:
         """Keep the backend open. The event loop closes a generator that nobody else has closed."""
-        backend = Backend(self._app, self.config, SystemClock())
+        backend = Backend(self.app, self.config, SystemClock())
         await backend.start(self._services)
         self._backend = backend
         event("server.opened", logging.INFO, services=",".join(self._services) or "none")
