@@ -25,7 +25,7 @@ from stage.needs import program
 
 from penstock import App, asgi_app
 from penstock.client import AsyncClient, Client
-from penstock.codegen.description import describe
+from penstock.codegen.description import Description, FunctionDescription, describe
 from penstock.codegen.functionspec import function_spec
 from penstock.codegen.python import python_module
 from penstock.codegen.typescript import typescript_files
@@ -46,6 +46,13 @@ KINDS = {
     "more": {"a": [1, None]},
     "tags": ["a"],
 }
+NOTHING = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+AWKWARD = tuple(  # functions that are named like modules, and modules that are named like words of the clients
+    FunctionDescription(module, name, kind, True, "", NOTHING, {"type": "null"})
+    for module, name, kind in (
+        ("a", "b", "query"), ("a.b", "c", "mutation"), ("live", "dict", "query"), ("class", "x", "action"),
+    )
+)  # fmt: skip
 SETTINGS = {
     "compilerOptions": {
         "strict": True,
@@ -60,9 +67,12 @@ SETTINGS = {
 }
 
 
-def write(app: App, folder: Path) -> None:
+def public(app: App) -> Description:
+    return describe((one for one in app.registry if one.public), app.definitions())
+
+
+def write(description: Description, folder: Path) -> None:
     """The clients of an app in a folder."""
-    description = describe((one for one in app.registry if one.public), app.definitions())
     folder.mkdir()
     for name, text in {**typescript_files(description), "api.py": python_module(description)}.items():
         (folder / name).write_text(text, "utf-8")
@@ -74,8 +84,10 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "node_modules").symlink_to(node_modules(COMPILERS) / "node_modules")
     (tmp_path / "package.json").write_text('{"type": "module"}')
     (tmp_path / "tsconfig.json").write_text(json.dumps(SETTINGS))
-    write(chat.app, tmp_path / "chat")
-    write(everykind.app, tmp_path / "everykind")
+    write(public(chat.app), tmp_path / "chat")
+    write(public(everykind.app), tmp_path / "everykind")
+    write(Description((), {}), tmp_path / "empty")
+    write(Description(AWKWARD, {}), tmp_path / "awkward")
     return tmp_path
 
 
@@ -99,7 +111,7 @@ def test_pyright_accepts_them_and_refuses_mistakes(project: Path) -> None:
     (project / "chat" / "mistakes.py").write_text((HERE / "mistakes.py").read_text("utf-8"))
     pyright = project / "node_modules" / ".bin" / "pyright"
     done = subprocess.run(
-        [pyright, "--pythonpath", sys.executable, "--outputjson", "chat", "everykind"],
+        [pyright, "--pythonpath", sys.executable, "--outputjson", "chat", "everykind", "empty", "awkward"],
         cwd=project, capture_output=True, text=True, check=False,
     )  # fmt: skip
     found = [(Path(one["file"]).name, one["rule"]) for one in json.loads(done.stdout)["generalDiagnostics"]]
@@ -120,7 +132,7 @@ async def served(database: str) -> AsyncIterator[str]:
 
 
 async def test_the_clients_for_python_run(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write(everykind.app, tmp_path / "generated_clients")
+    write(public(everykind.app), tmp_path / "generated_clients")
     monkeypatch.syspath_prepend(tmp_path)
     module: Any = importlib.import_module("generated_clients.api")
     async with served(sqlite_url) as url, AsyncClient(url) as client:

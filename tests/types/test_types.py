@@ -51,7 +51,7 @@ def refusals(output: str) -> Iterator[tuple[Path, int, str, str]]:
 
 
 def check(pages: Path) -> Found:
-    """What mypy says of everything, of a generated client too. It keeps what it has read for the next run of the tests."""
+    """What mypy says of everything. It keeps what it has read for the next run of the tests."""
     for page in PAGES:
         for name, text in modules_of(page).items():
             path = pages / f"{name}.py"

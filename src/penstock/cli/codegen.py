@@ -53,7 +53,7 @@ def command(options: Options, out: str | None, chosen: tuple[str, ...], check: b
 
     The project file says where, such as typescript = "web/api" in [tool.penstock.codegen].
     """
-    places = project_places() if out is None else dict.fromkeys(_WRITERS, Path.cwd() / out)
+    places = project_places() if out is None else dict.fromkeys(_WRITERS, Path(out))
     places = {language: place for language, place in places.items() if language in (chosen or _WRITERS)}
     if not places:
         raise ConfigError(
@@ -91,13 +91,13 @@ def project_places() -> dict[str, Path]:
         if unknown := [language for language in found if language not in _WRITERS]:
             raise ConfigError(f"{file}: codegen writes no {unknown[0]}.", fix=f"It writes {', '.join(_WRITERS)}.")
         if found:
-            return {language: Path.cwd() / place for language, place in found.items()}
+            return {language: Path(place) for language, place in found.items()}
     return {}
 
 
 def sources_in(places: Places) -> set[Path]:
     """The files of clients that would pass for the program's own source."""
-    return {place / "api.py" for place in places.values()}
+    return {Path.cwd() / place / "api.py" for place in places.values()}
 
 
 def stale_files(app: App, places: Places) -> dict[Path, str]:
