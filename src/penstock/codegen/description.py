@@ -17,6 +17,7 @@ from pydantic_core import core_schema
 
 from penstock.functions.function import AnyFunction
 from penstock.functions.signature import WIRE_NAMES
+from penstock.schema.ids import ID_OF, is_several
 from penstock.schema.table import SYSTEM_COLUMNS, Table, TableDefinition
 from penstock.transaction.pages import Page, PaginationOptions
 
@@ -102,6 +103,13 @@ def _as_on_the_wire(schema: Schema) -> Schema:
 
 class _Schemas(GenerateJsonSchema):
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        found = super().generate_inner(schema)
+        target = schema.get("metadata", {}).get(ID_OF)
+        if (declared := getattr(target, "__declared__", None)) is None:
+            return found
+        return {**found, "type": "array" if is_several(target) else "string", "x-id": declared.sql_name}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found, cls = super().model_schema(schema), schema["cls"]

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ForwardRef, Generic, TypeVar, get_args
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
+from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from penstock.errors import IdInvalid
@@ -21,7 +20,7 @@ _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _LENGTH = 26
 JOB_PREFIX = "job"
-_TARGET = "target"  # in the metadata of an id's schema: its table
+ID_OF = "penstock.id_of"  # in the metadata of a schema: the table whose ids it checks
 _SHIFTS = range(120, -1, -10)
 _LOW_BITS = 40
 _LOW = (1 << _LOW_BITS) - 1
@@ -43,22 +42,13 @@ class Id(str, Generic[T]):
     def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         target = next(iter(get_args(source)), None)
         if is_several(target):
-            return core_schema.no_info_plain_validator_function(
-                partial(_checked_key, target), metadata={_TARGET: target}
-            )
+            return core_schema.no_info_plain_validator_function(partial(_checked_key, target), metadata={ID_OF: target})
         return core_schema.no_info_after_validator_function(
             partial(_checked, target) if cls is Id else cls,
             core_schema.str_schema(strict=True, max_length=1024),
             serialization=core_schema.to_string_ser_schema(),
-            metadata={_TARGET: target},
+            metadata={ID_OF: target},
         )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        target = schema.get("metadata", {}).get(_TARGET)
-        found = {"type": "array"} if is_several(target) else handler(schema)
-        declared = getattr(target, "__declared__", None)
-        return found if declared is None else {**found, "x-id": declared.sql_name}
 
 
 RowId = Id[T] | tuple[Any, ...]  # as `get` and the like take it: a tuple for tables with several key columns
