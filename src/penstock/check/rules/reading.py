@@ -1,0 +1,185 @@
+"""Rules about reading rows: filters, collect and indexes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from penstock.check.body import Body, Call, Rows, Scan
+from penstock.check.program import Index, Table
+from penstock.check.rule import Facts, Places, Rule, rule
+
+_RANGES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+@rule("PEN002", "A filter does what an index does faster.")
+def filtered(facts: Facts, rule: Rule) -> Places:
+    for body in facts.bodies:
+        for node, scan, end in _filters(body):
+            equal, ranged = _columns(node, scan.table)
+            wanted = [one for one in (*equal, *ranged) if one not in scan.equal]
+            if not wanted or end == "paginate":
+                continue
+            message, fix = _index_for(scan, equal, ranged)
+            if fix:
+                yield rule.at(body.function.module, node, message, fix)
+
+
+def _filters(body: Body) -> Iterator[tuple[ast.AST, Scan, str]]:
+    """Filters of queries, and conditions of comprehensions over all rows of one."""
+    seen = set[ast.Call]()
+    for call in body.calls:
+        if call.is_of(Scan) and call.method != "filter" and call.of.of.filters:
+            for one in call.of.of.filters:
+                if one not in seen and one.args:
+                    seen.add(one)
+                    yield one, call.of.of, call.method
+    for node, rows in body.lists:
+        if rows.end in {"collect", "iterate"} and not isinstance(node, ast.For | ast.AsyncFor):
+            for one in node.generators:  # type: ignore[attr-defined] - a comprehension has them
+                if one.ifs and isinstance(one.target, ast.Name):
+                    yield node, rows.scan, rows.end
+
+
+def _columns(node: ast.AST, table: Table | None) -> tuple[list[str], list[str]]:
+    """The columns of a table that a condition compares with equal values, and those in ranges."""
+    if table is None:
+        return [], []
+    if isinstance(node, ast.Call):
+        given = node.args[0]
+        if not isinstance(given, ast.Lambda) or not given.args.args:
+            return [], []
+        row, conditions = given.args.args[0].arg, [given.body]
+    else:
+        generator = node.generators[0]  # type: ignore[attr-defined] - a comprehension
+        row, conditions = generator.target.id, generator.ifs
+    equal, ranged = list[str](), list[str]()
+    for one in _all_of(conditions):
+        if isinstance(one, ast.Compare) and len(one.ops) == 1:
+            for side, other in ((one.left, one.comparators[0]), (one.comparators[0], one.left)):
+                if _is_column(side, row, table) and row not in _names(other):
+                    kind = equal if isinstance(one.ops[0], ast.Eq | ast.Is) else ranged
+                    if kind is equal or isinstance(one.ops[0], _RANGES):
+                        kind.append(side.attr)  # type: ignore[attr-defined] - it is a column
+    return equal, ranged
+
+
+def _all_of(conditions: list[ast.expr]) -> Iterator[ast.expr]:
+    for one in conditions:
+        if isinstance(one, ast.BoolOp) and isinstance(one.op, ast.And):
+            yield from _all_of(one.values)
+        else:
+            yield one
+
+
+def _is_column(node: ast.expr, row: str, table: Table) -> bool:
+    is_of_row = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == row
+    return is_of_row and node.attr in table.columns  # type: ignore[union-attr]
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _index_for(scan: Scan, equal: list[str], ranged: list[str]) -> tuple[str, str]:
+    """What is wrong and what to write; nothing if no index would serve."""
+    table = scan.table
+    if table is None:
+        return "", ""
+    known = {*scan.equal, *equal}
+    best: Index | None = None
+    for index in table.indexes.values():
+        used = _used(index, known, ranged)
+        if len(used) > max(len(scan.equal), len(_used(best, known, ranged)) if best else 0):
+            best = index
+    if best is not None:
+        columns = ", ".join(f"{one}=…" for one in _used(best, known, ranged))
+        return (
+            f"This filter reads rows of {table.name} to drop them; index {best.name} finds the others.",
+            f"Write .with_index({table.name}.{best.name}, {columns}).",
+        )
+    if scan.is_bounded:
+        return "", ""
+    columns = list(dict.fromkeys([*equal, *ranged[:1]]))
+    name = f"by_{'_'.join(columns)}"
+    quoted = ", ".join(f'"{one}"' for one in columns)
+    return (
+        f"This filter reads all rows of {table.name} to drop most of them.",
+        f"Declare {name} = Index({quoted}) in {table.name}, and read with .with_index({table.name}.{name}, …).",
+    )
+
+
+def _used(index: Index, equal: set[str], ranged: list[str]) -> list[str]:
+    """The first columns of an index that a condition can use."""
+    used = list[str]()
+    for column in index.columns:
+        if column in equal:
+            used.append(column)
+            continue
+        if column in ranged:
+            used.append(column)
+        break
+    return used
+
+
+@rule("PEN003", "collect reads all rows, however many there are.")
+def unbounded(facts: Facts, rule: Rule) -> Places:
+    for body in facts.bodies:
+        counted = {rows.call for call in body.calls if (rows := _counted(call)) is not None}
+        for call in body.calls:
+            if not call.is_of(Scan, "collect"):
+                continue
+            scan: Scan = call.of.of
+            name = scan.table.name if scan.table else "the table"
+            module = body.function.module
+            if call.node in counted:
+                yield rule.at(module, call.node, f"All rows of {name} are read to count them.", "Write .count().")
+            elif not scan.is_bounded:
+                yield rule.at(
+                    module,
+                    call.node,
+                    f"collect() reads all rows of {name}, and there may be more each day.",
+                    "Choose rows with .with_index(…), or end with .take(n), .paginate(…), .count() or .first().",
+                )
+
+
+def _counted(call: Call) -> Rows | None:
+    if isinstance(call.node.func, ast.Name) and call.node.func.id == "len" and call.given:
+        first = call.given[0]
+        if isinstance(first, Rows) and first.end == "collect" and isinstance(call.node.args[0], ast.Await | ast.Call):
+            return first
+    return None
+
+
+@rule("PEN004", "An index is redundant.")
+def redundant(facts: Facts, rule: Rule) -> Places:
+    by_creation = _read_by_creation(facts)
+    for table in facts.program.tables:
+        for index in table.indexes.values():
+            longer = [
+                one
+                for one in table.indexes.values()
+                if one is not index
+                and one.columns[: len(index.columns)] == index.columns
+                and (len(one.columns) > len(index.columns) or one.node.lineno < index.node.lineno)
+            ]
+            if longer and not index.is_unique and (table.node, index.name) not in by_creation:
+                yield rule.at(
+                    table.module,
+                    index.node,
+                    f"Index {index.name} of {table.name} is the beginning of index {longer[0].name}: each write pays for both.",
+                    f"Remove {index.name}, and read with {table.name}.{longer[0].name}.",
+                )
+
+
+def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
+    """Indexes of which all columns are given, and whose rows are then wanted in the order of their creation."""
+    found = set[tuple[ast.ClassDef, str]]()
+    for body in facts.bodies:
+        for call in body.calls:
+            if call.is_of(Scan, "order", "first", "take", "paginate") and call.of.of.table and call.of.of.index:
+                scan: Scan = call.of.of
+                index = scan.table.indexes.get(scan.index) if scan.table else None
+                if scan.table and index and set(index.columns) <= set(scan.equal):
+                    found.add((scan.table.node, index.name))
+    return found
