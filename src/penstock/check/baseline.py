@@ -12,7 +12,6 @@ from pathlib import Path
 
 from penstock.check.finding import Finding
 from penstock.check.formats import Lines
-from penstock.errors import InputError
 
 
 def write(path: Path, findings: Iterable[Finding], lines: Lines) -> None:
@@ -26,15 +25,15 @@ def without_known(path: Path, findings: Iterable[Finding], lines: Lines) -> list
     """The findings that a baseline file does not hold.
 
     Raises:
-        InputError: There is no such file, or it is none.
+        ValueError: There is no such file, or it is none.
     """
     try:
         rows = json.loads(path.read_text("utf-8"))
         known = Counter({(row["path"], row["code"], row["line"]): row["count"] for row in rows})
     except OSError as error:
-        raise InputError(f"The baseline {path} cannot be read.", fix="Write it with --write-baseline.") from error
+        raise ValueError(f"The baseline {path} cannot be read. Write it with --write-baseline.") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is no baseline.", fix="Write it with --write-baseline.") from error
+        raise ValueError(f"{path} is no baseline. Write it with --write-baseline.") from error
     left = []
     for one in findings:
         key = _key(path.parent, one, lines)

@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.check import ignoring
 from penstock.check import rules as _rules  # noqa: F401 - importing it declares the rules
-from penstock.check.finding import Finding
+from penstock.check.finding import Finding, Span
 from penstock.check.program import Program
 from penstock.check.project import Project
 from penstock.check.rule import RULES, Facts
 
+UNREADABLE = "PEN999"
 
-def check(paths: Iterable[Path], codes: Collection[str] = ()) -> tuple[list[Finding], Project]:
-    """All findings in the files at these paths and below them, in their order; of these rules, or of all."""
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        findings: In the order of files and lines.
+        lines: The lines of each file.
+    """
+
+    findings: list[Finding]
+    lines: Mapping[Path, Sequence[str]]
+
+
+def check(paths: Iterable[Path], codes: Collection[str] | None = None) -> Report:
+    """Check the files at these paths and below them. Nothing of them is run or imported.
+
+    Args:
+        paths: Files and folders.
+        codes: The rules to look for; all by default.
+    """
+    looked_for = set(RULES if codes is None else codes)
     project = Project(paths)
     facts = Facts(Program(project))
-    found = {
-        finding
-        for code, rule in RULES.items()
-        if not codes or code in codes
-        for finding in rule.find(facts, rule)
-    }
-    return sorted(found, key=lambda one: (one.path, one.span, one.code, one.message)), project
+    by_path: dict[Path, set[Finding]] = {one.path: set() for one in project.modules}
+    for code in sorted(looked_for & RULES.keys()):
+        for finding in RULES[code].find(facts, RULES[code]):
+            by_path[finding.path].add(finding)
+    findings = [_unreadable(path, error) for path, error in project.broken]
+    for module in project.modules:
+        found = ignoring.without_ignored(module, by_path[module.path], looked_for)
+        findings.extend(one for one in found if one.code != ignoring.CODE or codes is None or ignoring.CODE in codes)
+    findings.sort(key=lambda one: (one.path, one.span, one.code, one.message))
+    return Report(findings, {one.path: one.lines for one in project.modules})
+
+
+def _unreadable(path: Path, error: SyntaxError) -> Finding:
+    line, column = error.lineno or 1, max(0, (error.offset or 1) - 1)
+    return Finding(UNREADABLE, path, Span(line, column, line, column), f"This is no Python: {error.msg}.", "Mend it.")
