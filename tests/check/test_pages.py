@@ -12,7 +12,7 @@ from penstock.check.checker import check
 from penstock.check.ignoring import CODE
 from penstock.check.rule import RULES
 
-PREAMBLE = '''
+PREAMBLE = """
 import logging
 from datetime import UTC, date, datetime, timedelta
 
@@ -44,7 +44,7 @@ async def send(*what: object) -> None: ...
 @app.internal_mutation
 async def add(ctx: MutationCtx, customer: str) -> Id[Booking]:
     return await ctx.db.insert(Booking(customer=customer, starts_at=ctx.now()))
-'''
+"""
 BEFORE = {
     "PEN009": """
 async def bookings_of(ctx: QueryCtx, customer: str) -> list[Booking]:

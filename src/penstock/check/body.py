@@ -15,9 +15,9 @@ from typing import Any
 from penstock.check.program import AnyDef, Ctx, Function, Program, Table
 from penstock.check.project import Module, Outside, Place
 
+Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 ENDS = {"take", "first", "unique", "collect", "paginate", "count", "sum", "min", "max"}
-ROW_ENDS = {"take", "first", "unique", "collect"}
 RUNS = {"run_query", "run_mutation", "run_action"}
 _DB = {"get", "insert", "insert_many", "patch", "replace", "delete"}
 _SCHEDULER = {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"}
@@ -47,7 +47,6 @@ class Scan:
     equal: tuple[str, ...] = ()
     is_bounded: bool = False  # by an equal value or a range
     filters: tuple[ast.Call, ...] = ()
-    first: ast.Call | None = None  # ctx.db.query(…)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Rows:
 
     scan: Scan
     end: str
-    call: ast.Call
+    call: ast.Call | None  # None if a loop reads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,7 @@ class Call:
 
     @property
     def method(self) -> str:
+        """The name of the method that is called; empty if it is none."""
         return self.of.name if isinstance(self.of, Method) else ""
 
     def is_of(self, kind: type[Any], *names: str) -> bool:
@@ -134,7 +134,7 @@ class Body:
     calls: list[Call] = field(default_factory=list)
     floating: list[Pending] = field(default_factory=list)
     uses: dict[str, int] = field(default_factory=dict)
-    lists: list[tuple[ast.AST, Rows]] = field(default_factory=list)  # comprehensions and loops over rows
+    lists: list[tuple[Comprehension, Rows]] = field(default_factory=list)  # comprehensions over rows
     outside: list[tuple[ast.expr, str]] = field(default_factory=list)  # what it uses of other packages
 
 
@@ -186,7 +186,7 @@ class _Reader:
         """What was kept under a name, and never looked at again, is awaited by nobody."""
         self.body.floating.extend(self._pending.values())
 
-    def _statement(self, node: ast.stmt) -> None:
+    def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind of statement
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._values[node.name] = None
@@ -205,7 +205,7 @@ class _Reader:
                 value = self.value(node.value) if node.value else None
                 self._keep(node.target, value or self._program.ctx_of(self._module, node.annotation))
             case ast.For() | ast.AsyncFor():
-                self._over(node, self.value(node.iter))
+                self.value(node.iter)
                 self._keep(node.target, None)
                 self._within(node, [*node.body, *node.orelse])
             case ast.While():
@@ -273,15 +273,15 @@ class _Reader:
         if isinstance(value, Pending) and isinstance(target, ast.Name):
             self._pending[name] = value
 
-    def _over(self, node: ast.AST, value: Any) -> None:
+    def _over(self, node: Comprehension, value: Any) -> None:
         if isinstance(value, Rows):
             self.body.lists.append((node, value))
         elif isinstance(value, Scan):
-            self.body.lists.append((node, Rows(value, "iterate", value.first)))  # type: ignore[arg-type] - a scan has one
+            self.body.lists.append((node, Rows(value, "iterate", None)))
 
     # ----- values
 
-    def value(self, node: ast.expr | None, *, is_awaited: bool = False) -> Any:
+    def value(self, node: ast.expr | None, *, is_awaited: bool = False) -> Any:  # noqa: C901, PLR0911 - likewise
         """What an expression is; None if nobody knows. Notes the calls in it."""
         match node:
             case None:
@@ -366,7 +366,7 @@ class _Reader:
         if isinstance(of, Scan):
             return self._step(node, of, name)
         if isinstance(of, Word) and of.name == "db" and name == "query":
-            return Scan(of.ctx, self._program.table_of(self._module, node.args[0] if node.args else None), first=node)
+            return Scan(of.ctx, self._program.table_of(self._module, node.args[0] if node.args else None))
         if isinstance(of, Pool):
             if name == "with_options":
                 return Pool(of.name, (*of.options, node))
@@ -391,7 +391,7 @@ class _Reader:
             return rows if scan.ctx.is_sync else Pending(node, ast.unparse(node.func), rows)
         return None
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Any:
+    def _comprehension(self, node: Comprehension) -> Any:
         before, loop = dict(self._values), self._loop
         for one in node.generators:
             self._over(node, self.value(one.iter))
@@ -429,5 +429,3 @@ def _dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return f"{node.value.id}.{node.attr}"
     return ""
-
-

@@ -46,15 +46,13 @@ class Finding:
     edits: tuple[Edit, ...] = ()
 
 
-def span_of(node: ast.AST, lines: list[str]) -> Span:
+Located = ast.expr | ast.stmt | ast.arg | ast.excepthandler
+
+
+def span_of(node: Located, lines: list[str]) -> Span:
     """The place of a node. Python counts columns in bytes of UTF-8; a span counts characters."""
-    line, end = node.lineno, node.end_lineno  # type: ignore[attr-defined] - of expressions and statements
-    return Span(
-        line,
-        _characters(lines, line, node.col_offset),  # type: ignore[attr-defined] - likewise
-        end,
-        _characters(lines, end, node.end_col_offset),  # type: ignore[attr-defined] - likewise
-    )
+    line, end, end_offset = node.lineno, node.end_lineno or node.lineno, node.end_col_offset or 0
+    return Span(line, _characters(lines, line, node.col_offset), end, _characters(lines, end, end_offset))
 
 
 def _characters(lines: list[str], line: int, offset: int) -> int:

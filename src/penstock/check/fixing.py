@@ -19,7 +19,9 @@ def fixed(text: str, findings: Iterable[Finding]) -> tuple[str, int]:
     mended = 0
     for finding in findings:
         edits = [_place(starts, one) for one in finding.edits]
-        if edits and not any(begin < other_end and other < end for begin, end, _ in edits for other, other_end, _ in taken):
+        if edits and not any(
+            begin < other_end and other < end for begin, end, _ in edits for other, other_end, _ in taken
+        ):
             taken.extend(one for one in edits if one not in taken)
             mended += 1
     for begin, end, new in sorted(taken, reverse=True):

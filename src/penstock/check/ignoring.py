@@ -59,4 +59,4 @@ def _ignores(module: Module) -> Iterator[tuple[int, _Ignore]]:
         if found:
             line, column = token.start
             codes = {one.strip() for one in (found["codes"] or "").split(",") if one.strip()}
-            yield line, _Ignore(codes, found["reason"].strip(" -–:"), Span(line, column, *token.end))
+            yield line, _Ignore(codes, found["reason"].strip(" -:"), Span(line, column, *token.end))

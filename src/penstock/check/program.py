@@ -65,6 +65,7 @@ class Table:
 
     @property
     def name(self) -> str:
+        """Its class."""
         return self.node.name
 
 
@@ -91,14 +92,17 @@ class Function:
 
     @property
     def name(self) -> str:
+        """Its name in its module."""
         return self.node.name
 
     @cached_property
     def is_async(self) -> bool:
+        """Whether it is written with async def."""
         return isinstance(self.node, ast.AsyncFunctionDef)
 
     @cached_property
     def parameters(self) -> list[ast.arg]:
+        """Its arguments that have names, the ctx among them."""
         given = self.node.args
         return [*given.posonlyargs, *given.args, *given.kwonlyargs]
 
@@ -152,6 +156,7 @@ class Program:
         return self._known.get(found.node, found) if isinstance(found, Place) else found
 
     def table_of(self, module: Module, node: ast.expr | None) -> Table | None:
+        """The table that a name stands for."""
         found = self.meaning(module, node)
         return found if isinstance(found, Table) else None
 
@@ -170,7 +175,9 @@ class Program:
         if isinstance(annotation, ast.Subscript):
             annotation = annotation.value
         if isinstance(annotation, ast.BinOp):  # any of them: what the weakest may do, all may
-            found = [one for one in (self.ctx_of(module, annotation.left), self.ctx_of(module, annotation.right)) if one]
+            found = [
+                one for one in (self.ctx_of(module, annotation.left), self.ctx_of(module, annotation.right)) if one
+            ]
             return min(found, key=lambda one: one.kind != "query", default=None)
         found_name = self.meaning(module, annotation)
         if isinstance(found_name, Place):  # an alias: Ctx = MutationCtx

@@ -105,8 +105,9 @@ class Project:
         if isinstance(node, ast.ImportFrom):
             original = next(one.name for one in node.names if (one.asname or one.name) == name)
             return self._of_module(module, _absolute(module, node), original, depth)
-        if node is not None:
-            return Place(module, name, node)
+        return self._of_stars(module, name, depth) if node is None else Place(module, name, node)
+
+    def _of_stars(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
         for source in module.everything_of:
             inner = self.find(source, module)
             if inner is None and source.partition(".")[0] == "penstock":
@@ -156,7 +157,7 @@ def _module_name(path: Path) -> str:
     return ".".join((whole.parent if path.stem == "__init__" else whole.with_suffix("")).parts[1:])
 
 
-def _bind(module: Module, body: list[ast.stmt]) -> None:
+def _bind(module: Module, body: list[ast.stmt]) -> None:  # noqa: C901, PLR0912 - one case for each kind of statement
     for node in body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.check.body import Body, read_body
-from penstock.check.finding import Edit, Finding, Span, span_of
+from penstock.check.finding import Edit, Finding, Located, Span, span_of
 from penstock.check.program import AnyDef, Function, Program
 from penstock.check.project import Module
 
@@ -22,6 +21,7 @@ class Facts:
         self._body_of = {one.function.node: one for one in self.bodies}
 
     def body(self, function: Function) -> Body:
+        """What a function does."""
         return self._body_of[function.node]
 
     def reached(self, roots: Iterable[Body]) -> dict[AnyDef, tuple[Body, Function]]:
@@ -42,9 +42,7 @@ class Facts:
         """What runs in a transaction, with the kind and name of the query or mutation it belongs to."""
         roots = [one for one in self.bodies if kind_of(one) in {"query", "mutation"}]
         declared = sorted(roots, key=lambda one: one.function.kind is None, reverse=True)
-        return [
-            (body, f"{kind_of(self.body(root))} {root.name}") for body, root in self.reached(declared).values()
-        ]
+        return [(body, f"{kind_of(self.body(root))} {root.name}") for body, root in self.reached(declared).values()]
 
 
 def kind_of(body: Body) -> str:
@@ -70,7 +68,7 @@ class Rule:
     find: Callable[[Facts, Rule], Places]
 
     def at(
-        self, module: Module, node: ast.AST, message: str, fix: str, edits: Iterable[Edit] = (), *, head: bool = False
+        self, module: Module, node: Located, message: str, fix: str, edits: Iterable[Edit] = (), *, head: bool = False
     ) -> Finding:
         """A place that breaks it; with `head` the first line of a function or class."""
         span = span_of(node, module.lines)
@@ -83,22 +81,22 @@ class Rule:
 RULES: dict[str, Rule] = {}
 
 
-def rule(code: str, title: str) -> Callable[[Callable[[Facts, Rule], Places]], Rule]:
-    """Declare a rule."""
+def rule(code: str) -> Callable[[Callable[[Facts, Rule], Places]], Rule]:
+    """Declare a rule, whose title is the docstring of what finds it."""
 
     def declare(find: Callable[[Facts, Rule], Places]) -> Rule:
-        RULES[code] = Rule(code, title, find)
+        RULES[code] = Rule(code, find.__doc__ or "", find)
         return RULES[code]
 
     return declare
 
 
-def before(module: Module, node: ast.AST, text: str) -> Edit:
+def before(module: Module, node: Located, text: str) -> Edit:
     """Write a text before a node."""
     span = span_of(node, module.lines)
     return Edit(Span(span.line, span.column, span.line, span.column), text)
 
 
-def instead(module: Module, node: ast.AST, text: str) -> Edit:
+def instead(module: Module, node: Located, text: str) -> Edit:
     """Write a text in place of a node."""
     return Edit(span_of(node, module.lines), text)

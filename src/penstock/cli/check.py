@@ -116,7 +116,9 @@ def _sum(findings: Sequence[Finding], files: int) -> str:
         return f"Checked {files} files: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
     told = f" penstock check --fix mends {fixable}." if fixable else ""
-    return f"Checked {files} files: {len(findings)} findings.{told} penstock check --explain {findings[0].code} says why."
+    return (
+        f"Checked {files} files: {len(findings)} findings.{told} penstock check --explain {findings[0].code} says why."
+    )
 
 
 def page(code: str) -> str:

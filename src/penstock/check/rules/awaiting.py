@@ -7,8 +7,9 @@ import ast
 from penstock.check.rule import Facts, Places, Rule, before, rule
 
 
-@rule("PEN001", "A call is not awaited.")
+@rule("PEN001")
 def awaited(facts: Facts, rule: Rule) -> Places:
+    """A call is not awaited."""
     for body in facts.bodies:
         module = body.function.module
         for pending in body.floating:

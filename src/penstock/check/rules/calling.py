@@ -11,7 +11,8 @@ from penstock.check.rule import Facts, Places, Rule, kind_of, rule
 
 _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
-    "enumerate", "zip", "isinstance", "print", "any", "all", "timedelta", "datetime", "repr", "reversed", "abs", "round",
+    "enumerate", "zip", "isinstance", "print", "any", "all", "timedelta", "datetime", "repr", "reversed", "abs",
+    "round",
 }  # fmt: skip
 
 
@@ -19,8 +20,9 @@ def _is_run(call: Call, *names: str) -> bool:
     return call.is_of(Ctx, *(names or RUNS))
 
 
-@rule("PEN008", "A public function is called from within.")
+@rule("PEN008")
 def internal_only(facts: Facts, rule: Rule) -> Places:
+    """A public function is called from within."""
     for body in facts.bodies:
         for call in body.calls:
             for node, function in _handed_over(facts, body, call):
@@ -57,8 +59,9 @@ def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.exp
             yield one, found
 
 
-@rule("PEN009", "A query or mutation runs another one, where a helper is enough.")
+@rule("PEN009")
 def helpers(facts: Facts, rule: Rule) -> Places:
+    """A query or mutation runs another one, where a helper is enough."""
     for body in facts.bodies:
         if kind_of(body) not in {"query", "mutation"}:
             continue
@@ -77,8 +80,9 @@ def _first(call: Call) -> str:
     return ast.unparse(call.node.args[0]) if call.node.args else "helper"
 
 
-@rule("PEN010", "run_action runs an action of the same runtime.")
+@rule("PEN010")
 def same_runtime(facts: Facts, rule: Rule) -> Places:
+    """run_action runs an action of the same runtime."""
     for body in facts.bodies:
         for call in body.calls:
             if not _is_run(call, "run_action") or not call.node.args:
@@ -100,8 +104,9 @@ def _runtime(function: Function) -> str:
     return "async" if function.is_async else "thread"
 
 
-@rule("PEN011", "Two transactions follow each other, where one would be consistent.")
+@rule("PEN011")
 def sequential(facts: Facts, rule: Rule) -> Places:
+    """Two transactions follow each other, where one would be consistent."""
     for body in facts.bodies:
         if kind_of(body) != "action":
             continue
@@ -128,8 +133,9 @@ def _is_harmless(call: Call) -> bool:
     return call.is_of(Word) or call.is_of(Pool) or call.is_of(Ctx, "now")
 
 
-@rule("PEN012", "A loop runs one transaction after another.")
+@rule("PEN012")
 def looped(facts: Facts, rule: Rule) -> Places:
+    """A loop runs one transaction after another."""
     for body in facts.bodies:
         if kind_of(body) != "action":
             continue
@@ -153,8 +159,9 @@ def _has_outside(body: Body, run: Call) -> bool:
     )
 
 
-@rule("PEN013", "A table is not named.")
+@rule("PEN013")
 def table_named(facts: Facts, rule: Rule) -> Places:
+    """A table is not named."""
     for body in facts.bodies:
         for call in body.calls:
             if call.is_word("db", "get", "patch", "delete", "replace"):
@@ -168,8 +175,9 @@ def table_named(facts: Facts, rule: Rule) -> Places:
                     )
 
 
-@rule("PEN016", "Work is enqueued after the transaction instead of within it.")
+@rule("PEN016")
 def enqueued_within(facts: Facts, rule: Rule) -> Places:
+    """Work is enqueued after the transaction instead of within it."""
     for body in facts.bodies:
         if kind_of(body) in {"query", "mutation"}:
             continue
@@ -194,5 +202,3 @@ def enqueued_within(facts: Facts, rule: Rule) -> Places:
 def _is_backend_run(call: Call) -> bool:
     """``backend.run_mutation(…)`` of a program that has no ctx."""
     return call.of is None and isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "run_mutation"
-
-

@@ -18,8 +18,9 @@ def _public(facts: Facts) -> list[Function]:
     return [one for one in facts.program.declared() if one.is_public and not one.handles]
 
 
-@rule("PEN005", "A public function does not say what it takes or gives.")
+@rule("PEN005")
 def typed(facts: Facts, rule: Rule) -> Places:
+    """A public function does not say what it takes or gives."""
     for function in _public(facts):
         module, name = function.module, function.name
         for one in function.parameters[1:]:
@@ -58,8 +59,9 @@ def _not_checked(program: Program, module: Module, node: ast.expr | None) -> str
     return f"is a bare {bare}, which may hold anything" if bare and program.meaning(module, node) is None else ""
 
 
-@rule("PEN006", "A public function says nothing about who may call it.")
+@rule("PEN006")
 def guarded(facts: Facts, rule: Rule) -> Places:
+    """A public function says nothing about who may call it."""
     for function in _public(facts):
         if function.option("access") is None and not _asks_who(facts, function):
             yield rule.at(
@@ -81,8 +83,9 @@ def _looks_at_auth(body: Body) -> bool:
     return any(call.is_of(Word) and call.of.of.name == "auth" for call in body.calls)
 
 
-@rule("PEN007", "Access is decided by an argument that a caller can invent.")
+@rule("PEN007")
 def invented(facts: Facts, rule: Rule) -> Places:
+    """Access is decided by an argument that a caller can invent."""
     for function in _public(facts):
         names = {one.arg for one in function.parameters[1:] if _INVENTED.search(one.arg)}
         guard = _guard(facts, function)
@@ -125,5 +128,3 @@ def _decides(node: ast.If, names: set[str]) -> str:
     found = [one.id for one in sides if isinstance(one, ast.Name) and one.id in names]
     columns = any(isinstance(one, ast.Attribute) for one in ast.walk(node.test))
     return found[0] if refuses and found and columns else ""
-
-

@@ -24,8 +24,9 @@ _TYPES = ("Error", "Exception", "Timeout")
 _SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 
 
-@rule("PEN014", "A query or mutation asks the clock, chance or the environment.")
+@rule("PEN014")
 def deterministic(facts: Facts, rule: Rule) -> Places:
+    """A query or mutation asks the clock, chance or the environment."""
     for body, root in facts.transactions:
         for node, name in body.outside:
             told = _changing(name)
@@ -60,8 +61,8 @@ def _repair(body: Body, node: ast.expr, name: str, ctx: str) -> tuple[str, list[
     word = ctx or "ctx"
     if name in _CLOCK:
         call = next((one.node for one in body.calls if one.node.func is node), None)
-        is_now = name == "datetime.datetime.now" and call is not None and (call.args or call.keywords)
-        edits = [instead(body.function.module, call, f"{ctx}.now()")] if ctx and is_now and _is_utc(call) else []
+        is_same = ctx and call is not None and name == "datetime.datetime.now" and _is_utc(call)
+        edits = [instead(body.function.module, call, f"{ctx}.now()")] if is_same and call else []
         return f"Write {word}.now(): the same in each attempt of one execution.", edits
     method = name.rpartition(".")[2]
     if name.startswith("random.") and method in _OF_CTX:
@@ -70,13 +71,14 @@ def _repair(body: Body, node: ast.expr, name: str, ctx: str) -> tuple[str, list[
     return f"Take it from {word}.random, or make it in the action or client that calls.", []
 
 
-def _is_utc(call: ast.Call | None) -> bool:
-    given = [*call.args, *(one.value for one in call.keywords)] if call else []
+def _is_utc(call: ast.Call) -> bool:
+    given = [*call.args, *(one.value for one in call.keywords)]
     return len(given) == 1 and ast.unparse(given[0]) in {"UTC", "timezone.utc", "datetime.UTC", "datetime.timezone.utc"}
 
 
-@rule("PEN015", "A query or mutation reaches the outside world.")
+@rule("PEN015")
 def inside_only(facts: Facts, rule: Rule) -> Places:
+    """A query or mutation reaches the outside world."""
     for body, root in facts.transactions:
         module = body.function.module
         for node, name in body.outside:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import Body, Call, Rows, Scan
+from penstock.check.body import Body, Call, Comprehension, Rows, Scan
 from penstock.check.program import Index, Table
 from penstock.check.rule import Facts, Places, Rule, rule
 
 _RANGES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
-@rule("PEN002", "A filter does what an index does faster.")
+@rule("PEN002")
 def filtered(facts: Facts, rule: Rule) -> Places:
+    """A filter does what an index does faster."""
     for body in facts.bodies:
         for node, scan, end in _filters(body):
             equal, ranged = _columns(node, scan.table)
@@ -25,43 +26,46 @@ def filtered(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(body.function.module, node, message, fix)
 
 
-def _filters(body: Body) -> Iterator[tuple[ast.AST, Scan, str]]:
+def _filters(body: Body) -> Iterator[tuple[ast.Call | Comprehension, Scan, str]]:
     """Filters of queries, and conditions of comprehensions over all rows of one."""
     seen = set[ast.Call]()
     for call in body.calls:
-        if call.is_of(Scan) and call.method != "filter" and call.of.of.filters:
+        if call.is_of(Scan) and call.method != "filter":
             for one in call.of.of.filters:
-                if one not in seen and one.args:
+                if one not in seen:
                     seen.add(one)
                     yield one, call.of.of, call.method
     for node, rows in body.lists:
-        if rows.end in {"collect", "iterate"} and not isinstance(node, ast.For | ast.AsyncFor):
-            for one in node.generators:  # type: ignore[attr-defined] - a comprehension has them
-                if one.ifs and isinstance(one.target, ast.Name):
-                    yield node, rows.scan, rows.end
+        if rows.end in {"collect", "iterate"}:
+            yield node, rows.scan, rows.end
 
 
-def _columns(node: ast.AST, table: Table | None) -> tuple[list[str], list[str]]:
+def _columns(node: ast.Call | Comprehension, table: Table | None) -> tuple[list[str], list[str]]:
     """The columns of a table that a condition compares with equal values, and those in ranges."""
-    if table is None:
-        return [], []
-    if isinstance(node, ast.Call):
-        given = node.args[0]
-        if not isinstance(given, ast.Lambda) or not given.args.args:
-            return [], []
-        row, conditions = given.args.args[0].arg, [given.body]
-    else:
-        generator = node.generators[0]  # type: ignore[attr-defined] - a comprehension
-        row, conditions = generator.target.id, generator.ifs
+    row, conditions = _conditions(node)
     equal, ranged = list[str](), list[str]()
     for one in _all_of(conditions):
-        if isinstance(one, ast.Compare) and len(one.ops) == 1:
-            for side, other in ((one.left, one.comparators[0]), (one.comparators[0], one.left)):
-                if _is_column(side, row, table) and row not in _names(other):
-                    kind = equal if isinstance(one.ops[0], ast.Eq | ast.Is) else ranged
-                    if kind is equal or isinstance(one.ops[0], _RANGES):
-                        kind.append(side.attr)  # type: ignore[attr-defined] - it is a column
+        if table is None or not isinstance(one, ast.Compare) or len(one.ops) != 1:
+            continue
+        for side, other in ((one.left, one.comparators[0]), (one.comparators[0], one.left)):
+            column = _column(side, row, table)
+            if column and row not in _names(other):
+                if isinstance(one.ops[0], ast.Eq | ast.Is):
+                    equal.append(column)
+                elif isinstance(one.ops[0], _RANGES):
+                    ranged.append(column)
     return equal, ranged
+
+
+def _conditions(node: ast.Call | Comprehension) -> tuple[str, list[ast.expr]]:
+    """The name of a row in a condition, and the parts of the condition."""
+    if not isinstance(node, ast.Call):
+        target = node.generators[0].target
+        return (target.id, node.generators[0].ifs) if isinstance(target, ast.Name) else ("", [])
+    given = node.args[0] if node.args else None
+    if isinstance(given, ast.Lambda) and given.args.args:
+        return given.args.args[0].arg, [given.body]
+    return "", []
 
 
 def _all_of(conditions: list[ast.expr]) -> Iterator[ast.expr]:
@@ -72,9 +76,13 @@ def _all_of(conditions: list[ast.expr]) -> Iterator[ast.expr]:
             yield one
 
 
-def _is_column(node: ast.expr, row: str, table: Table) -> bool:
-    is_of_row = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == row
-    return is_of_row and node.attr in table.columns  # type: ignore[union-attr]
+def _column(node: ast.expr, row: str, table: Table) -> str:
+    """The column that an expression is, if an index can hold it."""
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or node.value.id != row:
+        return ""
+    kind = table.columns.get(node.attr)
+    is_json = isinstance(kind, ast.Subscript) and ast.unparse(kind.value) in {"list", "dict", "tuple", "set"}
+    return "" if kind is None or is_json else node.attr
 
 
 def _names(node: ast.expr) -> set[str]:
@@ -100,9 +108,9 @@ def _index_for(scan: Scan, equal: list[str], ranged: list[str]) -> tuple[str, st
         )
     if scan.is_bounded:
         return "", ""
-    columns = list(dict.fromkeys([*equal, *ranged[:1]]))
-    name = f"by_{'_'.join(columns)}"
-    quoted = ", ".join(f'"{one}"' for one in columns)
+    wanted = list(dict.fromkeys([*equal, *ranged[:1]]))
+    name = f"by_{'_'.join(wanted)}"
+    quoted = ", ".join(f'"{one}"' for one in wanted)
     return (
         f"This filter reads all rows of {table.name} to drop most of them.",
         f"Declare {name} = Index({quoted}) in {table.name}, and read with .with_index({table.name}.{name}, …).",
@@ -122,8 +130,9 @@ def _used(index: Index, equal: set[str], ranged: list[str]) -> list[str]:
     return used
 
 
-@rule("PEN003", "collect reads all rows, however many there are.")
+@rule("PEN003")
 def unbounded(facts: Facts, rule: Rule) -> Places:
+    """Collect reads all rows, however many there are."""
     for body in facts.bodies:
         counted = {rows.call for call in body.calls if (rows := _counted(call)) is not None}
         for call in body.calls:
@@ -151,8 +160,9 @@ def _counted(call: Call) -> Rows | None:
     return None
 
 
-@rule("PEN004", "An index is redundant.")
+@rule("PEN004")
 def redundant(facts: Facts, rule: Rule) -> Places:
+    """An index is redundant."""
     by_creation = _read_by_creation(facts)
     for table in facts.program.tables:
         for index in table.indexes.values():
@@ -167,7 +177,7 @@ def redundant(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(
                     table.module,
                     index.node,
-                    f"Index {index.name} of {table.name} is the beginning of index {longer[0].name}: each write pays for both.",
+                    f"Index {index.name} of {table.name} begins index {longer[0].name}: each write pays for both.",
                     f"Remove {index.name}, and read with {table.name}.{longer[0].name}.",
                 )
 

@@ -15,8 +15,9 @@ _KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|req
 _LONG = 10.0  # seconds
 
 
-@rule("PEN017", "A handler that may run twice sends no idempotency key.")
+@rule("PEN017")
 def idempotent(facts: Facts, rule: Rule) -> Places:
+    """A handler that may run twice sends no idempotency key."""
     for function, why in _again(facts):
         body = facts.body(function)
         if _KEY.search(ast.unparse(function.node)):
@@ -28,7 +29,7 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
                     function.module,
                     call.node,
                     f"{function.name} {why}: if its answer is lost it sends this again.",
-                    "Send an idempotency key that is the same in each attempt, such as the id of the row, job or message.",
+                    "Send an idempotency key that is the same in each attempt, such as the id of the row or message.",
                 )
 
 
@@ -60,8 +61,9 @@ def _is_retried(pool: Pool) -> bool:
     return any(one is not None and not (isinstance(one, ast.Constant) and one.value is False) for one in given)
 
 
-@rule("PEN018", "One job at a time, and long waits between attempts.")
+@rule("PEN018")
 def one_at_a_time(facts: Facts, rule: Rule) -> Places:
+    """One job at a time, and long waits between attempts."""
     for module in facts.program.project.modules:
         if "max_parallelism" not in module.text:
             continue
@@ -87,12 +89,15 @@ def _longest_wait(retry: ast.Call) -> float:
         if one.arg in given and isinstance(one.value, ast.Constant) and isinstance(one.value.value, int | float):
             given[one.arg] = float(one.value.value)
     most = keyword_of(retry, "max_backoff")
-    limit = float(most.value) if isinstance(most, ast.Constant) and isinstance(most.value, int | float) else float("inf")
+    limit = (
+        float(most.value) if isinstance(most, ast.Constant) and isinstance(most.value, int | float) else float("inf")
+    )
     return float(min(limit, given["initial_backoff"] * given["base"] ** max(0.0, given["max_attempts"] - 2)))
 
 
-@rule("PEN019", "An outbox handler hides its failures.")
+@rule("PEN019")
 def fails_openly(facts: Facts, rule: Rule) -> Places:
+    """An outbox handler hides its failures."""
     for function in facts.program.functions:
         if function.handles != "outbox":
             continue
@@ -102,7 +107,7 @@ def fails_openly(facts: Facts, rule: Rule) -> Places:
                     function.module,
                     node,
                     f"{function.name}: a message whose handler returns counts as delivered, and is lost here.",
-                    "Let the error rise, so that it is tried again; or catch only the error that means it was delivered.",
+                    "Let the error rise, so that it is tried again; or catch only the one that means it was delivered.",
                     head=True,
                 )
 
@@ -116,8 +121,9 @@ def _raises(node: ast.ExceptHandler) -> bool:
     return any(isinstance(one, ast.Raise) for one in ast.walk(node))
 
 
-@rule("PEN020", "The context of on_complete has no limit.")
+@rule("PEN020")
 def small_context(facts: Facts, rule: Rule) -> Places:
+    """The context of on_complete has no limit."""
     for body in facts.bodies:
         for call in body.calls:
             context = keyword_of(call.node, "context") if call.is_of(Pool, "with_options") else None
@@ -133,9 +139,7 @@ def small_context(facts: Facts, rule: Rule) -> Places:
 def _grows(body: Body, context: ast.expr) -> bool:
     """Whether an expression collects rows, or names what did."""
     names = {one.id for one in ast.walk(context) if isinstance(one, ast.Name)}
-    made: list[ast.AST] = [context]
-    for node in ast.walk(body.function.node):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in names:
-            made.append(node.value)
-    inside = {one for node in made for one in ast.walk(node)}
+    kept = [one for one in ast.walk(body.function.node) if isinstance(one, ast.Assign)]
+    made = [one.value for one in kept if isinstance(one.targets[0], ast.Name) and one.targets[0].id in names]
+    inside = {one for node in (context, *made) for one in ast.walk(node)}
     return any(call.is_of(Scan, "collect") and call.node in inside for call in body.calls)
