@@ -26,6 +26,7 @@ _POOL = {
     "retry_on_complete", "retry_all_on_complete", "complete", "fail", "set_max_parallelism", "pause", "resume",
 }  # fmt: skip
 _CTX_CALLS = {*RUNS, "sql", "rate_limit", "check_fence", "wait_cancelled", "get_document", "mark_completed"}
+_FOLLOWED = ast.Name | ast.Attribute | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda | ast.IfExp | Comprehension
 _WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
@@ -281,7 +282,7 @@ class _Reader:
 
     # ----- values
 
-    def value(self, node: ast.expr | None, *, is_awaited: bool = False) -> Any:  # noqa: C901, PLR0911 - likewise
+    def value(self, node: ast.expr | None, *, is_awaited: bool = False) -> Any:  # noqa: PLR0911 - likewise
         """What an expression is; None if nobody knows. Notes the calls in it."""
         match node:
             case None:
@@ -309,10 +310,18 @@ class _Reader:
             case ast.IfExp():
                 self.value(node.test)
                 return self.value(node.body) or self.value(node.orelse)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self.value(child)
+        self._parts(node)
         return None
+
+    def _parts(self, node: ast.expr) -> None:
+        """Look at the parts of an expression that is nothing in itself, such as a long sum, in their order."""
+        waiting: list[ast.AST] = [node]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, _FOLLOWED) and one is not node:
+                self.value(one)
+            else:
+                waiting.extend(reversed([*ast.iter_child_nodes(one)]))
 
     def _global(self, node: ast.expr) -> Any:
         found = self._program.meaning(self._module, node)

@@ -53,4 +53,6 @@ def check(paths: Iterable[Path], codes: Collection[str] | None = None) -> Report
 
 def _unreadable(path: Path, error: SyntaxError) -> Finding:
     line, column = error.lineno or 1, max(0, (error.offset or 1) - 1)
-    return Finding(UNREADABLE, path, Span(line, column, line, column), f"This is no Python: {error.msg}.", "Mend it.")
+    return Finding(
+        UNREADABLE, path, Span(line, column, line, column), f"This file cannot be read: {error.msg}.", "Mend it."
+    )

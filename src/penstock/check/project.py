@@ -60,12 +60,15 @@ class Project:
 
     def _read(self, path: Path) -> None:
         try:
-            text = path.read_text("utf-8")
+            text = path.read_bytes().decode("utf-8-sig")
             tree = ast.parse(text, str(path))
         except UnicodeDecodeError:
             self.broken.append((path, SyntaxError("the file is not UTF-8")))
             return
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except (RecursionError, MemoryError):
+            self.broken.append((path, SyntaxError("its expressions are nested too deeply")))
+            return
+        except (SyntaxError, ValueError) as error:
             self.broken.append((path, error if isinstance(error, SyntaxError) else SyntaxError(str(error))))
             return
         module = Module(path, _module_name(path), text, tree, text.splitlines())

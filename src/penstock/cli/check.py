@@ -86,7 +86,7 @@ def _short(path: Path) -> Path:
 def _mended(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
     if not writes:
         for path in report.lines:
-            before = path.read_text("utf-8")
+            before = _read(path)
             after, _count = fixed(before, _of(report, path))
             click.echo(difference(path, before, after), nl=False)
         return report
@@ -94,10 +94,10 @@ def _mended(report: Report, places: list[Path], settings: Settings, *, writes: b
     for _pass in range(_MOST_PASSES):
         count = 0
         for path in report.lines:
-            before = path.read_text("utf-8")
+            before = _read(path)
             after, more = fixed(before, _of(report, path))
             if more:
-                path.write_text(after, "utf-8")
+                path.write_bytes(after.encode())
                 count += more
         if not count:
             break
@@ -105,6 +105,10 @@ def _mended(report: Report, places: list[Path], settings: Settings, *, writes: b
         report = check(places, settings.codes())
     click.echo(f"Mended {mended}.", err=True)
     return report
+
+
+def _read(path: Path) -> str:
+    return path.read_bytes().decode()  # with its own ends of lines
 
 
 def _of(report: Report, path: Path) -> list[Finding]:
