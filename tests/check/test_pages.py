@@ -64,3 +64,10 @@ def test_page(code: str, tmp_path: Path) -> None:
         found = check([file]).findings
         extra = {"PEN003"} if code == CODE and expected else set()  # without a reason it is not ignored
         assert {one.code for one in found} == expected | extra, found
+
+
+def test_the_page_of_all_rules_names_each() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "check.md").read_text("utf-8")
+    for code, rule in RULES.items():
+        mends = "yes" if "## Fix" in (resources.files("penstock.check") / "pages" / f"{code}.md").read_text() else ""
+        assert f"| [{code}](../src/penstock/check/pages/{code}.md) | {rule.title} | {mends} |" in text
