@@ -187,7 +187,7 @@ class _Reader:
         """What was kept under a name, and never looked at again, is awaited by nobody."""
         self.body.floating.extend(self._pending.values())
 
-    def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind of statement
+    def _statement(self, node: ast.stmt) -> None:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._values[node.name] = None
@@ -205,6 +205,12 @@ class _Reader:
             case ast.AnnAssign():
                 value = self.value(node.value) if node.value else None
                 self._keep(node.target, value or self._program.ctx_of(self._module, node.annotation))
+            case _:
+                self._flow(node)
+
+    def _flow(self, node: ast.stmt) -> None:
+        """A statement that has others within it, or any other one."""
+        match node:
             case ast.For() | ast.AsyncFor():
                 self.value(node.iter)
                 self._keep(node.target, None)
@@ -213,11 +219,7 @@ class _Reader:
                 self.value(node.test)
                 self._within(node, [*node.body, *node.orelse])
             case ast.Try() | ast.TryStar():
-                self._tries += 1 if node.handlers else 0
-                self.block(node.body)
-                self._tries -= 1 if node.handlers else 0
-                self._branches([handler.body for handler in node.handlers])
-                self.block([*node.orelse, *node.finalbody])
+                self._try(node)
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     value = self.value(item.context_expr)
@@ -231,9 +233,14 @@ class _Reader:
                 self.value(node.subject)
                 self._branches([case.body for case in node.cases])
             case _:
-                for child in ast.iter_child_nodes(node):
-                    if isinstance(child, ast.expr):
-                        self.value(child)
+                self._parts(node)
+
+    def _try(self, node: ast.Try | ast.TryStar) -> None:
+        self._tries += bool(node.handlers)
+        self.block(node.body)
+        self._tries -= bool(node.handlers)
+        self._branches([handler.body for handler in node.handlers])
+        self.block([*node.orelse, *node.finalbody])
 
     def _branches(self, bodies: list[list[ast.stmt]]) -> None:
         before = self._branch
@@ -313,8 +320,8 @@ class _Reader:
         self._parts(node)
         return None
 
-    def _parts(self, node: ast.expr) -> None:
-        """Look at the parts of an expression that is nothing in itself, such as a long sum, in their order."""
+    def _parts(self, node: ast.AST) -> None:
+        """Look at the parts of what is nothing in itself, such as a long sum, in their order."""
         waiting: list[ast.AST] = [node]
         while waiting:
             one = waiting.pop()

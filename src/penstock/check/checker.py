@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.check import ignoring
-from penstock.check import rules as _rules  # noqa: F401 - importing it declares the rules
 from penstock.check.finding import Finding, Span
 from penstock.check.program import Program
 from penstock.check.project import Project
 from penstock.check.rule import RULES, Facts
+from penstock.check.rules import awaiting, calling, declaring, outside, reading, working
 
 UNREADABLE = "PEN999"
+_ROOM = (awaiting, calling, declaring, outside, reading, working)  # importing them declares the rules
 
 
 @dataclass(frozen=True, slots=True)
