@@ -117,12 +117,15 @@ def _of(report: Report, path: Path) -> list[Finding]:
 
 def _sum(findings: Sequence[Finding], files: int) -> str:
     if not findings:
-        return f"Checked {files} files: nothing to say."
+        return f"Checked {_count(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
     told = f" penstock check --fix mends {fixable}." if fixable else ""
-    return (
-        f"Checked {files} files: {len(findings)} findings.{told} penstock check --explain {findings[0].code} says why."
-    )
+    counted = f"Checked {_count(files, 'file')}: {_count(len(findings), 'finding')}."
+    return f"{counted}{told} penstock check --explain {findings[0].code} says why."
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def page(code: str) -> str:
