@@ -17,7 +17,7 @@ _LINES = 50_000
 
 async def speed(bench: Bench) -> float:
     """Seconds for 50,000 lines of programs."""
-    sources = [(file.relative_to(_SETS), file.read_text("utf-8")) for file in sorted(_SETS.rglob("*.py"))]
+    sources = _sources()
     with tempfile.TemporaryDirectory() as folder:
         lines = copies = 0
         while lines < _LINES:
@@ -32,6 +32,10 @@ async def speed(bench: Bench) -> float:
         taken = time.perf_counter() - began
     bench.row(f"{lines:,} lines with {len(found):,} findings", f"{taken:.2f} s")
     return taken
+
+
+def _sources() -> list[tuple[Path, str]]:
+    return [(file.relative_to(_SETS), file.read_text("utf-8")) for file in sorted(_SETS.rglob("*.py"))]
 
 
 async def precision(bench: Bench) -> float:
@@ -52,9 +56,9 @@ async def recall(bench: Bench) -> float:
 
 def _labels() -> set[tuple[str, int, str]]:
     return {
-        (str(file), number, code)
-        for file in _SETS.rglob("*.py")
-        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1)
+        (str(_SETS / file), number, code)
+        for file, text in _sources()
+        for number, line in enumerate(text.splitlines(), 1)
         for found in _EXPECT.finditer(line)
         for code in found[1].split(", ")
     }

@@ -55,6 +55,7 @@ class Project:
         self.modules: list[Module] = []
         self.broken: list[tuple[Path, SyntaxError]] = []
         self._by_tail: dict[str, list[Module]] = {}
+        self._found: dict[tuple[str, str], Module | None] = {}
         for path in files_of(paths):
             self._read(path)
 
@@ -82,17 +83,22 @@ class Project:
         Nobody knows the program's search path here: it is taken to hold the folders above that file, and their
         ``src``. A file elsewhere is meant if no other has that name.
         """
+        key = (name, near.name.rpartition(".")[0])
+        if key not in self._found:
+            self._found[key] = self._find(*key)
+        return self._found[key]
+
+    def _find(self, name: str, above: str) -> Module | None:
         top, tail = name.partition(".")[0], name.rpartition(".")[2]
         if top == "penstock":
             return None
         found = [one for one in self._by_tail.get(tail, ()) if f".{one.name}".endswith(f".{name}")]
         roots = {one.name.removesuffix(name): one for one in found}
-        above = near.name
         while above:
-            above = above.rpartition(".")[0]
             for root in (f"{above}.", f"{above}.src."):
                 if root in roots:
                     return roots[root]
+            above = above.rpartition(".")[0]
         return found[0] if len(found) == 1 and top not in sys.stdlib_module_names else None
 
     def look_up(self, module: Module, name: str) -> Place | Module | Outside | None:
