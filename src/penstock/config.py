@@ -128,7 +128,7 @@ _RANGES_OF = {
     "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
 }
 _CHOICES = {"synchronous": {"full", "normal"}}
-_NO_SETTINGS = {"app", "codegen"}  # what else project files say; the command line reads it
+_NO_SETTINGS = {"app", "check", "codegen"}  # what else project files say, to the command line
 _PREFIX = "PENSTOCK_"
 _OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
     "PENSTOCK_APP",
