@@ -23,6 +23,7 @@ from penstock.transaction.pages import Page, PaginationOptions
 
 Schema = dict[str, Any]
 TYPES = "#/components/schemas/"  # where OpenAPI keeps them
+SAME = ("number", "boolean", "null", "string")  # types that JSON Schema and JavaScript call alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,8 @@ def describe(functions: Iterable[AnyFunction], tables: Iterable[TableDefinition]
     schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=_Schemas, ref_template=TYPES + "{model}")
     types = {name: _as_on_the_wire(schema) for name, schema in shared.get("$defs", {}).items()}
     taken = {function.name: schemas[function.name, "validation"]["$ref"].removeprefix(TYPES) for function in chosen}
-    described = tuple(
-        _described(function, types[taken[function.name]], schemas[function.name, "serialization"])
-        for function in chosen
-    )
-    return Description(described, {name: schema for name, schema in types.items() if name not in taken.values()})
+    described = [_described(one, types[taken[one.name]], schemas[one.name, "serialization"]) for one in chosen]
+    return Description(tuple(described), {name: schema for name, schema in types.items() if name not in taken.values()})
 
 
 def _described(function: AnyFunction, arguments: Schema, returns: Schema) -> FunctionDescription:
@@ -91,8 +89,7 @@ def _as_on_the_wire(schema: Schema) -> Schema:
         return schema
     several = schema.pop("x-key-columns") > 1
     fields = dict(schema["properties"])
-    row_id = {"type": "array"} if several else {"type": "string"}
-    marks: Schema = {"_id": {**row_id, "x-id": schema["x-table"]}}
+    marks: Schema = {"_id": {"type": "array" if several else "string", "x-id": schema["x-table"]}}
     if schema.pop("x-managed"):
         for name in SYSTEM_COLUMNS:
             del fields[name]

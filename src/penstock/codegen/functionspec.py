@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.codegen.description import Description, FunctionDescription, Schema, literals, options
+from penstock.codegen.description import SAME, Description, FunctionDescription, Schema, literals, options
 
-_PLAIN = {
-    "integer": "number",
-    "number": "number",
-    "boolean": "boolean",
-    "null": "null",
-    "string": "string",
-    "base64": "bytes",
-}
+_PLAIN = {"integer": "number", "base64": "bytes"} | {same: same for same in SAME}
 
 
 def function_spec(description: Description, url: str) -> dict[str, Any]:
@@ -46,16 +39,15 @@ def _validator(description: Description, schema: Schema, within: tuple[str, ...]
         map(inner, options(schema))
     ):
         return union[0] if len(union) == 1 else {"type": "union", "value": union}
-    match schema.get("type"):
-        case "array":
+    match schema:
+        case {"type": "array"}:
             parts = schema.get("prefixItems")
             return {"type": "array", "value": inner({"anyOf": parts} if parts else schema.get("items", {}))}
-        case "object":
+        case {"type": "object"}:
             return _object(schema, inner)
-        case "string" if "x-id" in schema:
-            return {"type": "id", "tableName": schema["x-id"]}
-        case kind:
-            return {"type": _PLAIN.get(schema.get("contentEncoding") or str(kind), "any")}
+        case {"type": "string", "x-id": table}:
+            return {"type": "id", "tableName": table}
+    return {"type": _PLAIN.get(schema.get("contentEncoding") or schema.get("type", ""), "any")}
 
 
 def _object(schema: Schema, inner: Callable[[Schema], dict[str, Any]]) -> dict[str, Any]:

@@ -21,11 +21,6 @@ _REFUSED: Schema = {
     "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
     "required": ["code", "message"],
 }
-_REFUSALS = {
-    "400": "The server cannot read the request.",
-    "413": "The request is too large.",
-    "503": "The call may be sent again, after `retry-after` seconds. If it is an action, it may have begun.",
-}
 
 
 def openapi(description: Description, root: str = "/") -> dict[str, Any]:
@@ -61,9 +56,9 @@ def _operation(function: FunctionDescription) -> dict[str, Any]:
                 "description": "The function was called.",
                 **_body({"oneOf": [succeeded, {"$ref": f"{TYPES}penstock.Failed"}]}),
             },
-            **{
-                status: {"description": what, **_body({"$ref": f"{TYPES}penstock.Refused"})}
-                for status, what in _REFUSALS.items()
+            "default": {
+                "description": "The call did not reach the function, or may be sent again.",
+                **_body({"$ref": f"{TYPES}penstock.Refused"}),
             },
         },
     }

@@ -31,20 +31,9 @@ from penstock.client import AsyncClient, Client
 from penstock.client.typed import OMITTED, AsyncModule, Module
 '''
 _IMPORTED = re.findall(r"\b[A-Z_a-z]+\b", _HEAD.partition("annotations\n")[2])
-_SPELLED = {
-    "integer": "int",
-    "number": "float",
-    "boolean": "bool",
-    "null": "None",
-    "string": "str",
-    "base64": "bytes",
-    "date-time": "datetime",
-    "date": "date",
-    "time": "time",
-    "duration": "timedelta",
-    "uuid": "UUID",
-    "decimal": "Decimal",
-}
+_TYPES = {"integer": "int", "number": "float", "boolean": "bool", "null": "None", "string": "str"}
+_TIMES = {"date-time": "datetime", "date": "date", "time": "time", "duration": "timedelta"}
+_FORMATS = {**_TIMES, "uuid": "UUID", "decimal": "Decimal", "base64": "bytes"}
 _COLLECTIONS = ("list", "dict", "tuple", "Any")
 _PARAMETERS = {sent: name for name, sent in WIRE_NAMES.items()}
 _LIVE = "live"  # the attribute of a client beside its modules
@@ -126,7 +115,9 @@ class _Types:
         members = {function.name for function in description.functions}
         for schema in (*(function.arguments for function in description.functions), *description.types.values()):
             members |= schema.get("properties", {}).keys()
-        self._others = {name: f"_{name}" for name in (*_COLLECTIONS, *_SPELLED.values()) if name in members}
+        self._others = {
+            name: f"_{name}" for name in (*_COLLECTIONS, *_TYPES.values(), *_FORMATS.values()) if name in members
+        }
         closed = [name for name, schema in description.types.items() if _is_closed(schema)]
         self._names = {name: type_name(name, {*_IMPORTED, *members}) for name in closed}
         self._ids: dict[str, str] = {}
@@ -161,9 +152,8 @@ class _Types:
         if kind == "string" and "x-id" in schema:
             parts = re.split(r"[\W_]+", schema["x-id"])
             return self._ids.setdefault(schema["x-id"], "".join(part.capitalize() for part in parts) + "Id")
-        return self._word(
-            _SPELLED.get(schema.get("format") or schema.get("contentEncoding") or kind, _SPELLED.get(kind, "Any"))
-        )
+        form = schema.get("format") or schema.get("contentEncoding")
+        return self._word(_FORMATS.get(str(form)) or _TYPES.get(kind, "Any"))
 
     def _collection(self, schema: Schema, within: tuple[str, ...]) -> str:
         if parts := schema.get("prefixItems"):
@@ -183,14 +173,12 @@ class _Types:
             key: self.type(one) if key in required else f"NotRequired[{self.type(one)}]"
             for key, one in schema["properties"].items()
         }
-        if all(key.isidentifier() and not keyword.iskeyword(key) and not key.startswith("__") for key in fields):
-            yield from ("", "", f"class {written}(TypedDict):", *_docstring(schema.get("description", ""), "    "))
-            yield from (f"    {key}: {type_}" for key, type_ in fields.items())
-        else:
-            listed = ", ".join(f"{key!r}: {type_!r}" for key, type_ in fields.items())
-            yield from ("", "", f'{written} = TypedDict("{written}", {{{listed}}})')
+        yield from ("", "", f"class {written}(TypedDict):", *_docstring(schema.get("description", ""), "    "))
+        yield from (f"    {key}: {type_}" for key, type_ in fields.items())
 
 
 def _is_closed(schema: Schema) -> bool:
-    """Whether a type is an object of known fields, and no others."""
-    return bool(schema.get("properties")) and not schema.get("additionalProperties")
+    """Whether a type is an object of known fields, and no others; all of them with names that a class can have."""
+    names = schema.get("properties", {})
+    sayable = all(name.isidentifier() and not keyword.iskeyword(name) and name[:2] != "__" for name in names)
+    return bool(names) and sayable and not schema.get("additionalProperties")

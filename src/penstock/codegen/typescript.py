@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 
-from penstock.codegen.description import Description, FunctionDescription, Schema, literals, options, type_name
+from penstock.codegen.description import SAME, Description, FunctionDescription, Schema, literals, options, type_name
 
 _HEAD = "// Written by penstock codegen; changes are lost.\n\n"
 _API = _HEAD + 'import { anyApi } from "convex/server";\n\nexport const api = anyApi;\n'
@@ -20,14 +20,7 @@ export type Id<Table extends string> = GenericId<Table>;
 export type Doc<Table extends TableNames> = Rows[Table];
 """
 _OWN = ("Doc", "Id", "Rows", "TableNames")
-_PLAIN = {
-    "integer": "number",
-    "number": "number",
-    "boolean": "boolean",
-    "null": "null",
-    "string": "string",
-    "base64": "ArrayBuffer",
-}
+_PLAIN = {"integer": "number", "base64": "ArrayBuffer"} | {same: same for same in SAME}
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 
@@ -105,20 +98,16 @@ class TypeWriter:
         """The type of a schema in full."""
         if union := [json.dumps(value) for value in literals(schema)] or list(map(self.type, options(schema))):
             return " | ".join(dict.fromkeys(union))
-        match schema.get("type"):
-            case "array":
-                return self._array(schema)
-            case "object":
+        match schema:
+            case {"type": "array", "prefixItems": parts}:
+                return f"[{', '.join(map(self.type, parts))}]"
+            case {"type": "array"}:
+                return f"Array<{self.type(schema.get('items', {}))}>"
+            case {"type": "object"}:
                 return self._object(schema)
-            case "string" if "x-id" in schema:
-                return f"Id<{json.dumps(schema['x-id'])}>"
-            case kind:
-                return _PLAIN.get(schema.get("contentEncoding") or str(kind), "any")
-
-    def _array(self, schema: Schema) -> str:
-        if parts := schema.get("prefixItems"):
-            return f"[{', '.join(map(self.type, parts))}]"
-        return f"Array<{self.type(schema.get('items', {}))}>"
+            case {"type": "string", "x-id": table}:
+                return f"Id<{json.dumps(table)}>"
+        return _PLAIN.get(schema.get("contentEncoding") or schema.get("type", ""), "any")
 
     def _object(self, schema: Schema) -> str:
         more, fields = schema.get("additionalProperties"), schema.get("properties", {})
