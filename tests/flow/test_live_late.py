@@ -42,7 +42,7 @@ class Bank(Stage):
     def __init__(self) -> None:
         super().__init__(Account)
         self.is_open, self.permits, self.changed = True, 0, asyncio.Event()
-        self.begun = 0
+        self.begun, self.at_once, self.most_at_once = list[int](), 0, 0
         self.raises: Callable[[], BaseException] = ValueError
 
         @self.app.query
@@ -53,7 +53,7 @@ class Bank(Stage):
 
         @self.app.query
         async def slow(ctx: QueryCtx, number: int) -> int:
-            self.begun += 1
+            self.begun.append(number)
             row = await ctx.db.get(Account, self.keys[number])
             await self.may_end()
             assert row is not None
@@ -66,6 +66,7 @@ class Bank(Stage):
 
         @self.app.query
         async def held(ctx: QueryCtx, number: int) -> int:
+            self.begun.append(number)
             await self.may_end()
             return number + await ctx.db.query(Account).count()
 
@@ -104,9 +105,14 @@ class Bank(Stage):
 
     async def may_end(self) -> None:
         """Wait until the test lets a run end."""
-        while not self.is_open and not self.permits:
-            self.changed.clear()
-            await self.changed.wait()
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            while not self.is_open and not self.permits:
+                self.changed.clear()
+                await self.changed.wait()
+        finally:
+            self.at_once -= 1
         self.permits = max(0, self.permits - 1)
 
     def let_end(self, *, all_of_them: bool) -> None:
@@ -203,6 +209,22 @@ async def test_queries_that_come_with_a_slow_one_do_not_wait_for_it(database_url
         assert (taken(slow), taken(also_slow)) == ({0: 50}, {0: 2})
 
 
+async def test_new_queries_of_many_clients_begin_one_after_another_the_oldest_first(sqlite_url: str) -> None:
+    stage = Bank()
+    async with stage.started(sqlite_url) as test:
+        stage.is_open = False
+        for number in range(6):
+            stage.live.view().add(0, stage.held, {"number": number})
+            test.clock.advance(timedelta(seconds=1))
+            if number % 2:
+                await stage.live.tick()
+        while len(stage.begun) < 6:
+            await stage.live.tick()
+        assert (stage.begun, stage.most_at_once) == ([*range(6)], 2)
+        stage.let_end(all_of_them=True)
+        await settle(stage.live)
+
+
 async def test_a_query_that_waits_for_its_turn_is_looked_at_now_and_then(database_url: str) -> None:
     stage = Bank()
     async with stage.started(database_url) as test:
@@ -256,7 +278,7 @@ async def test_a_late_query_that_nobody_watches_any_more_is_left(database_url: s
         view.close()
         again = stage.view(stage.slow)
         stage.let_end(all_of_them=False)
-        while stage.begun < 2:
+        while len(stage.begun) < 2:
             await step(stage.live)
         assert taken(again) is None, "its run is another one"
         assert await stage.next_of(again) == {0: 50}

@@ -114,8 +114,7 @@ class Api:
         call, exchange = await read_call(request, self._config), exchange_of(request)
         exchange.function = call.path
         backend = await opened(self._opening)
-        if len(self._opening.streams) >= self._config.max_calls:
-            raise Overloaded(f"This server sends {self._config.max_calls} streams already.")
+        check_room(backend)
         view = backend.live_queries.view()
         try:
             view.add(0, *backend.dispatch.prepare_query(call.path, call.args))
@@ -207,6 +206,16 @@ async def opened(opening: Opening) -> Backend:
     except Exception as error:
         event("server.open_failed", logging.ERROR, exc_info=error, error=type(error).__name__)
         raise Refused(500, "NotOpened", "This server cannot open its database.") from error
+
+
+def check_room(backend: Backend) -> None:
+    """Refuse a new client while this process watches as many queries as it may.
+
+    Raises:
+        Overloaded: It does.
+    """
+    if not backend.live_queries.has_room:
+        raise Overloaded("This server watches as many queries as it may.", fix="Try again in a moment.")
 
 
 def _version() -> str:

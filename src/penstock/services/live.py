@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from penstock.changes.demand import Demands
 from penstock.changes.position import Position
 from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock, profile_timer
-from penstock.errors import Conflict, TryAgain
+from penstock.errors import Conflict, LimitExceeded, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.live.capture import live_interest
 from penstock.live.entry import QUICK, Answer, Entry, EntryReport, Key
@@ -158,6 +158,7 @@ class LiveQueries(Service):
         super().__init__(runner.engine.clock)
         self._runner = runner
         self._store = runner.engine.store
+        self._config = runner.engine.config
         self._declared = {identity_of(live_interest(one)): one for one in definitions if one.live}
         self._captured: dict[int, TableDefinition] = {}  # by the numbers of their interests
         self._demands = Demands()
@@ -167,7 +168,7 @@ class LiveQueries(Service):
         self._timed = set[Entry]()  # those that run again at a time
         self._with_jobs = set[Entry]()  # those that read the statuses of jobs
         self._kept: dict[Entry, float] = {}  # those that nobody watches, and until when they are kept
-        self._kept_bytes = 0
+        self._bytes = self._kept_bytes = 0  # of the answers of all entries, and of those that are kept
         self._due: dict[Entry, str] = {}  # those that are to run, and why
         self._late: _Batch | None = None
         self._missed: list[CapturedChange] = []  # the changes since the tick of the late batch
@@ -177,7 +178,7 @@ class LiveQueries(Service):
         self._views = set[View]()
         self._expecting: dict[View, int] = {}  # the numbers of the ticks that views wait for
         self.shown: dict[RequestKey, int] = {}  # requests that were looked for, and the first tick that showed each
-        self._sought = set[RequestKey]()
+        self._sought = Counter[RequestKey]()  # by how many each is looked for
         self._begun = 0  # the number of the last tick that began
         self.newest = Tick(0, 0)
 
@@ -198,6 +199,7 @@ class LiveQueries(Service):
         if entry is None and fresh is not None and fresh.journal == journal:
             entry = fresh  # it has run once, without one
         if entry is None:
+            self._make_room()
             seed, since = self.clock.seed(), self.clock.monotonic()
             entry = self._entries[key] = Entry(key, function, arguments, journal, seed, since)
             self._due[entry] = "nobody watched it before"
@@ -205,6 +207,25 @@ class LiveQueries(Service):
             self._kept_bytes -= entry.size
         entry.watchers.add((view, number))
         return entry
+
+    @property
+    def has_room(self) -> bool:
+        """Whether queries can be watched that nobody watches now."""
+        watched, size = len(self._entries) - len(self._kept), self._bytes - self._kept_bytes
+        return watched < self._config.max_watched and size < self._config.max_watched_bytes
+
+    def _make_room(self) -> None:
+        """Drop kept entries, oldest first, to make room for a new one."""
+        most, most_bytes = self._config.max_watched, self._config.max_watched_bytes
+        if not self.has_room:
+            raise LimitExceeded(
+                f"This process can watch {most} different queries, with answers of {most_bytes} bytes together.",
+                fix="Raise max_watched or max_watched_bytes, start more processes, or watch fewer or smaller queries.",
+                limit=most,
+                limit_bytes=most_bytes,
+            )
+        while len(self._entries) >= most or self._bytes >= most_bytes:
+            self._drop(next(iter(self._kept)))
 
     def leave(self, view: View, number: int, entry: Entry) -> None:
         """See `Entries`. The answer of an entry without watchers is kept for a while, as long as it is valid."""
@@ -226,14 +247,15 @@ class LiveQueries(Service):
         return number
 
     def seek(self, request: RequestKey) -> None:
-        """Have the next ticks look whether they show a request, until one does; it is in `shown` then."""
-        if request not in self.shown:
-            self._sought.add(request)
+        """Have the next ticks look whether they show a request, until one does; it is in `shown` until it is let go."""
+        self._sought[request] += 1
 
     def let_go(self, request: RequestKey) -> None:
-        """Look for a request no more."""
-        self._sought.discard(request)
-        self.shown.pop(request, None)
+        """Look for a request no more, once all who seek it have said so."""
+        self._sought[request] -= 1
+        if not self._sought[request]:
+            del self._sought[request]
+            self.shown.pop(request, None)
 
     def forget(self, view: View) -> None:
         """See `Entries`."""
@@ -279,7 +301,8 @@ class LiveQueries(Service):
             for interest in self._demands.missed(position):
                 self._find_due(CapturedChange(0, interest, "lost", None, None, None, self.clock.now()))
             await self._look_at_jobs(batch.session)
-            shown = await self._store.requests.shown(batch.session, self._sought) if self._sought else ()
+            sought = self._sought.keys() - self.shown.keys()
+            shown = await self._store.requests.shown(batch.session, sought) if sought else ()
             await batch.begin(self._can_run())
             if not await self._has_read_all(begun_at):
                 self._position = None  # so the next tick runs all of them
@@ -288,8 +311,7 @@ class LiveQueries(Service):
                 await batch.end()
             batch.check()
             self._position = position
-            self.shown.update((key, number) for key in self._sought.intersection(shown))
-            self._sought.difference_update(shown)
+            self.shown.update((key, number) for key in shown if key in self._sought)
             self._publish(Tick(number, max(clock, self.newest.clock)), batch)
         finally:
             if batch is not self._late:
@@ -483,6 +505,7 @@ class LiveQueries(Service):
             same = entry.answer is not None and entry.answer.digest == answer.digest
             self._keep_pages(entry, answer.journal)
             news = entry.stale or not same
+            self._bytes += answer.size - entry.size
             entry.answer, entry.stale = answer, False
             entry.note_run(why, seconds)
             self._note_reads(entry, answer, same=same)
@@ -509,6 +532,7 @@ class LiveQueries(Service):
         """Forget an entry that nobody watches."""
         del self._entries[entry.key]
         self._due.pop(entry, None)
+        self._bytes -= entry.size
         if self._kept.pop(entry, None) is not None:
             self._kept_bytes -= entry.size
         self._forget_reads(entry)
