@@ -284,6 +284,23 @@ async def test_values_have_the_form_of_convex(far_shop: Shop) -> None:
         assert client.answers[0] == [*values[:2], "aGk=", *values[3:]]
 
 
+@pytest.mark.one_store_each
+async def test_what_functions_log_is_told_in_development(far_shop: Shop) -> None:
+    in_thread = ["[ERROR] and 5%", "[ERROR] %d"]
+    for dev in (True, False):
+        async with far_shop(dev=dev) as (api, _), one(api) as client, one(api) as other:
+            for watching in (client, other):
+                await watching.modify([watching.added(0, "say_in_thread"), watching.added(1, "count")])
+                changed = await watching.transition()
+                assert [changed[number]["logLines"] for number in (0, 1)] == [in_thread * dev, []], "one run is of both"
+            for fails in (False, True):
+                await client.call("Mutation", "say", text="hello", fails=fails)
+                assert (await client.receive())["logLines"] == ["[WARNING] said hello", *in_thread] * dev
+                await client.transition()
+            await client.call("Action", "say_in_action")
+            assert (await client.receive())["logLines"] == ["[WARNING] from outside"] * dev
+
+
 # ----- clients that come back
 
 

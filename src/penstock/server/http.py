@@ -21,10 +21,10 @@ from starlette.routing import Route
 from penstock.app import Backend
 from penstock.errors import InputError, LimitExceeded, Overloaded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
+from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
 from penstock.server.answers import Answer, answer_error, function_error, refusal, success, with_lines
-from penstock.server.loglines import log_lines
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
 from penstock.server.subscribe import EventStream, WrittenAnswers

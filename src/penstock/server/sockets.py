@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, InputError, TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.live.view import Step, View
+from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.answers import Exchange, function_error
 from penstock.server.http import check_room, opened
@@ -75,6 +76,7 @@ class _Held:
 
     request: int
     result: bytes
+    lines: Sequence[str]
     key: RequestKey | None  # None if nothing is watched that could show what it wrote
 
 
@@ -362,18 +364,21 @@ class Socket:
         self._mutating = None
 
     async def _mutate(self, call: sockets.Call, message: Message) -> None:
+        lines: Sequence[str] = ()
         try:
             path, args = _called(call.udf_path, call.args, message)
             if not self._session:
                 await self._begin_session()
             key = RequestKey(self._session, call.request_id, _hash_of(path, args))
             ending = partial(self._end_mutation, key)
-            result = await self._backend.dispatch.call_once(path, args, key, ending, resent=self._resends)
+            with log_lines(told=self._config.dev) as lines:
+                result = await self._backend.dispatch.call_once(path, args, key, ending, resent=self._resends)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            self._out.append(sockets.mutation_failure(call.request_id, self._call_failure(error, call.udf_path)))
+            failure = self._call_failure(error, call.udf_path)
+            self._out.append(sockets.mutation_failure(call.request_id, failure, lines))
             self._responded = True
         else:
-            self._respond(call.request_id, result, key)
+            self._respond(call.request_id, result, lines, key)
         finally:
             if self._committing is not None:
                 self._backend.live_queries.let_go(self._committing)
@@ -386,14 +391,14 @@ class Socket:
             self._backend.live_queries.seek(key)
         return encode_result(result, Format.ENCODED)
 
-    def _respond(self, request: int, result: bytes, key: RequestKey) -> None:
+    def _respond(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
         if not self._queries or self._watching.closed:
-            self._held.append(_Held(request, result, None))
+            self._held.append(_Held(request, result, lines, None))
             return
         if self._committing is None:  # it took effect before
             self._backend.live_queries.seek(key)
         self._committing = None
-        self._held.append(_Held(request, result, key))
+        self._held.append(_Held(request, result, lines, key))
 
     async def _act(self, call: sockets.Call, message: Message) -> None:
         self._opening.begin_request()
@@ -404,14 +409,16 @@ class Socket:
         self._watching.moved.set()
 
     async def _run_action(self, call: sockets.Call, message: Message) -> None:
+        lines: Sequence[str] = ()
         try:
             path, args = _called(call.udf_path, call.args, message)
             encode = partial(encode_result, form=Format.ENCODED)
-            outcome = await self._backend.dispatch.call(path, FunctionKind.ACTION, args, finish=encode)
+            with log_lines(told=self._config.dev) as lines:
+                outcome = await self._backend.dispatch.call(path, FunctionKind.ACTION, args, finish=encode)
             failed = False
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             outcome, failed = self._call_failure(error, call.udf_path), True
-        self._out.append(sockets.action_response(call.request_id, outcome, failed=failed))
+        self._out.append(sockets.action_response(call.request_id, outcome, lines, failed=failed))
 
     def _call_failure(self, error: Exception, path: str) -> bytes:
         """The message of an error, and perhaps the field of its data.
@@ -476,7 +483,7 @@ class Socket:
             one = self._held.pop(0)
             if one.key is not None:
                 self._backend.live_queries.let_go(one.key)
-            messages.append(sockets.mutation_success(one.request, one.result, self._reached.ts))
+            messages.append(sockets.mutation_success(one.request, one.result, self._reached.ts, one.lines))
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
@@ -507,7 +514,9 @@ class Socket:
             written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes.append(sockets.query_modification(number, outcome, answer.journal, failed=failed))
+            self._changes.append(
+                sockets.query_modification(number, outcome, answer.journal, answer.lines, failed=failed)
+            )
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)
