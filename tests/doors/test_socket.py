@@ -187,6 +187,31 @@ async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(
         assert len(test.live_queries.report()) == 2
 
 
+@pytest.mark.one_store_each
+async def test_metrics_tell_what_is_watched(far_shop: Shop) -> None:
+    async with far_shop(metrics_token="x") as (api, test), one(api) as client, one(api) as other:
+        for watching in (client, other):
+            await watching.modify([watching.added(0, "count")])
+            await watching.until(0, 0)
+        await client.watch(1, "find", title="Emma")
+        await client.until(1, None)
+        await api.value("mutation", "add", title="Emma")
+        await other.until(0, 1)
+        await sql(test, "update book set copies = 7")
+        while (client.answers[1] or {}).get("copies") != 7:
+            await client.transition()
+        text = (await api.http.get("/metrics", headers={"authorization": "Bearer x"})).text
+        found = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("penstock_live"))
+        gauges = [float(found[f"penstock_live_{name}"]) for name in ("clients", "watched", "entries", "bytes")]
+        assert gauges[:3] == [2, 3, 2]
+        assert gauges[3] > 10
+        count = 'penstock_live_runs_total{function="doors.http_fixtures:count",outcome='
+        assert float(found[f'{count}"changed"}}']) == 2
+        assert float(found[f'{count}"equal"}}']) >= 1
+        assert float(found["penstock_live_transitions_total"]) >= 5
+        assert float(found["penstock_live_tick_seconds_count"]) >= 3
+
+
 # ----- mutations and actions
 
 

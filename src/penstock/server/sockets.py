@@ -523,6 +523,8 @@ class Socket:
         times = b"" if self._skew is None else sockets.times(self._skew, now)
         text = sockets.transition(self._sent, self._reached, self._changes, times).decode()
         self._sent, self._changes, self._responded = self._reached, [], False
+        if (meters := self._backend.engine.journal.meters) is not None:
+            meters.add("penstock_live_transitions")
         return sockets.chunks(text, now) if self._takes_chunks else [text]
 
 

@@ -181,6 +181,14 @@ class LiveQueries(Service):
         self._sought = Counter[RequestKey]()  # by how many each is looked for
         self._begun = 0  # the number of the last tick that began
         self.newest = Tick(0, 0)
+        self._meters = runner.engine.journal.meters
+        if self._meters is not None:
+            self._meters.gauges |= {
+                "penstock_live_clients": lambda: {"": len(self._views)},
+                "penstock_live_watched": lambda: {"": sum(len(entry.watchers) for entry in self._entries.values())},
+                "penstock_live_entries": lambda: {"": len(self._entries)},
+                "penstock_live_bytes": lambda: {"": self._bytes},
+            }
 
     # ----- watching
 
@@ -292,7 +300,7 @@ class LiveQueries(Service):
         await self._demand()
         self._store.signals.subscribe(self.wake)
         self._begun += 1
-        number, begun_at = self._begun, self._position
+        number, begun_at, began = self._begun, self._position, profile_timer()
         if begun_at is None:
             await self._find_captured()
         batch = _Batch(self._runner, await self._store.begin_read(), self.wake)
@@ -316,6 +324,8 @@ class LiveQueries(Service):
         finally:
             if batch is not self._late:
                 await batch.end()
+        if self._meters is not None:
+            self._meters.observe("penstock_live_tick_seconds", profile_timer() - began)
         return self._pause(position)
 
     async def _find_captured(self) -> None:
@@ -508,6 +518,8 @@ class LiveQueries(Service):
             self._bytes += answer.size - entry.size
             entry.answer, entry.stale = answer, False
             entry.note_run(why, seconds)
+            if self._meters is not None:
+                self._meters.add("penstock_live_runs", entry.function.name, "equal" if same else "changed")
             self._note_reads(entry, answer, same=same)
             if news:
                 for view, number in entry.watchers:
