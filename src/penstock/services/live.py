@@ -8,9 +8,10 @@ is stored: each process has its own.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from penstock.live.capture import live_interest
 from penstock.live.entry import QUICK, Answer, Entry, EntryReport, Key
 from penstock.live.ranges import TableRanges
 from penstock.live.view import Tick, View
+from penstock.observe.logs import event as log_event
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.services.reading import ReadSize
@@ -161,6 +163,7 @@ class LiveQueries(Service):
         self._config = runner.engine.config
         self._declared = {identity_of(live_interest(one)): one for one in definitions if one.live}
         self._captured: dict[int, TableDefinition] = {}  # by the numbers of their interests
+        self._refused: Collection[int] = ()  # interests that this process may not demand
         self._demands = Demands()
         self._ranges: dict[str, TableRanges[Entry]] = {}  # of captured tables, by their names
         self._entries: dict[Key, Entry] = {}
@@ -332,7 +335,18 @@ class LiveQueries(Service):
         """Find out which tables are captured; queries of others are polled. Nothing that was found before holds."""
         rows = await self._store.interests.list()
         found = {row.id: self._declared.get(identity_of(row.interest)) for row in rows if row.state == "ok"}
-        self._captured = {number: one for number, one in found.items() if one is not None}
+        live = {number: one for number, one in found.items() if one is not None}
+        refused = await self._store.changes.refused([*live])
+        for number in refused.keys() - self._refused:
+            log_event(
+                "live.polled",
+                logging.WARNING,
+                table=live[number].name,
+                reason="a right is missing",
+                fix=refused[number],
+            )
+        self._refused = refused.keys()
+        self._captured = {number: one for number, one in live.items() if number not in refused}
         self._demands = Demands()
         for entry in self._entries.values():
             self._forget_reads(entry)
