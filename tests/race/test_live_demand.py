@@ -20,7 +20,7 @@ from penstock import MutationCtx, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.clock import random_of
 from penstock.live.entry import Entry
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 
