@@ -85,6 +85,26 @@ async def _passed(wire: Wire, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", SOCKETS)
+async def test_an_action_whose_connection_is_lost_fails_in_javascript_and_runs_again_in_python(
+    sqlite_url: str, kind: Kind
+) -> None:
+    async with serving(sqlite_url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
+        await watch_all(one)
+        await one.shows(lines=[], count=0)
+        wire.cut_at("server", "ActionResponse")
+        action = one.action("stage/tally:write_from_outside", text="x")
+        if kind == "python":
+            assert await action == 2, "it ran before"
+        else:
+            with pytest.raises(ClientError, match="Connection lost while action was in flight"):
+                await action
+        count = 1 + (kind == "python")
+        await one.shows(lines=["x"] * count, count=count)
+        assert [one.connection for one in wire.passed if one.type == "Action"] == [1, 2][:count]
+        assert one.said == []
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
 async def test_to_come_back_runs_no_query_more_than_once(database_url: str, kind: Kind) -> None:
     async with (
         serving(database_url) as server,
