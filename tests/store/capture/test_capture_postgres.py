@@ -28,12 +28,6 @@ TOLD = replace(ALL, after=["amount"])
 SOME = replace(TOLD, matches="{row}.id > 0")
 
 
-@pytest.fixture
-def postgres_url(migrated_postgres_url: str) -> str:
-    """URL of a database with penstock's own tables."""
-    return migrated_postgres_url
-
-
 @asynccontextmanager
 async def captured(url: str, *interests: Interest, table: str = ORDERS) -> AsyncIterator[tuple[Store, Any]]:
     """A store with a table that is captured, and a connection of another program."""
