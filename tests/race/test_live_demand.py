@@ -177,10 +177,7 @@ async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch
     """As when a process that watches is killed."""
     monkeypatch.setattr(Demands, "room", 8)
     stage = Theatre()
-    async with stage.open(database_url) as test:
-        live, entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
+    async with stage.captured(database_url) as (test, live, entry):
         for number in range(30):
             await sql(test, insert(f"seat_{number}"))
         assert 0 < await captured(test) <= 10
@@ -195,10 +192,7 @@ async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch
 async def test_a_demand_is_prolonged_before_it_ends(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Demands, "room", 40)
     stage = Theatre()
-    async with stage.open(database_url) as test:
-        live, entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
+    async with stage.captured(database_url) as (test, live, entry):
         for number in range(100):
             await sql(test, insert(f"seat_{number}"))
             await settle(live)
@@ -287,7 +281,7 @@ async def test_a_user_who_may_not_have_tables_captured_polls_them_and_is_told_on
                     owner.clock.advance(timedelta(seconds=6))
                     await settle(live)
                     assert [_answer(one) for one in entries] == [number, number]
-                    live._position = None  # as after an error
+                    live._feed.position = None  # as after an error
                 told = events(caplog, "live.polled")
                 assert [one["table"] for one in told] == ["seat", "other", "theirs"]
                 await other.execute(";".join(one["fix"] for one in told))
@@ -313,10 +307,7 @@ async def test_only_writers_of_a_table_that_is_watched_wake_others(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Theatre()
-    async with stage.open(database_url) as test:
-        live, _entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
+    async with stage.captured(database_url) as (test, _live, _entry):
         told, signals = notified(test, monkeypatch), test.engine.store.signals
         signals.wrote({"other"})
         assert told == []
@@ -330,11 +321,8 @@ async def test_a_writer_wakes_who_watches_in_another_process(
     if database_url.startswith("sqlite"):
         pytest.skip("each process looks at the version of the file")
     stage = Theatre()
-    async with stage.open(database_url) as test, stage.open(database_url) as other:
+    async with stage.captured(database_url), stage.open(database_url) as other:
         told, signals = notified(other, monkeypatch), other.engine.store.signals
-        live, _entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
         await stage.insert(other, Other())
         await signals._asker  # type: ignore[attr-defined]  # it asks once a second
         assert told == []
@@ -380,10 +368,7 @@ async def test_a_demand_that_ends_unseen_is_noticed(
 ) -> None:
     monkeypatch.setattr(Demands, "room", 8)
     stage = Theatre()
-    async with stage.open(database_url) as test:
-        live, entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
+    async with stage.captured(database_url) as (test, live, entry):
 
         async def miss() -> None:
             await burn(test, 20)
