@@ -167,7 +167,7 @@ from penstock.interest i where i.capture = i.id and i.id = any(:interests::integ
 
 -- refused: the interests on demand whose sequence this user may not write, and the user.
 -- PostgreSQL: SQLite has no users.
-select i.id, current_user::text from penstock.interest i where i.id = any(:interests::integer[])
+select i.id, quote_ident(current_user) from penstock.interest i where i.id = any(:interests::integer[])
     and not has_sequence_privilege(to_regclass(format('penstock.demand_%s', i.id)), 'UPDATE');
 
 -- demand_since: a transaction that begins now; on SQLite the last change.
