@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -69,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only a long run tries, and begin with what takes long: all else would wait for it at the end."""
     if not LONG:
-        left_out = {item for item in items if is_left_out(item)}
+        left_out = set(cases_left_out(items))
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.path.parent.name != "types" and "any_order" not in item.name)
@@ -83,16 +84,24 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
-def is_left_out(item: pytest.Item) -> bool:
-    """Whether the mark `one_store_each` gives a case to the other store. Each value of a parameter meets both."""
-    callspec = getattr(item, "callspec", None)
-    if callspec is None or item.get_closest_marker("one_store_each") is None:
-        return False
-    if not {"database_url", "empty_database_url"} & callspec.params.keys():
-        return False
-    first = zlib.crc32(item.nodeid.partition("[")[0].encode())  # of cases with no other parameter each store has half
-    left_out: bool = (first + sum(callspec.indices.values())) % 2 == 1
-    return left_out
+def cases_left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The cases that the mark `one_store_each` gives to the other store. Each value of a parameter meets both."""
+    ranks: dict[tuple[Any, ...], dict[tuple[int, ...], int]] = defaultdict(dict)  # pytest's own go on from case to case
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is None or item.get_closest_marker("one_store_each") is None:
+            continue
+        store = {"database_url", "empty_database_url"} & callspec.params.keys()
+        if not store:
+            continue
+        test = item.nodeid.partition("[")[0]
+        sides = zlib.crc32(test.encode())  # of cases with no other parameter each store has half
+        for names in [store, *(mark.args[0] for mark in item.iter_markers("parametrize"))]:
+            several = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
+            values = tuple(id(callspec.params[name]) for name in several)
+            sides += ranks[test, several].setdefault(values, len(ranks[test, several]))
+        if sides % 2 == 1:
+            yield item
 
 
 @pytest.hookimpl(tryfirst=True)
