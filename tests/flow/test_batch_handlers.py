@@ -156,6 +156,7 @@ def test_one_that_fails_fails_alone_and_is_retried_by_its_own_policy(database_ur
     asyncio.run(story())
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["all fail", "too few", "cancel"])
 def test_what_the_handler_raises_or_a_wrong_number_of_results_fails_all(database_url: str, how: str) -> None:
     async def story() -> None:
