@@ -35,6 +35,8 @@ from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.services.worker.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
 
+pytestmark = pytest.mark.one_store_each
+
 app = App()
 sms = app.workpool("sms", max_parallelism=200, default_retry=Retry(max_attempts=3, initial_backoff=0.001, base=1))
 mail = app.workpool("mail", max_parallelism=3)
@@ -156,7 +158,6 @@ def test_one_that_fails_fails_alone_and_is_retried_by_its_own_policy(database_ur
     asyncio.run(story())
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["all fail", "too few", "cancel"])
 def test_what_the_handler_raises_or_a_wrong_number_of_results_fails_all(database_url: str, how: str) -> None:
     async def story() -> None:

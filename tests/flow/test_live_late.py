@@ -22,6 +22,8 @@ from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.one_store_each
+
 LATER = timedelta(seconds=10)
 
 
@@ -172,7 +174,6 @@ async def test_who_watches_a_slow_query_waits_for_it_and_sees_one_snapshot_while
         assert await stage.next_of(both) == {0: 30, 1: 70}
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("seed", range(4))
 async def test_nobody_ever_sees_two_snapshots_at_once(database_url: str, seed: int) -> None:
     stage, choice = Bank(), random_of(seed)
@@ -317,7 +318,6 @@ async def test_a_run_that_takes_too_long_ends_as_the_answer_of_its_query(databas
         assert taken(view) == {0: 50}, "it was tried again"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "raises", [ValueError, SystemExit, asyncio.CancelledError, TimeoutError, conflict, RecursionError]
 )
