@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from stage.databases import Databases, make_tables
+from stage.databases import Databases, make_tables, open_once
 from stage.examples import LONG
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
@@ -180,18 +180,38 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def module_template(request: pytest.FixtureRequest, databases: Databases, postgres_template: str) -> Iterator[str]:
+    """The same, on which the app was opened once that the test's module names as `OPENED`, if it names one."""
+    app = getattr(request.module, "OPENED", None)
+    with ExitStack() as stack:
+        yield stack.enter_context(databases.template(base=postgres_template, app=app)) if app else postgres_template
+
+
+@pytest.fixture(scope="module")
+def module_file(
+    request: pytest.FixtureRequest, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same, of a SQLite file."""
+    app = getattr(request.module, "OPENED", None)
+    if app is None:
+        return sqlite_template
+    file = Path(shutil.copy(sqlite_template, tmp_path_factory.mktemp("module") / "module.db"))
+    open_once(f"sqlite:///{file}", app)
+    return file
+
+
 @pytest.fixture
-def migrated_postgres_url(databases: Databases, postgres_template: str) -> Iterator[str]:
-    """URL of a PostgreSQL database with penstock's own tables and nothing in them."""
-    with databases.one(postgres_template) as url:
+def migrated_postgres_url(databases: Databases, module_template: str) -> Iterator[str]:
+    """URL of a PostgreSQL database with penstock's own tables and nothing in them, but what `OPENED` declares."""
+    with databases.one(module_template) as url:
         yield url
 
 
 @pytest.fixture
-def migrated_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
-    """URL of a SQLite file with penstock's own tables and nothing in them."""
-    shutil.copy(sqlite_template, tmp_path / "test.db")
-    return f"sqlite:///{tmp_path / 'test.db'}"
+def migrated_sqlite_url(module_file: Path, tmp_path: Path) -> str:
+    """URL of a SQLite file with penstock's own tables and nothing in them, but what `OPENED` declares."""
+    return f"sqlite:///{shutil.copy(module_file, tmp_path / 'test.db')}"
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 
 heard: list[Any] = []
 

@@ -26,7 +26,7 @@ from penstock.schema.table import definition_of
 from penstock.store.guest.drivers import answer
 from penstock.testing import gate
 
-app = App()
+app = OPENED = App()
 MINUTE = timedelta(minutes=1)
 AT_ONCE = Retry(max_attempts=5, initial_backoff=0.001, base=1)
 

@@ -42,7 +42,7 @@ from penstock import (
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.testing import TestApp, raising
 
-app = App()
+app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=3, default_retry=Retry(max_attempts=3, initial_backoff=10, base=2))
 eager = app.workpool("eager", retry_actions_by_default=True, default_retry=Retry(max_attempts=2, initial_backoff=1))
 kept = app.workpool("kept", status_ttl=None)
