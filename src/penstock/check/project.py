@@ -6,6 +6,7 @@ Owns finding files, reading them and following imports. It never runs or imports
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -119,7 +120,7 @@ class Project:
     def _of_stars(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
         for source in module.everything_of:
             inner = self.find(source, module)
-            if inner is None and source.partition(".")[0] == "penstock":
+            if inner is None and source.partition(".")[0] == "penstock" and not hasattr(builtins, name):
                 return Outside(f"penstock.{name}")
             found = self._look_up(inner, name, depth + 1) if inner else None
             if found is not None:
