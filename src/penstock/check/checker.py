@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import gc
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,23 @@ def check(paths: Iterable[Path], codes: Collection[str] | None = None) -> Report
         paths: Files and folders.
         codes: The rules to look for; all by default.
     """
+    with _without_collector():
+        return _check(paths, codes)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A check makes many objects and next to no garbage: to look for that takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _check(paths: Iterable[Path], codes: Collection[str] | None) -> Report:
     looked_for = set(RULES if codes is None else codes)
     project = Project(paths)
     facts = Facts(Program(project))

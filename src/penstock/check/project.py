@@ -57,6 +57,7 @@ class Project:
         self.broken: list[tuple[Path, SyntaxError]] = []
         self._by_tail: dict[str, list[Module]] = {}
         self._found: dict[tuple[str, str], Module | None] = {}
+        self._meant: dict[tuple[Module, str], Place | Module | Outside | None] = {}
         for path in files_of(paths):
             self._read(path)
 
@@ -104,7 +105,9 @@ class Project:
 
     def look_up(self, module: Module, name: str) -> Place | Module | Outside | None:
         """What a name at the top of a file stands for; None if nothing there binds it."""
-        return self._look_up(module, name, 0)
+        if (module, name) not in self._meant:
+            self._meant[module, name] = self._look_up(module, name, 0)
+        return self._meant[module, name]
 
     def _look_up(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
         if depth > _DEEPEST:
