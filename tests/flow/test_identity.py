@@ -13,7 +13,7 @@ from penstock import App, Identity, Index, MutationCtx, NotSignedIn, QueryCtx, T
 from penstock.clock import Random, random_of
 from penstock.identity.caller import ANONYMOUS
 from penstock.live.view import View
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
