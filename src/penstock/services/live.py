@@ -20,7 +20,7 @@ from penstock.changes.demand import Demands
 from penstock.changes.position import Position
 from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock, profile_timer
-from penstock.errors import Conflict, TryAgain
+from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.live.capture import live_interest
 from penstock.live.entry import QUICK, Answer, Entry, EntryReport, Key
@@ -261,6 +261,14 @@ class LiveQueries(Service):
 
     async def tick(self) -> float:
         """Bring all entries to a new snapshot; seconds until the next look."""
+        try:
+            return await self._tick()
+        except PenstockError as error:
+            if self._store.replica is None or not self._store.replica.leave(error):
+                raise
+            return 0.0  # at once, on the primary
+
+    async def _tick(self) -> float:
         await self._take_late()
         idle_for = self._drop_kept()
         if len(self._kept) == len(self._entries) and not self._expecting:  # so nobody watches
@@ -273,7 +281,7 @@ class LiveQueries(Service):
         number, begun_at = self._begun, self._position
         if begun_at is None:
             await self._find_captured()
-        batch = _Batch(self._runner, await self._store.begin_read(), self.wake)
+        batch = _Batch(self._runner, await self._begin_read(), self.wake)
         try:
             position, clock = await self._look(batch.session)
             for interest in self._demands.missed(position):
@@ -295,6 +303,12 @@ class LiveQueries(Service):
             if batch is not self._late:
                 await batch.end()
         return self._pause(position)
+
+    async def _begin_read(self) -> Session:
+        replica = self._store.replica
+        if replica is None:
+            return await self._store.begin_read()
+        return await replica.begin(self._position, self._demands.since)
 
     async def _find_captured(self) -> None:
         """Find out which tables are captured; queries of others are polled. Nothing that was found before holds."""
