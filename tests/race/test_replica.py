@@ -263,12 +263,14 @@ async def test_what_the_primary_showed_before_it_was_durable_is_shown_on(monkeyp
         watcher, writer = stage.watcher, stage.writer
         for _ in range(2):
             await watcher.look()
+        await stage.flush()
+        assert await watcher.look() == (50, "replica")
         await writer.execute("set synchronous_commit = off")
         for statement in ("begin", moved(1)):
             await writer.execute(statement)
         await stage.flush()
         await writer.execute("commit")
-        watcher.replica.leave(DatabaseBusy("It is said to be slow."))
+        assert watcher.replica.leave(DatabaseBusy("It is said to be slow."))
         assert await watcher.look() == (51, "primary")
         await watcher.returns()
         watcher.view.expect()
@@ -325,7 +327,7 @@ async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: p
         assert left() == 3
 
 
-async def test_what_is_no_replica_of_the_database_is_refused() -> None:
+async def test_what_is_no_replica_of_the_database_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with replicated() as (primary, standby):
         async with connected(primary.url) as connection:
             await connection.execute("create database other")
@@ -337,7 +339,12 @@ async def test_what_is_no_replica_of_the_database_is_refused() -> None:
             with pytest.raises(ConfigError, match=why):
                 async with app.open(primary.url, read_url=url):
                     pass
-    for database, url in (("sqlite:///x.db", primary.url), (primary.url, "sqlite:///x.db")):
-        with pytest.raises(ConfigError, match="only a PostgreSQL database has replicas"):
-            async with app.open(database, read_url=url):
-                pass
+        for database, url in (("sqlite:///x.db", primary.url), (primary.url, "sqlite:///x.db")):
+            with pytest.raises(ConfigError, match="only a PostgreSQL database has replicas"):
+                async with app.open(database, read_url=url):
+                    pass
+        assert not events(caplog, "live.replica_left")
+        async with app.open(primary.url, read_url="postgresql://nobody@127.0.0.1:1/none") as backend:
+            await backend.run_mutation(fill)
+            assert (await Watcher(backend).look())[1] == "primary"
+        assert len(events(caplog, "live.replica_left")) == 1, "it may come later"

@@ -53,7 +53,7 @@ class PostgresReplica:
         self._begin_read = begin_read
         self._queries = queries
         self._clock = SystemClock()
-        self._is_used = False
+        self._is_used = self._was_read = False
         self._timeline = 0  # of the primary, when the replica was found to follow it
         self._least = 0  # the place in the log that covers the last snapshot on the primary
         self._returning: asyncio.Task[None] | None = None
@@ -79,9 +79,11 @@ class PostgresReplica:
         await self._connections.close()
 
     async def begin(self, position: Position | None, since: int) -> PostgresSession:
+        self._was_read = False
         if self._is_used and position is not None:
             session = await self._begin_here(position, since)
             if session is not None:
+                self._was_read = True
                 return session
         session = await self._begin_read()
         try:
@@ -92,8 +94,9 @@ class PostgresReplica:
         return session
 
     def leave(self, error: Exception) -> bool:
-        if not self._is_used:
+        if not self._was_read:
             return False
+        self._was_read = False
         self._leave(error)
         return True
 
