@@ -72,7 +72,7 @@ class Replica(Protocol):
         """
 
     def leave(self, error: Exception) -> bool:
-        """Read on the primary for a while, as a tick failed; False if it was not read on the replica."""
+        """Read on the primary for a while, as a tick failed; False if nothing was read on the replica before."""
 
 
 class Store(Protocol):

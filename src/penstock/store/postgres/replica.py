@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from penstock.changes.position import NOTHING, Position, Snapshot
@@ -53,7 +53,8 @@ class PostgresReplica:
         self._begin_read = begin_read
         self._queries = queries
         self._clock = SystemClock()
-        self._is_used = self._was_read = False
+        self._is_used = False
+        self._was_read = False  # since a tick failed: also by a late batch, after the replica was left
         self._timeline = 0  # of the primary, when the replica was found to follow it
         self._least = 0  # the place in the log that covers the last snapshot on the primary
         self._returning: asyncio.Task[None] | None = None
@@ -66,7 +67,7 @@ class PostgresReplica:
         """
         try:
             await self._check()
-        except (TryAgain, TimeoutError) as error:
+        except TryAgain as error:
             self._leave(error)
         else:
             self._is_used = True
@@ -79,7 +80,6 @@ class PostgresReplica:
         await self._connections.close()
 
     async def begin(self, position: Position | None, since: int) -> PostgresSession:
-        self._was_read = False
         if self._is_used and position is not None:
             session = await self._begin_here(position, since)
             if session is not None:
@@ -94,11 +94,10 @@ class PostgresReplica:
         return session
 
     def leave(self, error: Exception) -> bool:
-        if not self._was_read:
-            return False
-        self._was_read = False
-        self._leave(error)
-        return True
+        was_read, self._was_read = self._was_read, False
+        if was_read and self._is_used:
+            self._leave(error)
+        return was_read
 
     # ----- steps
 
@@ -133,19 +132,17 @@ class PostgresReplica:
         """
         session: PostgresSession | None = None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with _patience():
                 session = PostgresSession(self._connections, await self._connections.acquire(), lingering=True)
                 end, running = await self._replayed(session, flushed, seen)
                 await session.begin(BEGIN_READ)
                 (last,) = await _fetch(session, self._queries["shown"])
                 session.shown = None if running is None else Snapshot(last, (*running, *range(end, last)))
                 return session
-        except BaseException as error:
+        except BaseException:
             if session is not None:
                 session.cut()
                 await session.rollback()
-            if isinstance(error, TimeoutError):
-                raise DatabaseBusy(f"The replica is more than {PATIENCE:g} seconds behind.") from None
             raise
 
     async def _replayed(self, session: PostgresSession, flushed: int, seen: Snapshot) -> tuple[int, list[int] | None]:
@@ -166,7 +163,7 @@ class PostgresReplica:
         """Raise unless it is a replica of this database, and follows the primary closely."""
         cluster = self._queries["cluster"]
         ((_, *here, timeline),) = await run(self._primary, cluster, {})
-        async with asyncio.timeout(PATIENCE):
+        async with _patience():
             ((stands_by, *there, followed),) = await run(self._connections, cluster, {})
         if self._connections.route.pooled:
             raise ConfigError("read_url leads to a pooler.", fix="Let it lead to the replica itself.")
@@ -194,6 +191,15 @@ class PostgresReplica:
                 is_back = True
         self._is_used = True
         log_event("live.replica_back")
+
+
+@asynccontextmanager
+async def _patience() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield
+    except TimeoutError:
+        raise DatabaseBusy(f"The replica is more than {PATIENCE:g} seconds behind.") from None
 
 
 async def _fetch(session: PostgresSession, query: Query, args: Sequence[Any] = ()) -> Sequence[Any]:
