@@ -18,7 +18,7 @@ from penstock.changes.demand import Demands
 from penstock.clock import random_of
 from penstock.errors import Conflict
 from penstock.live.view import View
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 LATER = timedelta(seconds=10)

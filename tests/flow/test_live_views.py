@@ -13,7 +13,7 @@ from stage.watching import settle
 from penstock import Id, QueryCtx, Table
 from penstock.errors import LimitExceeded
 from penstock.live.view import MOST_QUERIES, View
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 

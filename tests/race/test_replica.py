@@ -22,7 +22,8 @@ from penstock.changes.position import Position
 from penstock.clock import random_of
 from penstock.errors import ConfigError, DatabaseBusy
 from penstock.live.view import View
-from penstock.services.live import LiveQueries
+from penstock.services.live import feed as feed_module
+from penstock.services.live.live import LiveQueries
 from penstock.store.postgres import replica as replica_module
 from penstock.store.postgres.replica import PostgresReplica
 from penstock.store.postgres.session import PostgresSession
@@ -225,7 +226,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return left
 
 
-async def test_what_begins_or_ends_while_a_tick_begins_is_seen(meanwhile: list[tuple[Any, ...]]) -> None:
+async def test_what_begins_or_ends_while_a_tick_begins_is_seen(
+    meanwhile: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with show() as stage:
         watcher, writer = stage.watcher, stage.writer
         await writer.execute("begin")
@@ -253,6 +256,10 @@ async def test_what_begins_or_ends_while_a_tick_begins_is_seen(meanwhile: list[t
         watcher.view.add(4, amount, {"name": "two", "again": 3})
         assert await watcher.look() == (60, "replica"), "behind more changes than are read at once"
         assert watcher.seen[4] == 60
+        monkeypatch.setattr(feed_module, "_MOST_CHANGES", 1000)
+        meanwhile.append((stage, writer, "begin", moved(1), "commit"))
+        assert (await watcher.look())[1] == "replica", "more than all that are read in one tick"
+        assert await watcher.look() == (61, "replica")
         assert not meanwhile
 
 

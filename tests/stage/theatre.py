@@ -11,7 +11,7 @@ from stage.watching import watched
 from penstock import Index, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.live.entry import Entry
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 ROOM = 30

@@ -80,8 +80,8 @@ class PostgresChanges(Changes):
         return Batch(changes + new, after, complete, before, len(changes), clock)
 
     async def end(self, session: OpenTransaction) -> Position:
-        end, shown = await super().end(session), _shown(session)
-        return end if shown is None else Position(shown, high=end.high)
+        end = await super().end(session)
+        return end if _shown(session) is None else Position(ALL, high=end.high)  # which `read` turns into what is shown
 
     # ----- room
 
