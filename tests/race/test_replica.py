@@ -324,6 +324,13 @@ async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: p
         await other.execute(moved(1))
         assert await watcher.look() == (54, "replica")
 
+        watcher.replica._timeline += 1  # as after a failover
+        assert await watcher.look() == (54, "primary")
+        assert was_left()
+        await watcher.returns()
+        watcher.view.expect()
+        assert await watcher.look() == (54, "replica")
+
         standby.promote()
         async with connected(standby.url) as there:
             await there.execute(moved(9))

@@ -173,8 +173,9 @@ class PostgresReplica:
             raise ConfigError("read_url leads to a replica of another database.", fix=_FIX)
         if timeline != followed:
             raise DatabaseUnavailable("The replica is not known to follow the present primary.")
-        ((flushed, self._timeline),) = await run(self._primary, self._queries["flushed"], {})
+        ((flushed, _),) = await run(self._primary, self._queries["flushed"], {})
         await (await self._catch_up(flushed, NOTHING)).rollback()
+        self._timeline = timeline
 
     def _leave(self, error: Exception) -> None:
         self._is_used = False
@@ -199,7 +200,7 @@ async def _patience() -> AsyncIterator[None]:
         async with asyncio.timeout(PATIENCE):
             yield
     except TimeoutError:
-        raise DatabaseBusy(f"The replica is more than {PATIENCE:g} seconds behind.") from None
+        raise DatabaseBusy(f"The replica is more than {PATIENCE:g} seconds behind, or does not answer.") from None
 
 
 async def _fetch(session: PostgresSession, query: Query, args: Sequence[Any] = ()) -> Sequence[Any]:
