@@ -5,7 +5,7 @@ Owns the order of the layers around the endpoints. Leaves the endpoints to `http
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Mount, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
@@ -32,9 +32,11 @@ _PREFLIGHT_SECONDS = 86_400
 
 class Asgi(Starlette):
     def __init__(self, opening: Opening) -> None:
+        origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
+        written = WrittenAnswers(dev=opening.config.dev)
         super().__init__(
             routes=[
-                Mount("/api", app=_api(opening)),
+                Mount("/api", app=_api(opening, written, origins)),
                 *health_routes(opening),
                 metrics_route(opening),
                 admin_mount(opening),
@@ -44,7 +46,14 @@ class Asgi(Starlette):
             lifespan=opening.lifespan,
         )
         self.router.redirect_slashes = False
+        self._sockets = SocketApi(opening, written, origins)
         self.opening = opening
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # the layers of HTTP would take 8 KB for as long as it is open
+            await self._sockets(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
     def lifespan(self, app: Any = None) -> AbstractAsyncContextManager[None]:
         """The time for which it is served. A program that mounts it passes this on; see `asgi_app`."""
@@ -80,11 +89,8 @@ def asgi_app(
     return Asgi(Opening(app, services, config, backend))
 
 
-def _api(opening: Opening) -> ASGIApp:
-    origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
-    written = WrittenAnswers(dev=opening.config.dev)
-    routes = [*Api(opening, written).routes(), *SocketApi(opening, written, origins).routes()]
-    router: ASGIApp = Router(routes, redirect_slashes=False)
+def _api(opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> ASGIApp:
+    router: ASGIApp = Router(Api(opening, written).routes(), redirect_slashes=False)
     router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
     if not origins:
         return router

@@ -135,6 +135,10 @@ class _Server(uvicorn.Server):
 class _WebSocket(WebSocketsSansIOProtocol):
     """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up."""
 
+    def start_keepalive(self) -> None:
+        super().start_keepalive()
+        del self.request, self.response  # of the handshake, which has ended: 3 KB
+
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self.transport.abort()

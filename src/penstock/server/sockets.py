@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.routing import WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.app import Backend
@@ -49,6 +49,7 @@ _TAG = 0x7FFFF  # the bits of a time in which a client without a lasting session
 
 _SUCCESS, _ERROR = b'{"status":"success",', b'{"status":"error",'
 _MESSAGE = len(b'{"status":"error","errorMessage":')
+_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")
 _VERSION = re.compile(r"npm-(\d+)\.(\d+)\.")
 _CHUNKS_SINCE = (1, 28)
 
@@ -83,17 +84,21 @@ class SocketApi:
         self._written = written
         self._origins = origins
 
-    def routes(self) -> list[WebSocketRoute]:
-        return [WebSocketRoute("/sync", self._connect), WebSocketRoute("/{version}/sync", self._connect)]
-
-    async def _connect(self, websocket: WebSocket) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        websocket = WebSocket(scope, receive, send)
+        path = _PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", "")))
+        if path is None:
+            await websocket.close()
+            return
         origin = websocket.headers.get("origin", "")
         if origin and not self._may_call(origin, websocket.headers.get("host", "")):
             event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
             await websocket.close()
             return
         await websocket.accept()
-        await Socket(websocket, self._opening, self._written).run()
+        client = websocket.headers.get("convex-client") or f"npm-{path['version'] or ''}"
+        scope["headers"].clear()  # for as long as it is open they are not needed
+        await Socket(websocket, client, self._opening, self._written).run()
 
     def _may_call(self, origin: str, host: str) -> bool:
         return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
@@ -102,7 +107,7 @@ class SocketApi:
 class Socket:
     """One connection of one client."""
 
-    def __init__(self, websocket: WebSocket, opening: Opening, written: WrittenAnswers) -> None:
+    def __init__(self, websocket: WebSocket, client: str, opening: Opening, written: WrittenAnswers) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._websocket = websocket
         self._opening = opening
@@ -112,7 +117,7 @@ class Socket:
         self._exchange = Exchange(f"{self._clock.seed():016x}")
         self._backend: Backend
         self._view: View | None = None
-        self._client = websocket.headers.get("convex-client") or f"npm-{websocket.path_params.get('version', '')}"
+        self._client = client
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
         self._changes: list[bytes] = []  # modifications of the next transition
