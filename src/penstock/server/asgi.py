@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Mount, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
@@ -41,19 +41,15 @@ class Asgi(Starlette):
                 metrics_route(opening),
                 admin_mount(opening),
             ],
-            middleware=[Middleware(Access, opening=opening)],
+            middleware=[
+                Middleware(SocketApi, opening=opening, written=written, origins=origins),
+                Middleware(Access, opening=opening),
+            ],
             exception_handlers={HTTPException: not_routed},
             lifespan=opening.lifespan,
         )
         self.router.redirect_slashes = False
-        self._sockets = SocketApi(opening, written, origins)
         self.opening = opening
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # the layers of HTTP would take 8 KB for as long as it is open
-            await self._sockets(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
 
     def lifespan(self, app: Any = None) -> AbstractAsyncContextManager[None]:
         """The time for which it is served. A program that mounts it passes this on; see `asgi_app`."""

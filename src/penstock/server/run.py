@@ -137,7 +137,8 @@ class _WebSocket(WebSocketsSansIOProtocol):
 
     def start_keepalive(self) -> None:
         super().start_keepalive()
-        del self.request, self.response  # of the handshake, which has ended: 3 KB
+        self.request.headers.clear()  # the handshake has ended; cookies may take some KB
+        del self.request, self.response
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()

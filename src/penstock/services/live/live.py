@@ -210,7 +210,7 @@ class LiveQueries(Service):
             self._due.pop(entry, None)
             self._reads.forget(entry)
         for entry in (*left, *self._due):
-            self._miss(entry)
+            entry.stale = True
         if left:
             self._late = batch
             batch.go_on(tick, left)
@@ -232,7 +232,7 @@ class LiveQueries(Service):
         for change in self._missed[:_MOST_MISSED]:
             self._due.update((entry, why) for entry, why in self._reads.concerned(change) if entry in done)
         for entry in done & self._due.keys():
-            self._miss(entry)
+            entry.stale = True
         if batch.is_over:
             back = [(entry, "its run was cut off") for entry in batch.late]
         for entry, why in back:
@@ -258,12 +258,6 @@ class LiveQueries(Service):
             if news:
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
-
-    def _miss(self, entry: Entry) -> None:
-        """Tell the views that an entry will have no answer as of the newest tick for a while."""
-        entry.stale = True
-        for view, number in entry.watchers:
-            view.miss(number)
 
     def _drop(self, entry: Entry) -> None:
         """Forget an entry that nobody watches."""
