@@ -52,7 +52,10 @@ class Batch:
         self._waiting.extend(sorted(due, key=lambda one: (one[0].took >= QUICK, not one[0].stale, one[0].took)))
         if self._waiting:
             self._task = asyncio.get_running_loop().create_task(self._work(), name="penstock-live-batch")
-            await asyncio.wait([self._task], timeout=QUICK)
+            await self._spend(self._task)
+
+    async def _spend(self, task: asyncio.Task[None]) -> None:
+        await asyncio.wait([task], timeout=QUICK)
 
     @property
     def is_over(self) -> bool:

@@ -7,12 +7,14 @@ is stored: each process has its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
+from penstock.clock import profile_timer
 from penstock.functions.function import AnyFunction
 from penstock.live.cache import EntryCache
 from penstock.live.entry import QUICK, Entry, EntryReport
@@ -39,7 +41,8 @@ class LiveQueries(Service):
         super().__init__(runner.engine.clock)
         self._runner = runner
         self._store = runner.engine.store
-        self._entries = EntryCache()
+        config = runner.engine.config
+        self._entries = EntryCache(config.max_watched, config.max_watched_bytes)
         self._feed = LiveFeed(self._store.changes)
         self._reads = Reads(self._store, self.clock, definitions)
         self._due: dict[Entry, str] = {}  # those that are to run, and why
@@ -48,9 +51,17 @@ class LiveQueries(Service):
         self._views = set[View]()
         self._expecting: dict[View, int] = {}  # the numbers of the ticks that views wait for
         self.shown: dict[RequestKey, int] = {}  # requests that were looked for, and the first tick that showed each
-        self._sought = set[RequestKey]()
+        self._sought = Counter[RequestKey]()  # by how many each is looked for
         self._begun = 0  # the number of the last tick that began
         self.newest = Tick(0, 0)
+        self._meters = runner.engine.journal.meters
+        if self._meters is not None:
+            self._meters.gauges |= {
+                "penstock_live_clients": lambda: {"": len(self._views)},
+                "penstock_live_watched": lambda: {"": sum(len(entry.watchers) for entry in self._entries)},
+                "penstock_live_entries": lambda: {"": len(self._entries)},
+                "penstock_live_bytes": lambda: {"": self._entries.bytes},
+            }
 
     # ----- watching
 
@@ -70,8 +81,14 @@ class LiveQueries(Service):
             entry = Entry(key, function, arguments, journal, self.clock.seed(), self.clock.monotonic())
             self._entries.add(entry)
             self._due[entry] = "nobody watched it before"
+            self._drop_kept()
         entry.watchers.add((view, number))
         return entry
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another query can be watched."""
+        return self._entries.has_room
 
     def leave(self, view: View, number: int, entry: Entry) -> None:
         """See `Entries`. The answer of an entry without watchers is kept for a while, as long as it is valid."""
@@ -91,14 +108,15 @@ class LiveQueries(Service):
         return number
 
     def seek(self, request: RequestKey) -> None:
-        """Have the next ticks look whether they show a request, until one does; it is in `shown` then."""
-        if request not in self.shown:
-            self._sought.add(request)
+        """Have the next ticks look whether they show a request, until one does; it is in `shown` until it is let go."""
+        self._sought[request] += 1
 
     def let_go(self, request: RequestKey) -> None:
-        """Look for a request no more."""
-        self._sought.discard(request)
-        self.shown.pop(request, None)
+        """Look for a request no more, once all who seek it have said so."""
+        self._sought[request] -= 1
+        if not self._sought[request]:
+            del self._sought[request]
+            self.shown.pop(request, None)
 
     def forget(self, view: View) -> None:
         """See `Entries`."""
@@ -136,14 +154,15 @@ class LiveQueries(Service):
             self._feed.position = None
         self._store.signals.subscribe(self.wake)
         self._begun += 1
-        number, begun_at = self._begun, self._feed.position
+        number, begun_at, began = self._begun, self._feed.position, profile_timer()
         if begun_at is None:
             await self._reads.find_captured(self._entries)
             self._all_are_due("its process did not look before")
         batch = Batch(self._runner, await self._store.begin_read(), self.wake)
         try:
             position, clock = await self._look(batch.session)
-            shown = await self._store.requests.shown(batch.session, self._sought) if self._sought else ()
+            sought = self._sought.keys() - self.shown.keys()
+            shown = await self._store.requests.shown(batch.session, sought) if sought else ()
             await batch.begin(self._can_run())
             if not await self._feed.has_read_all(begun_at):
                 self._feed.position = None  # so the next tick runs all of them
@@ -152,12 +171,13 @@ class LiveQueries(Service):
                 await batch.end()
             batch.check()
             self._feed.position = position
-            self.shown.update((key, number) for key in self._sought.intersection(shown))
-            self._sought.difference_update(shown)
+            self.shown.update((key, number) for key in shown if key in self._sought)
             self._publish(Tick(number, max(clock, self.newest.clock)), batch)
         finally:
             if batch is not self._late:
                 await batch.end()
+        if self._meters is not None:
+            self._meters.observe("penstock_live_tick_seconds", profile_timer() - began)
         return self._pause(position)
 
     async def _look(self, session: Session) -> tuple[Position, int]:
@@ -250,10 +270,12 @@ class LiveQueries(Service):
             if not entry.watchers:  # since it began
                 continue
             same = entry.answer is not None and entry.answer.digest == answer.digest
-            self._entries.keep_pages(entry, answer.journal)
             news = entry.stale or not same
-            entry.answer, entry.stale = answer, False
+            self._entries.take(entry, answer)
+            entry.stale = False
             entry.note_run(why, seconds)
+            if self._meters is not None:
+                self._meters.add("penstock_live_runs", entry.function.name, "equal" if same else "changed")
             self._reads.note(entry, answer, same=same)
             if news:
                 for view, number in entry.watchers:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.errors import TryAgain
 from penstock.live.capture import live_interest
 from penstock.live.entry import Answer, Entry
 from penstock.live.ranges import TableRanges
+from penstock.observe.logs import event as log_event
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import Session
@@ -45,6 +47,7 @@ class Reads:
         self._store = store
         self._clock = clock
         self._declared = {identity_of(live_interest(one)): one for one in definitions if one.live}
+        self._refused: Collection[int] = ()  # interests that this process may not demand
         self._demands = Demands()
         self._ranges: dict[str, TableRanges[Entry]] = {}  # of captured tables, by their names
         self._everything = set[Entry]()  # those that ran SQL which may read any table
@@ -56,7 +59,13 @@ class Reads:
         """Find out which tables are captured; queries of others are polled. Nothing that was found before holds."""
         rows = await self._store.interests.list()
         found = {row.id: self._declared.get(identity_of(row.interest)) for row in rows if row.state == "ok"}
-        self.captured = {number: one for number, one in found.items() if one is not None}
+        live = {number: one for number, one in found.items() if one is not None}
+        refused = await self._store.changes.refused([*live])
+        for number in refused.keys() - self._refused:
+            table, fix = live[number].name, refused[number]
+            log_event("live.polled", logging.WARNING, table=table, reason="a right is missing", fix=fix)
+        self._refused = refused.keys()
+        self.captured = {number: one for number, one in live.items() if number not in refused}
         self._demands = Demands()
         for entry in entries:
             self.forget(entry)
