@@ -32,6 +32,7 @@ class Config:
     Attributes:
         database: URL of the database: ``sqlite:///penstock.db`` or ``postgresql://…``.
         direct_database: URL of the PostgreSQL server itself, if ``database`` leads to a pooler such as PgBouncer.
+        read_url: URL of a PostgreSQL replica of the database, on which live queries are read.
         max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite those that read. Services
             have up to six more.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
@@ -72,6 +73,7 @@ class Config:
 
     database: str = "sqlite:///penstock.db"
     direct_database: str = ""
+    read_url: str = ""
     max_connections: int = 20
     database_wait: float = 10.0
     statement_timeout: float = 30.0
@@ -133,6 +135,7 @@ _RANGES_OF = {
     "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
 }
 _CHOICES = {"synchronous": {"full", "normal"}}
+_NO_SETTINGS = {"app", "check", "codegen"}  # what else project files say, to the command line
 _PREFIX = "PENSTOCK_"
 _OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
     "PENSTOCK_APP",
@@ -228,7 +231,7 @@ def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
             content = content.get(part, {})
             if not isinstance(content, dict):
                 raise ConfigError(f"{file}: {part} must be a table, not {content!r}.")
-        found.append((str(file), {key: value for key, value in content.items() if key != "app"}))
+        found.append((str(file), {key: value for key, value in content.items() if key not in _NO_SETTINGS}))
     return found
 
 
