@@ -42,6 +42,11 @@ class Demands:
         self._held: dict[int, _Held] = {}
 
     @property
+    def held(self) -> frozenset[int]:
+        """The interests that are demanded."""
+        return frozenset(self._held)
+
+    @property
     def since(self) -> int:
         """A transaction before which some may lack in the feed; 0 if none does."""
         return max((held.since for held in self._held.values()), default=0)

@@ -36,6 +36,7 @@ class Batch:
         tick: If it is a late batch, the tick whose snapshot it is.
         late: If it is a late batch, its entries whose answers were not taken.
         missed: If it is a late batch, the changes since its tick.
+        demanded: If it is a late batch, the interests of which no change since its tick is lacking.
     """
 
     def __init__(self, runner: Runner, session: Session, wake: asyncio.Event) -> None:
@@ -43,6 +44,7 @@ class Batch:
         self.tick = Tick(0, 0)
         self.late = set[Entry]()
         self.missed: list[CapturedChange] = []
+        self.demanded = frozenset[int]()
         self._runner = runner
         self._wake = wake
         self._waiting = deque[tuple[Entry, str]]()
@@ -71,9 +73,9 @@ class Batch:
         running = [] if self._running is None else [self._running]
         return set() if self.is_over else {entry for entry, _ in (*running, *self._waiting)}
 
-    def go_on(self, tick: Tick, left: set[Entry]) -> None:
+    def go_on(self, tick: Tick, left: set[Entry], demanded: frozenset[int]) -> None:
         """Go on beside the next ticks. Views of the entries that are left keep the other answers of this tick."""
-        self.tick, self.late = tick, left
+        self.tick, self.late, self.demanded = tick, left, demanded
         running: dict[View, list[int]] = {}
         for entry in left:
             for view, number in entry.watchers:

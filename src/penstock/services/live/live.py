@@ -239,7 +239,7 @@ class LiveQueries(Service):
             entry.stale = True
         if left:
             self._late = batch
-            batch.go_on(tick, left)
+            batch.go_on(tick, left, self._reads.demanded)
         for view, expected in list(self._expecting.items()):
             if expected <= tick.number:
                 del self._expecting[view]
@@ -253,6 +253,8 @@ class LiveQueries(Service):
         done = {run.entry for run in runs if run.entry.watchers}
         batch.late -= done
         self._accept(batch.tick, runs)
+        uncaptured = [entry for entry in done if self._reads.lacks(batch.demanded, entry)]
+        self._due.update((entry, "its table was not captured while it ran") for entry in uncaptured)
         self._due.update(batch.overtaken(done, self._reads.concerned))
         for entry in done & self._due.keys():
             entry.stale = True

@@ -90,6 +90,16 @@ class Reads:
             return len(demand.until) == len(lapsing)  # or another release has dropped one
         return True
 
+    @property
+    def demanded(self) -> frozenset[int]:
+        """The interests that are captured at present."""
+        return self._demands.held
+
+    def lacks(self, demanded: frozenset[int], entry: Entry) -> bool:
+        """Whether an entry has read a table that is captured now, and was not when only these were demanded."""
+        names = {one.name for number, one in self.captured.items() if number not in demanded}
+        return bool(names) and (entry in self._everything or any(one.table in names for one in entry.noted))
+
     def lapse(self, position: Position) -> bool:
         """Whether a table that entries read is to be demanded again."""
         return bool(self._demands.lapsing(self.interests(), position))
