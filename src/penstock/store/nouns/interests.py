@@ -185,11 +185,6 @@ class Interests(Noun, ABC, Generic[Right]):
         source = self._name(interest.table)
         return {"name": interest.name, "digest": interest.digest, "source": source, "spec": interest.text(), "now": now}
 
-    async def _take_back(self, session: OpenTransaction | None, added: Sequence[int]) -> None:
-        """Remove interests that could not be captured, if no transaction does."""
-        for id_ in () if session else added:
-            await self._run("remove", id=id_)
-
     def _name(self, table: str) -> str:
         """The name of a table as it is kept: where there are schemas, as SQL."""
         dialect = self._access.dialect
@@ -219,7 +214,8 @@ class Interests(Noun, ABC, Generic[Right]):
             if asked or dropped:
                 await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
         except PenstockError:
-            await self._take_back(self._within(right), added)
+            for number in () if self._within(right) else added:  # a transaction takes them back by itself
+                await self._run("remove", id=number)
             raise
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:

@@ -91,8 +91,9 @@ async def run(
         values: Its parameters.
         once: Whether it must not be run again if nobody knows whether it has been.
     """
-    if connections.route.pooled:
-        return await _run_pooled(connections, query, values)
+    if connections.route.pooled:  # settings hold within a transaction only
+        async with writing(lambda: begin(connections, BEGIN_INTERNAL)) as session:
+            return await session.fetch(query.statement, query.args(values))
     connection = await connections.acquire()
     broken = True
     try:
@@ -110,12 +111,6 @@ async def run(
     finally:
         connections.release(connection, broken=broken)
     return rows
-
-
-async def _run_pooled(connections: Connections, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
-    """The same through a pooler, where settings hold within a transaction only."""
-    async with writing(lambda: begin(connections, BEGIN_INTERNAL)) as session:
-        return await session.fetch(query.statement, query.args(values))
 
 
 def _lists(rows: Sequence[Values], values: Values) -> Values:

@@ -69,14 +69,6 @@ class Writer:
 
     # ----- turns
 
-    async def take_turn(self) -> None:
-        """Wait for the turn, and begin behind a savepoint.
-
-        Raises:
-            DatabaseBusy: Another process holds the write lock for too long.
-        """
-        await self._begin_turn("savepoint member")
-
     async def run(self, sql: str, args: Sequence[Any]) -> None:
         """Run one statement that changes something, as a turn of its own; wait until it is durable.
 
@@ -86,7 +78,7 @@ class Writer:
             Conflict: The shared commit failed; run it again.
             DatabaseBusy: Another process holds the write lock for too long.
         """
-        await self._begin_turn()
+        await self.take_turn(savepoint="")
         try:
             self.connection.execute(sql, args)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
@@ -94,7 +86,12 @@ class Writer:
             raise translate(error) from error
         await self._end_turn()
 
-    async def _begin_turn(self, first: str | None = None) -> None:
+    async def take_turn(self, savepoint: str = "savepoint member") -> None:
+        """Wait for the turn, and begin, behind a savepoint unless it is empty.
+
+        Raises:
+            DatabaseBusy: Another process holds the write lock for too long.
+        """
         if self._busy:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -108,8 +105,8 @@ class Writer:
         try:
             if not self._open:
                 await self._begin()
-            if first is not None:
-                self.connection.execute(first)
+            if savepoint:
+                self.connection.execute(savepoint)
         except BaseException as error:
             self._pass_on()
             raise translate(error) from error
