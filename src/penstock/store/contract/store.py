@@ -21,12 +21,14 @@ from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.keys import Keys
 from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.locks import Locks
+from penstock.store.nouns.noun import Access
 from penstock.store.nouns.outboxes import Outboxes
 from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
 from penstock.store.nouns.requests import Requests
+from penstock.store.nouns.taskends import TaskEnds
 from penstock.store.nouns.tasks import Tasks
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
@@ -86,6 +88,17 @@ class Store(Protocol):
     locks: Locks
     catalog: Catalog
     signals: Signals
+
+    def _add_shared(self, access: Access, calls: Access, ends: TaskEnds) -> None:
+        """Add the nouns that are made alike for both stores, once their `jobs` and `tasks` are there."""
+        self.keys = Keys(access)
+        self.programs = Programs(access)
+        self.crons = Crons(access, self.jobs)
+        self.tokens = Tokens(access, calls, self.jobs)
+        self.locks = Locks(access, calls)
+        self.requests = Requests(access)
+        self.outboxes = Outboxes(access)
+        self.records = Records(access, self.jobs, self.tasks, ends)
 
     async def open(self, *, look: bool = False) -> None:
         """Connect; to `look` only, the settings of the database stay too. Raises `DatabaseUnavailable`."""

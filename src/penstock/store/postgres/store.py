@@ -10,17 +10,10 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, reading
-from penstock.store.nouns.crons import Crons
-from penstock.store.nouns.keys import Keys
+from penstock.store.contract.store import Store
 from penstock.store.nouns.leases import Leases
-from penstock.store.nouns.locks import Locks
-from penstock.store.nouns.outboxes import Outboxes
 from penstock.store.nouns.pools import Pools
-from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
-from penstock.store.nouns.records import Records
-from penstock.store.nouns.requests import Requests
-from penstock.store.nouns.tokens import Tokens
 from penstock.store.postgres.access import PostgresAccess
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.changes import PostgresChanges
@@ -43,7 +36,7 @@ _OLDEST = 130000
 _FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one to notify
 
 
-class PostgresStore:
+class PostgresStore(Store):
     """See `store.contract.Store`. PostgreSQL 13 and newer."""
 
     dialect: Dialect = POSTGRES
@@ -63,24 +56,17 @@ class PostgresStore:
         if config.direct_database:
             self._direct = Connections(Route(config.direct_database, *limits), size=1, **timing)
         access = PostgresAccess(for_services)
-        self.keys = Keys(access)
         self.rates = Rates(access)
         heads = Heads(clock)
         ends = PostgresTaskEnds(access)
         self.jobs = PostgresJobs(access, for_services, PostgresGates(access, self.rates), heads, ends)
         self.pools = Pools(access, heads.after)
-        self.programs = Programs(access)
-        self.crons = Crons(access, self.jobs)
         self.leases = Leases(access, self.jobs)
-        self.tokens = Tokens(access, PostgresAccess(self._connections), self.jobs)
-        self.locks = Locks(access, PostgresAccess(self._connections))
-        self.requests = Requests(access)
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(access, self.catalog)
         self.changes = PostgresChanges(access)
         self.tasks = PostgresTasks(access, self.changes, ends, clock)
-        self.outboxes = Outboxes(access)
-        self.records = Records(access, self.jobs, self.tasks, ends)
+        self._add_shared(access, PostgresAccess(self._connections), ends)
         self.signals = PostgresSignals(for_services, self._direct, self._queries)
 
     async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import sys
 from collections.abc import Sequence
@@ -15,16 +16,9 @@ from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Statement, not_open, reading
-from penstock.store.nouns.crons import Crons
-from penstock.store.nouns.keys import Keys
-from penstock.store.nouns.locks import Locks
-from penstock.store.nouns.outboxes import Outboxes
+from penstock.store.contract.store import Store
 from penstock.store.nouns.pools import Pools
-from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
-from penstock.store.nouns.records import Records
-from penstock.store.nouns.requests import Requests
-from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.access import SqliteAccess
@@ -49,7 +43,7 @@ _FOR_SERVICES = 2
 _PAUSE = 0.005
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """See `store.contract.Store`."""
 
     dialect: Dialect = SQLITE
@@ -68,23 +62,15 @@ class SqliteStore:
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
         access = SqliteAccess(self._begin_service_read, self.begin_write)
-        calls = SqliteAccess(self.begin_read, self.begin_write)
-        self.keys = Keys(access)
         self.rates = Rates(access)
         gates, ends = SqliteGates(access, self.rates), SqliteTaskEnds(access)
         self.jobs = SqliteJobs(access, self._write_alone, gates, ends)
         self.pools = Pools(access)
-        self.programs = Programs(access)
-        self.crons = Crons(access, self.jobs)
         self.interests = SqliteInterests(access)
         self.changes = SqliteChanges(access)
         self.tasks = SqliteTasks(access, self.changes, self.jobs, ends, clock)
-        self.outboxes = Outboxes(access)
-        self.records = Records(access, self.jobs, self.tasks, ends)
         self.leases = SqliteLeases(access, self.jobs, Extensions(path), clock)
-        self.tokens = Tokens(access, calls, self.jobs)
-        self.locks = Locks(access, calls)
-        self.requests = Requests(access)
+        self._add_shared(access, SqliteAccess(self.begin_read, self.begin_write), ends)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
@@ -219,15 +205,11 @@ class ReadSession(SqliteSession):
         try:
             await self._leave()
         finally:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        try:
-            self._connection.execute("rollback")
-        except sqlite3.Error:
-            self._readers.release(self._connection, broken=True)
-        else:
-            self._readers.release(self._connection)
+            broken = True
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("rollback")
+                broken = False
+            self._readers.release(self._connection, broken=broken)
 
 
 class WriteSession(SqliteSession):
