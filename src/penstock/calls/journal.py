@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from penstock.clock import profile_timer
@@ -29,12 +29,6 @@ from penstock.transaction.transaction import Transaction
 
 _UNSEEN: AbstractContextManager[None] = nullcontext()
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
-_STATUS: dict[JobState, Status] = {
-    JobState.SUCCESS: "success",
-    JobState.FAILED: "failed",
-    JobState.CANCELED: "canceled",
-    JobState.SKIPPED: "skipped",
-}
 
 
 class Journal:
@@ -167,7 +161,7 @@ class Journal:
         ):
             self.meters.add("penstock_on_complete_failed", job.pool)
         if settlement.state in FINISHED:
-            self.completed(job, _STATUS[settlement.state], settlement.finished_at)
+            self.completed(job, cast("Status", settlement.state.value), settlement.finished_at)
         elif settlement.state is JobState.PENDING and settlement.event in _FAILED:
             self.completed(job, "retrying", settlement.finished_at)
 
@@ -208,7 +202,7 @@ class Journal:
 
     def ended(self, job: Job, state: JobState, at: datetime) -> None:
         """A job has ended in the transaction that was its last."""
-        self.completed(job, _STATUS[state], at)
+        self.completed(job, cast("Status", state.value), at)
 
     def completed(self, job: Job, status: Status, at: datetime) -> None:
         """A job has ended, or is tried again."""
