@@ -1,7 +1,7 @@
 """Schedules: the next time at which something recurring is due.
 
 A cron expression is matched by the library cronsim, which is only given the time on a clock on the wall, never a
-time zone. `crons/catchup` decides about missed times.
+time zone. `crons/cron` decides about missed times.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The scheduler: enqueues a job for each cron that is due. Any number of processes run one.
 
-`crons/catchup` decides which planned time runs, while the store locks the cron. The decision and the job are written in
+`crons/cron` decides which planned time runs, while the store locks the cron. The decision and the job are written in
 one transaction, so each time is decided once.
 """
 
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.calls.run.runner import Runner
-from penstock.crons.catchup import Decision, decide
+from penstock.crons.cron import Decision, decide
 from penstock.crons.plan import KeptCron
 from penstock.errors import PenstockError
 from penstock.jobs.job import job_id

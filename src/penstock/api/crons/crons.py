@@ -1,6 +1,6 @@
 """Crons as programs use them: declared, or created, paused, run and removed while the program runs.
 
-Owns the checks of a cron's function, arguments and options. `crons/catchup` decides what is due, and
+Owns the checks of a cron's function, arguments and options. `crons/cron` decides what is due, and
 `services/scheduler` enqueues it.
 """
 

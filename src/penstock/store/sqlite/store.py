@@ -24,15 +24,13 @@ from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.access import SqliteAccess
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.changes import SqliteChanges
-from penstock.store.sqlite.connection import connect
+from penstock.store.sqlite.connection import Readers, connect
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
-from penstock.store.sqlite.extensions import Extensions
 from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteJobs
-from penstock.store.sqlite.leases import SqliteLeases
-from penstock.store.sqlite.readers import Readers
+from penstock.store.sqlite.leases import Extensions, SqliteLeases
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.taskends import SqliteTaskEnds
