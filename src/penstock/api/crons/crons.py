@@ -336,7 +336,6 @@ def _declared_cron(
     args: Mapping[str, Any] | None,
     options: CronOptions,
 ) -> _DeclaredCron:
-    """Check a declaration of a cron."""
     found: Any = function
     if not isinstance(found, Function) or found.kind is FunctionKind.QUERY:
         raise DeclarationError(

@@ -110,7 +110,6 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
 
 
 async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
-    """Call a job's function; its outcome if it returned."""
     job = running.job
     if function.kind is FunctionKind.MUTATION:
         await _run_mutation(runner, function, running)

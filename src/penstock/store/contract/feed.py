@@ -31,10 +31,8 @@ class FeedSeen:
 
 async def see_feed(changes: Changes, most: int) -> FeedSeen:
     """Look at the feed; of each reader no more than `most` unread changes are counted."""
-    readers = [(row, await _standing(changes, row, most)) for row in await changes.readers()]
+    readers = []
+    for row in await changes.readers():
+        lag = await changes.lag(row.position, most)
+        readers.append((row, ReaderLag(row.name, row.moved_at, lag.rows, lag.oldest_at)))
     return FeedSeen(readers, await changes.size(), await changes.oldest_transaction())
-
-
-async def _standing(changes: Changes, row: ReaderRow, most: int) -> ReaderLag:
-    lag = await changes.lag(row.position, most)
-    return ReaderLag(row.name, row.moved_at, lag.rows, lag.oldest_at)

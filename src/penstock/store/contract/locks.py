@@ -14,7 +14,6 @@ class LockRow:
     """A lock that is held, or has run out and was not given back.
 
     Attributes:
-        key: The key of the lock.
         fence: The number of its holder; it rises from one to the next, also over all keys, and none is given twice.
         attempt: The caller's own number of the request.
         holder: The name of its holder, for people.

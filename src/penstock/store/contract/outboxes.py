@@ -24,9 +24,7 @@ class OutboxPlan:
     """An outbox as a program declares it to the store.
 
     Attributes:
-        name: Its name.
         function: The name of its handler.
-        kind: The kind of that function.
         source: The table or the topic that it sends.
         spec: The other options, as JSON, to be shown.
         version: Of the declaration.
@@ -47,13 +45,11 @@ class OutboxRow:
     """An outbox as it is kept.
 
     Attributes:
-        id: Its number.
         plan: Its last declaration.
         interests: The numbers under which its messages are in the change feed, those of earlier declarations too.
         declared_at: When it was.
         epoch: The number of changes by others than the relay that reads it.
         ready: Whether its changes are captured.
-        paused: Whether it is paused.
         backfill: The rest of the backfill, as `outbox.backfill` writes it; None if that is done.
         skips: The numbers of messages that are passed by.
         trouble: The trouble of the next message, if it has failed.
@@ -89,7 +85,6 @@ class AsideCount:
     """The number of messages of an outbox that are set aside in one state.
 
     Attributes:
-        outbox: The number of the outbox.
         number: Their number, as far as they were counted.
         oldest_at: The time at which the first of them was written.
         used_up: The number of those whose attempts are used up.

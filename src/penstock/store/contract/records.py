@@ -84,14 +84,11 @@ class TaskBacklog:
     """The backlog of a task, counted no further than asked.
 
     Attributes:
-        task: Its number.
-        name: Its name.
         ready: How many of its jobs may start now.
         scheduled: How many start later: debounced, in back-off, or put off.
         running: How many run.
         failed: How many have failed.
         oldest: The due time of the oldest of the ready ones.
-        paused: Whether the task is paused.
         due_first: The first due time of the oldest waiting run, before anything put it off; it may be that
             it is not due yet.
         reconciled_at: When all rows were looked at last; None if they never were.

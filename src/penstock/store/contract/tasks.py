@@ -20,12 +20,8 @@ class TaskPlan:
     """A task as a program declares it to the store.
 
     Attributes:
-        name: Its name.
         function: The name of the function that its jobs run.
-        kind: The kind of that function.
-        pool: The pool of its jobs.
-        priority: Their priority.
-        options: Their other options; the number of the task is added.
+        options: The other options of its jobs; the number of the task is added.
         resets: Whether a change lets attempts count anew.
         history: The number of runs that are kept with each row.
         version: Of its handler.
@@ -83,20 +79,9 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """The record of one row of a task.
+    """The record of one row of a task, with the captured values before and after its last change.
 
-    Attributes:
-        task: The number of the task.
-        key: The key of the row, as the change feed spells it.
-        job: The id of its job.
-        generation: How many changes it had that the task wanted to hear of.
-        live: Whether there is a job that has not ended.
-        change: The last of these.
-        before: Its captured values before that.
-        after: The same after it.
-        changed_at: When that was.
-        due_at: When it was to be run then.
-        gone: ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there.
+    All else is told in `RecordState`.
     """
 
     task: int

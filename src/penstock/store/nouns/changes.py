@@ -111,12 +111,6 @@ class Changes(Noun, ABC):
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
         Changes of whole tables have no keys, and count as more.
-
-        Args:
-            session: The session.
-            position: The position.
-            interest: The number of the interest.
-            limit: The largest number of keys.
         """
         values = position.bounds() | {"high": position.high, "interest": interest, "limit": limit + 1}
         keys = [row[0] for row in await self._fetch(session, "unread", **values)]

@@ -55,9 +55,6 @@ class Interests(Noun, ABC, Generic[Right]):
         """Raise the errors of `declare`, without changing anything; interests in order take no lock.
 
         Where others hold locks on a table, it is not tried out what its database says to the SQL.
-
-        Raises:
-            DeclarationError: See `declare`.
         """
         if not interests:
             return
@@ -89,10 +86,7 @@ class Interests(Noun, ABC, Generic[Right]):
 
         Returns:
             The numbers that are gone, as somebody else has replaced them meanwhile: nothing was done about these.
-
-        Raises:
-            DeclarationError: See `declare`.
-            DatabaseBusy: Others hold locks on the table for too long.
+            Raises the errors of `declare`.
         """
         stored = await self._stored()
         if not replaced(interests, numbers, stored) and all(self._is_current(one, stored) for one in interests):
@@ -108,11 +102,7 @@ class Interests(Noun, ABC, Generic[Right]):
 
         If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
         told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
-        since, the one that was given is dropped.
-
-        Raises:
-            DeclarationError: See `declare`.
-            DatabaseBusy: Others hold locks on the table for too long.
+        since, the one that was given is dropped. Raises the errors of `declare`.
         """
         stored, declared = await self._stored(), await self._declared(interests)
         if all(identity_of(one) in declared and self._is_current(one, stored) for one in interests):

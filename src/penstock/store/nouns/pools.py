@@ -137,7 +137,6 @@ def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Memb
 
 
 def _pool_row_of(row: Sequence[Any]) -> PoolRow:
-    """A pool as seen from outside, from a row of the query `list`."""
     name, declared, limit, paused, granted, ready, scheduled, running, waiting, *rest = row
     of_key, rate, key_rate, group, ageing = rest
     return PoolRow(

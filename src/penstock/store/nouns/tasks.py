@@ -209,7 +209,6 @@ class Tasks(Noun, ABC):
 
 
 def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
-    """A task as the values of the queries that declare it."""
     return {
         "name": plan.name,
         "function": plan.function,

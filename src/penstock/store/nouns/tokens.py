@@ -9,8 +9,7 @@ from uuid import UUID
 
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
-from penstock.store.contract.external import OUTSIDE, TOKEN_KEPT, Redeemed
-from penstock.store.contract.jobs import Settle
+from penstock.store.contract.jobs import OUTSIDE, TOKEN_KEPT, Redeemed, Settle
 from penstock.store.contract.session import Row, Session, writing
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun

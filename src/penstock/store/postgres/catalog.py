@@ -119,7 +119,6 @@ class PostgresCatalog(_Description):
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """A connection for the time of a block."""
         connection = await self._direct.connect()
         try:
             yield connection

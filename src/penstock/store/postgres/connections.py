@@ -50,8 +50,6 @@ class Connections:
         statement_timeout: Seconds after which a statement that has not answered is given up.
 
     Attributes:
-        route: The route to the database, which opens them.
-        wait: Seconds to wait for a free connection.
         answer_timeout: Seconds after which a server that does not answer is given up.
         now: Monotonic seconds, at most a second old.
     """
@@ -122,13 +120,7 @@ class Connections:
                 return connection
 
     async def acquire_lingering(self) -> tuple[Connection, bool]:
-        """A connection, and whether a snapshot is still open on it, which its new holder ends.
-
-        Raises:
-            ContextError: The store is not open.
-            Overloaded: None was free in time.
-            DatabaseUnavailable: The database cannot be reached.
-        """
+        """The same, and whether a snapshot is still open on it, which its new holder ends."""
         connection = await self._acquire()
         lingers = connection in self._lingering
         self._lingering.discard(connection)

@@ -256,7 +256,6 @@ class PostgresSession:
             self.asked_at = self._connections.now  # the server has taken the pieces before
 
     def _failed(self, error: BaseException) -> BaseException:
-        """The meaning of a statement's failure."""
         meant = self._meant(error)
         return left_behind() if self._ended and isinstance(error, Exception) else meant
 
