@@ -16,7 +16,7 @@ from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Told, not_known, token_of
 from penstock.observe.logs import event as log_event
 from penstock.pools.results import Completion
-from penstock.store.contract.external import Redeemed
+from penstock.store.contract.jobs import Redeemed
 from penstock.values import storable
 from penstock.wire.outgoing import encode_kept
 

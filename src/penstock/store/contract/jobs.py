@@ -8,8 +8,11 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.jobs.job import Job, Settlement
+from penstock.jobs.token import Told
 
 ABOVE_ALL = UUID(int=2**128 - 1)  # an id that no job has
+OUTSIDE = 0  # the lease, which never ends, of a job that an outside system is to complete, and of its slot
+TOKEN_KEPT = timedelta(days=1)  # the time for which the outcome of a token is kept
 _OTHERS = ("planner ", "relay ", "rebuild ")  # who reads the change feed under a lease
 Settle = Callable[[list[Job]], list[Settlement]]
 
@@ -68,3 +71,16 @@ class LeaseRow:
     def is_worker(self) -> bool:
         """Whether it was taken to run jobs."""
         return not self.holder.startswith(_OTHERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Redeemed:
+    """The outcome of redeeming a token.
+
+    Attributes:
+        accepted: Whether the job has been settled by it.
+        told: The outcome that counts: the first one, or that its time or its attempt is over.
+    """
+
+    accepted: bool
+    told: Told

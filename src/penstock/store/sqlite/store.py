@@ -27,9 +27,8 @@ from penstock.store.sqlite.changes import SqliteChanges
 from penstock.store.sqlite.connection import Readers, connect
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
-from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.interests import SqliteInterests
-from penstock.store.sqlite.jobs import SqliteJobs
+from penstock.store.sqlite.jobs import SqliteGates, SqliteJobs
 from penstock.store.sqlite.leases import Extensions, SqliteLeases
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
@@ -118,7 +117,6 @@ class SqliteStore(Store):
         return WriteSession(writer, self._config.statement_timeout)
 
     async def _write_alone(self, statement: Statement, args: Sequence[Any]) -> None:
-        """Run a statement in a transaction of its own."""
         writer = self._writer
         if writer is None:
             raise not_open()
