@@ -16,17 +16,11 @@ BACKSTOP = 1.0  # the same for a reader with signals
 
 @dataclass(frozen=True, slots=True)
 class FeedSeen:
-    """The feed at one moment.
+    """The feed at one moment."""
 
-    Attributes:
-        readers: Each reader and its backlog, by name.
-        size: The size of the feed in bytes.
-        oldest_transaction: The age of the oldest open transaction; None if it cannot be known.
-    """
-
-    readers: Sequence[tuple[ReaderRow, ReaderLag]]
-    size: int
-    oldest_transaction: timedelta | None
+    readers: Sequence[tuple[ReaderRow, ReaderLag]]  # each reader and its backlog, by name
+    size: int  # the size of the feed in bytes
+    oldest_transaction: timedelta | None  # the age of the oldest open transaction; None if it cannot be known
 
 
 async def see_feed(changes: Changes, most: int) -> FeedSeen:

@@ -35,13 +35,9 @@ from penstock.store.sql.dialect import Dialect
 
 
 class Signals(Protocol):
-    """Wake-ups between processes. Lost wake-ups only cost time: services also look by themselves.
+    """Wake-ups between processes. Lost wake-ups only cost time: services also look by themselves."""
 
-    Attributes:
-        watched: The tables that live queries of this process read.
-    """
-
-    watched: set[str]
+    watched: set[str]  # the tables that live queries of this process read
 
     def notify(self) -> None:
         """Tell the services of all processes that there is work; coalesced, after commit, never waits."""
@@ -63,14 +59,10 @@ class Signals(Protocol):
 
 
 class Store(Protocol):
-    """A database that remembers.
-
-    Attributes:
-        writers: The number of write transactions that one process may have under way at once.
-    """
+    """A database that remembers."""
 
     dialect: Dialect
-    writers: int
+    writers: int  # the number of write transactions that one process may have under way at once
     jobs: Jobs
     keys: Keys
     rates: Rates
