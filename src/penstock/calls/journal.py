@@ -32,23 +32,13 @@ _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEven
 
 
 class Journal:
-    """The journal of one backend.
-
-    Args:
-        meters: The meters to move; None if nobody looks at them.
-
-    Attributes:
-        meters: The same.
-        tracing: Makes spans; None if the program has not set up OpenTelemetry.
-        tasks: The names of reactive tasks, by their numbers.
-        tallies: The attempts that ended since the last report, for each pool with reports.
-    """
+    """The journal of one backend; without meters if nobody looks at them."""
 
     def __init__(self, meters: Meters | None = None) -> None:
         self.meters = meters
-        self.tracing: Tracing | None = None
-        self.tasks: Mapping[int, str] = {}
-        self.tallies: dict[str, Tally] = {}
+        self.tracing: Tracing | None = None  # None if the program has not set up OpenTelemetry
+        self.tasks: Mapping[int, str] = {}  # the names of reactive tasks, by their numbers
+        self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
 
     def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
@@ -61,13 +51,7 @@ class Journal:
     # ----- jobs are enqueued
 
     def sending(self, transaction: Transaction, job: NewJob, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
-        """A transaction enqueues a job, or jobs that are alike, which are logged once it has committed.
-
-        Args:
-            transaction: The transaction.
-            job: The job, or the first of many.
-            ids: Gives the ids of the many, if it is not one.
-        """
+        """A transaction enqueues a job, or the first of many alike with these ids: logged once it has committed."""
         if self.meters is not None or job.pool in self._talking():
             transaction.committed.append(partial(self.enqueued, job, transaction.now, ids))
 
@@ -130,12 +114,7 @@ class Journal:
                 self.meters.observe("penstock_task_run_seconds", seconds, self._task(job.options.task))
 
     def settled(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
-        """The settlements of jobs were written.
-
-        Args:
-            settled: The jobs, each with its settlement.
-            won: The ids of those that were still this worker's; all if not given.
-        """
+        """The settlements of jobs were written: all of them, or those `won`, which were still this worker's."""
         if self.meters is None and not self.tallies:
             return
         quiet = self.meters is None and not self._talking()

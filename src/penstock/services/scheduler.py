@@ -50,17 +50,13 @@ class _Decision:
 
 
 class CronScheduler(Service):
-    """Enqueues the jobs of crons; `scope` are those of its program.
-
-    Attributes:
-        next_at: The next planned time at the last look.
-    """
+    """Enqueues the jobs of crons; `scope` are those of its program."""
 
     name = "scheduler"
 
     def __init__(self, runner: Runner, scope: CronScope) -> None:
         super().__init__(runner.engine.clock)
-        self.next_at: datetime | None = None
+        self.next_at: datetime | None = None  # the next planned time at the last look
         self._store = runner.engine.store
         self._poll = runner.engine.config.poll
         self._scope = scope

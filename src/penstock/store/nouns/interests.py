@@ -115,11 +115,9 @@ class Interests(Noun, ABC, Generic[Right]):
             await self._drop(right, [one for one in stale if one is not None])
 
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        """Stop capturing them. Captured changes stay until their readers have passed them.
+        """Stop capturing them, or only those `unused`: added, and never captured.
 
-        Args:
-            ids: Their numbers.
-            unused: Whether only those of them are dropped which were added, and never captured.
+        Captured changes stay until their readers have passed them.
         """
         if ids:
             async with self._changing() as right:
@@ -142,10 +140,8 @@ class Interests(Noun, ABC, Generic[Right]):
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
         """The statements that read the rows of an interest; None if there is no such interest, or no such table.
 
-        Args:
-            number: Its number.
-            only: A part of its rows, with the columns to read as they were. These rows are kept from being changed
-                until the transaction ends in which they are read.
+        With `only` they read a part of its rows, with its columns as they were. These rows are kept from being changed
+        until the transaction ends in which they are read.
         """
         one = next((one for one in (await self._stored()).values() if one.id == number), None)
         if one is None or one.found is None:

@@ -21,9 +21,7 @@ _DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit",
 class Pools(Noun):
     """Pools at rest: their limits, and which worker holds how many slots.
 
-    Args:
-        access: The access to the database.
-        places: The places of ready jobs after which a look at some pools begins, as values of the query `look`.
+    `places` are those of ready jobs after which a look at some pools begins, as values of the query `look`.
     """
 
     def __init__(self, access: Access, places: Callable[[Sequence[str]], Values] = lambda _pools: {}) -> None:

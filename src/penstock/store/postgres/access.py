@@ -83,14 +83,7 @@ class PostgresAccess(Access):
 async def run(
     connections: Connections, query: Query, values: Mapping[str, Any], *, once: bool = False
 ) -> Sequence[Row]:
-    """Run one query in a transaction of its own.
-
-    Args:
-        connections: The query runs on one of them.
-        query: The query.
-        values: Its parameters.
-        once: Whether it must not be run again if nobody knows whether it has been.
-    """
+    """Run one query in a transaction of its own; `once` if it must not run again where nobody knows whether it has."""
     if connections.route.pooled:  # settings hold within a transaction only
         async with writing(lambda: begin(connections, BEGIN_INTERNAL)) as session:
             return await session.fetch(query.statement, query.args(values))

@@ -73,10 +73,7 @@ async def _begin_pooled(session: PostgresSession, connections: Connections, how:
 class PostgresSession:
     """A transaction that has begun.
 
-    Args:
-        connections: The pool of its connection.
-        connection: Its connection.
-        lingering: Whether its rollback is left to the next user of the connection (see `Connections.release`).
+    If it is `lingering`, its rollback is left to the next user of the connection (see `Connections.release`).
     """
 
     __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at")

@@ -126,13 +126,7 @@ _KEPT = 8  # idle connections kept open: each holds files open and pages in memo
 
 
 class Readers:
-    """At most `size` connections; callers that find none free wait in line.
-
-    Args:
-        connect: Opens a connection.
-        size: The largest number of connections.
-        wait: Seconds to wait for a free connection before giving up.
-    """
+    """At most `size` connections; callers that find none free wait in line, for up to `wait` seconds."""
 
     def __init__(self, connect: Callable[[], Awaitable[sqlite3.Connection]], *, size: int, wait: float) -> None:
         self._connect = connect

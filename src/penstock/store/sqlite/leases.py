@@ -98,11 +98,7 @@ class SqliteLeases(Leases):
         """Extend a lease beside the database; False if it was lost.
 
         A rescuer reads extensions after the end of the lease, so an extension counts if it was written before.
-
-        Args:
-            lease: The lease.
-            ttl: The time to hold it, from now.
-            offset: The difference of the caller's time and the clock's.
+        `offset` is the difference of the caller's time and the clock's.
 
         Raises:
             DatabaseBusy: The lease has run out, so that only the database can tell whose it is.

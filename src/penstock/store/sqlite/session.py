@@ -25,13 +25,9 @@ WriteAlone = Callable[[Statement, Sequence[Any]], Awaitable[None]]
 
 
 class SqliteSession:
-    """A transaction that has begun; subclasses end it.
+    """A transaction that has begun; subclasses end it."""
 
-    Attributes:
-        writable: Whether its connection writes, when no statement forbids it.
-    """
-
-    writable = False
+    writable = False  # whether its connection writes, when no statement forbids it
 
     def __init__(self, connection: sqlite3.Connection, executor: Executor, timeout: float) -> None:
         self._connection = connection

@@ -34,18 +34,12 @@ _ALONE = 1.0  # seconds for which nobody shares a commit after a shared one fail
 
 
 class Writer:
-    """Hands out turns on the write connection, and commits.
-
-    Args:
-        wait: Seconds to wait for another process's write lock.
-
-    Attributes:
-        executor: The one thread in which the write connection works when it may take long. Nothing else runs there,
-            since the holder of the turn keeps all other writers waiting, those of other processes too.
-    """
+    """Hands out turns on the write connection, and commits; `wait` is for another process's write lock, in seconds."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, wait: float) -> None:
         self.connection = connection
+        # In this thread the write connection works when it may take long. Nothing else runs there, since the holder of
+        # the turn keeps all other writers waiting, those of other processes too.
         self.executor = ThreadPoolExecutor(1, thread_name_prefix="penstock-sqlite-writer")
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="penstock-sqlite-log")
         self._path = path
