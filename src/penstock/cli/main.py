@@ -42,6 +42,7 @@ _COMMANDS = {
     "locks": ("penstock.cli.locks", "Show locks; release one."),
     "pause": ("penstock.cli.pools:pause", "Pause a pool."),
     "resume": ("penstock.cli.pools:resume", "Resume a paused pool."),
+    "check": ("penstock.cli.check", "Check a program against best practices, without running it."),
     "config": ("penstock.cli.settings", "Show the settings in force and their origin."),
 }
 
