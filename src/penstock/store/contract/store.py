@@ -104,17 +104,12 @@ class Store(Protocol):
     async def begin_write(self, queue: int | None = None) -> Session:
         """A serializable transaction.
 
-        Args:
-            queue: One of so many `QUEUES`, in which it waits until those before it have ended; or `EVERY_QUEUE`. Its
-                snapshot is of the time after.
+        With a `queue`, one of so many `QUEUES` or `EVERY_QUEUE`, it waits there until those before it have ended. Its
+        snapshot is of the time after.
         """
 
     async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
-        """Set the clock by the database's, so that all machines on it agree on the time.
-
-        Args:
-            transaction: The transaction to ask in; one of its own by default.
-        """
+        """Set the clock by the database's, asked in this transaction or one of its own, for all machines to agree."""
 
     async def ping(self) -> None:
         """Raise unless the database answers."""
