@@ -80,8 +80,11 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
 
     Omits messages that were not attempted yet.
     """
-    asked: Any = {"states": states or STATES, "limit": limit, "after": after}
-    page = with_backend(options, lambda backend: backend.app.outboxes.messages(backend, outbox, **asked))
+    shown = states or STATES
+    page = with_backend(
+        options,
+        lambda backend: backend.app.outboxes.messages(backend, outbox, states=shown, limit=limit, after=after),
+    )
     if options.json:
         print_json(page)
         return
