@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -28,6 +28,7 @@ class Answer:
     size: int = 0  # bytes of its result, about
     jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
     journal: str | None = None  # the ends of the pages that it read, which the next run gets
+    lines: Sequence[str] = ()  # what the run has logged, in development
 
 
 class EntryReport(NamedTuple):

@@ -27,6 +27,7 @@ from penstock.functions.function import AnyFunction, FunctionKind, check_depth, 
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer
 from penstock.observe import points
+from penstock.observe.loglines import log_lines
 from penstock.store.contract.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
@@ -96,11 +97,11 @@ class Runner(Runs):
         """
         transaction = self.transaction(session, self.now(), seed)
         limit = self.engine.config.call_timeout
-        timer = asyncio.timeout(limit)
+        timer, lines = asyncio.timeout(limit), list[str]()
         try:
             transaction.given_ends = decode_journal(journal)
             async with timer, self.engine.thread(function, 0) as thread:
-                with self.engine.journal.call(function):
+                with self.engine.journal.call(function), log_lines(told=self.engine.config.dev) as lines:
                     run = self._in_transaction(transaction, function, arguments, 0, thread)
                     result = await contained(function, run)
             encoded = function.signature.result_json(result)
@@ -116,10 +117,14 @@ class Runner(Runs):
                 error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             kept = None if isinstance(error, CursorInvalid) else journal  # its pages are to begin again
-            answer = Answer(transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept)
+            answer = Answer(
+                transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept, lines=lines
+            )
         else:
             ends = encode_journal(transaction.page_ends)
-            answer = Answer(transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends)
+            answer = Answer(
+                transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends, lines=lines
+            )
         if not (jobs := transaction.read_set.jobs):
             return answer
         return replace(answer, jobs=await self.engine.store.jobs.find_many(session, [*jobs], transaction.now))
