@@ -136,23 +136,21 @@ class Reads:
             raise _Unknown
         return found
 
-    def timed_out(self) -> list[Entry]:
-        """The entries whose time has come; each is given once."""
+    async def due(self, session: Session) -> list[tuple[Entry, str]]:
+        """The entries that are due without a change of a row, each with the cause."""
         now = self._clock.monotonic()
-        found = [entry for entry in self._timed if entry.next_run_at <= now]
-        self._timed.difference_update(found)
-        return found
-
-    async def with_changed_jobs(self, session: Session) -> list[Entry]:
-        """The entries that read the status of a job that has changed."""
+        timed = [entry for entry in self._timed if entry.next_run_at <= now]
+        self._timed.difference_update(timed)
         answers = {entry: entry.answer for entry in self.with_jobs if entry.answer is not None}
         wanted = {job for answer in answers.values() for job in answer.reads.jobs}
         found = await self._store.jobs.find_many(session, [*wanted], self._clock.now()) if wanted else {}
-        return [
+        changed = [
             entry
             for entry, answer in answers.items()
             if answer.jobs != {job: found[job] for job in answer.reads.jobs if job in found}
         ]
+        said = [(entry, "the status of a job has changed") for entry in changed]
+        return [*((entry, "its time has come") for entry in timed), *said]
 
     def pause(self) -> float:
         """Seconds until an entry's time comes, or its jobs are looked at."""
