@@ -32,6 +32,7 @@ from benchmarks import (
     scheduling,
     sockets,
     tasks,
+    tokens,
 )
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
@@ -52,6 +53,7 @@ BENCHMARKS = (
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,
     *sockets.BENCHMARKS,
+    *tokens.BENCHMARKS,
     *check.BENCHMARKS,
     *bars.BENCHMARKS,
 )

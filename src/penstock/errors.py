@@ -17,6 +17,7 @@ PenstockError
 │   ├── CursorInvalid             a malformed pagination cursor, or one of another query
 │   ├── TokenInvalid              an unknown token of an externally completed job
 │   ├── TokenExpired              a token whose time or attempt is over
+│   ├── Unauthenticated           a token that is malformed, expired, forged, or of an unknown issuer
 │   └── LimitExceeded             more rows, bytes or jobs than allowed
 ├── DataError                     the data differs from what the function expected
 │   ├── RowNotFound               the row to patch, replace or delete does not exist
@@ -29,6 +30,7 @@ PenstockError
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
 ├── ApplicationError              your functions raise it for their callers, who get its data
+│   └── NotSignedIn               the call is for users who have signed in
 ├── TryAgain                      nothing is wrong with the call; it may succeed later
 │   ├── Conflict                  every retry conflicted with another transaction
 │   ├── DatabaseUnavailable       the database is unreachable, starting or stopping
@@ -36,6 +38,7 @@ PenstockError
 │   ├── DatabaseFull              the database has no space left
 │   ├── LockTaken                 another holder kept the lock for too long
 │   ├── CallTimeout               the call took longer than allowed
+│   ├── ProviderUnavailable       the keys of a provider of identities cannot be fetched
 │   └── Overloaded                this process has too many waiting calls
 └── JobError                      why a job ended
     ├── NonRetryableError         raise it in a job: the job fails without another attempt
@@ -159,6 +162,10 @@ class TokenExpired(InputError):
     """The token's time is over, or the attempt that it was made for."""
 
 
+class Unauthenticated(InputError):
+    """The token of a caller is malformed, expired, forged, revoked, or of an issuer that the app does not know."""
+
+
 class LimitExceeded(InputError):
     """More rows, bytes, nesting or jobs than one transaction, row or call may have."""
 
@@ -218,6 +225,13 @@ class ApplicationError(PenstockError):
         self.data = data
 
 
+class NotSignedIn(ApplicationError):
+    """The call is for users who have signed in. Its caller gets ``{"code": "NotSignedIn", "message": …}`` as data."""
+
+    def __init__(self) -> None:
+        super().__init__({"code": "NotSignedIn", "message": "Sign in to do this."})
+
+
 class TryAgain(PenstockError):
     """Nothing is wrong with the call. It may succeed later."""
 
@@ -254,6 +268,10 @@ class LockTaken(TryAgain):
 
 class CallTimeout(TryAgain):
     """The call took longer than allowed."""
+
+
+class ProviderUnavailable(TryAgain):
+    """The keys of a provider of identities cannot be fetched, so that no token of it can be verified."""
 
 
 class Overloaded(TryAgain):

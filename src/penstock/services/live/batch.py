@@ -128,8 +128,7 @@ class Batch:
                 if not entry.watchers:
                     continue
                 self._running, self._begun_at = (entry, why), profile_timer()
-                asked = entry.function, entry.arguments, entry.seed, entry.journal
-                answer = await self._runner.watch(self.session, *asked)
+                answer = await self._runner.watch(self.session, entry)
                 ended_at = profile_timer()
                 self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
                 self._running = None

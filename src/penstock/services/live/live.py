@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from penstock.calls.run.runner import Runner
@@ -17,8 +18,9 @@ from penstock.changes.position import Position
 from penstock.clock import profile_timer
 from penstock.errors import PenstockError
 from penstock.functions.function import AnyFunction
+from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.live.cache import EntryCache
-from penstock.live.entry import QUICK, Entry, EntryReport
+from penstock.live.entry import ANYBODY, QUICK, Entry, EntryReport, Key
 from penstock.live.view import Tick, View
 from penstock.schema.table import TableDefinition
 from penstock.services.live.batch import Batch, Run
@@ -47,6 +49,7 @@ class LiveQueries(Service):
         self._reads = Reads(self._store, self.clock, definitions)
         self._due: dict[Entry, str] = {}  # those that are to run, and why
         self._late: Batch | None = None
+        self._personal = set[str]()  # the names of functions that have read who calls
         self._views = set[View]()
         self._expecting: dict[View, int] = {}  # the numbers of the ticks that views wait for
         self.shown: dict[RequestKey, int] = {}  # requests that were looked for, and the first tick that showed each
@@ -64,9 +67,9 @@ class LiveQueries(Service):
 
     # ----- watching
 
-    def view(self) -> View:
+    def view(self, caller: Caller = ANONYMOUS) -> View:
         """A view of a client, which watches nothing yet."""
-        view = View(self)
+        view = View(self, caller)
         self._views.add(view)
         return view
 
@@ -74,11 +77,14 @@ class LiveQueries(Service):
         self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
     ) -> Entry:
         """See `Entries`."""
-        key = function.name, repr(sorted(arguments.items())), journal  # not JSON: a date is not its text
-        entry = self._entries.find(key)
+        asked, caller = repr(sorted(arguments.items())), replace(view.caller, address="")  # not JSON: a date is no text
+        shared = caller.key if caller.is_system else ANYBODY
+        keys: list[Key] = [(function.name, asked, who, journal) for who in (shared, caller.key)]
+        entry = next(filter(None, map(self._entries.find, keys)), None)
         if entry is None:
-            entry = Entry(key, function, arguments, journal, self.clock.seed(), self.clock.monotonic())
-            self._entries.add(entry)
+            key = keys[function.name in self._personal]
+            entry = Entry(key, function, arguments, caller, journal, self.clock.seed(), self.clock.monotonic())
+            self._entries.add(entry, beyond=number in view.queries)
             self._due[entry] = "nobody watched it before"
             self._drop_kept()
         entry.watchers.add((view, number))
@@ -274,7 +280,7 @@ class LiveQueries(Service):
         for entry, answer, why, seconds in runs:
             if not entry.watchers:  # since it began
                 continue
-            same = entry.answer is not None and entry.answer.digest == answer.digest
+            same, given = entry.answer is not None and entry.answer.digest == answer.digest, entry.journal
             news = entry.stale or not same
             self._entries.take(entry, answer)
             entry.stale = False
@@ -282,9 +288,19 @@ class LiveQueries(Service):
             if self._meters is not None:
                 self._meters.add("penstock_live_runs", entry.function.name, "equal" if same else "changed")
             self._reads.note(entry, answer, same=same)
+            if answer.reads.identity and entry.key[2] == ANYBODY:
+                self._make_personal(entry, given)
             if news:
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
+
+    def _make_personal(self, entry: Entry, journal: str | None) -> None:
+        """Keep an entry that has read who calls for the caller that it ran for. Others enter one of their own."""
+        self._personal.add(entry.function.name)
+        self._entries.make_personal(entry)
+        for view, number in list(entry.watchers):
+            if view.caller.key != entry.caller.key:
+                view.enter_again(number, journal)
 
     def _drop(self, entry: Entry) -> None:
         """Forget an entry that nobody watches."""
