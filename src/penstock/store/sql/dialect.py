@@ -64,6 +64,9 @@ class Where(NamedTuple):
     args: tuple[Any, ...]
 
 
+ALL = Where((), ())
+
+
 class Spelling(ABC):
     """One store's spelling of leaves and terms over one row.
 

@@ -17,7 +17,7 @@ from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row, Statement
-from penstock.store.sql.dialect import Convert, Dialect, Where, placeholder
+from penstock.store.sql.dialect import ALL, Convert, Dialect, Where, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 
 RowDecoder = Callable[[Sequence[Row]], list[dict[str, Any]]]
@@ -27,7 +27,6 @@ _PIECE_BYTES = 4 * 1024 * 1024
 _LIKELY_ROW_BYTES = 4096
 _LEAST_PIECE, _LARGEST_PIECE = 16, 4096
 _MOST_STATEMENTS = 2048  # conditions of rules may hold values of their callers
-_ALL = Where((), ())
 
 
 class Condition(NamedTuple):
@@ -223,7 +222,7 @@ class TableStatements:
         *,
         limit: int | None,
         indexed: bool,
-        where: Where = _ALL,
+        where: Where = ALL,
     ) -> Statement:
         """Rows that meet all conditions, in the order of an index; `where` is one more. The limit comes last."""
 
@@ -244,7 +243,7 @@ class TableStatements:
         what: str,
         column: str | None,
         groups: tuple[str, ...],
-        where: Where = _ALL,
+        where: Where = ALL,
     ) -> Statement:
         """Count, sum, min or max over rows that meet all conditions; in groups, the limit is the last parameter."""
 
@@ -350,6 +349,7 @@ class Statements:
         self.dialect = dialect
         self.reactive = frozenset(reactive)  # the tables of this program's reactive tasks and outboxes
         self.tables: tuple[str, ...] = ()  # all tables of this program
+        self.ruled = False  # whether one of them has rules
         self.ordered: frozenset[str] = frozenset()  # those in which each change is a message of any program's outbox
         self._tables: dict[type[Table], TableStatements] = {}
 
