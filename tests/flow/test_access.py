@@ -35,7 +35,8 @@ from penstock.identity.identity import Identity
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
-ADA, BOB, NOBODY = {"subject": "ada"}, {"subject": "bob"}, dict[str, str]()
+ADA: dict[str, Any] = {"subject": "ada"}
+BOB: dict[str, Any] = {"subject": "bob"}
 
 
 class Team(Table):
@@ -139,7 +140,7 @@ async def test_a_guard_lets_in_whom_it_names_and_its_function_does_not_begin_for
     club = Club()
     async with TestApp(club.app, database_url) as test:
         team = await test.run_mutation(club.found, "ada")
-        ada, bob, nobody = (test.with_identity(**who) for who in (ADA, BOB, NOBODY))
+        ada, bob, nobody = (test.with_identity(**who) for who in (ADA, BOB, {}))
         for one in (test, ada):
             assert await one.run_query(club.owned, team) == "owned"
             assert await one.run_query(club.mixed, team) == "mixed"
