@@ -28,6 +28,7 @@ from benchmarks import (
     outbox,
     pools,
     queries,
+    rules,
     scheduling,
     sockets,
     tasks,
@@ -39,6 +40,7 @@ from benchmarks.peers import bars
 BENCHMARKS = (
     *mutations.BENCHMARKS,
     *queries.BENCHMARKS,
+    *rules.BENCHMARKS,
     *scheduling.BENCHMARKS,
     *claims.BENCHMARKS,
     *jobs.BENCHMARKS,

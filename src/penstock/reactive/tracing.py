@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,7 +67,10 @@ def trace_rule(
         return bool(value)
     condition = condition_of(value, at)
     # Python cannot tell a stand-in of `is`, `isinstance` or a branch: the field was looked at and is not compared.
-    unsaid = Counter(row._noted) - Counter(one.column for one in reads(condition))  # noqa: SLF001 - as above
+    unsaid = [*row._noted]  # noqa: SLF001 - as above
+    for one in reads(condition):
+        if one.column in unsaid:
+            unsaid.remove(one.column)
     if unsaid:
         at.refuse(f"it looks at {', '.join(unsaid)} without comparing", "Write .is_none() for is None")
     if _parts(condition) > MAX_PARTS:
