@@ -47,6 +47,7 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
     errors.DatabaseFull: ("The database has no space left.", 60),
     errors.CallTimeout: ("The call took longer than it may.", 1),
     errors.LockTaken: ("Somebody else holds a lock that the call needs.", 1),
+    errors.ProviderUnavailable: ("The provider of identities cannot be reached.", 5),
     errors.Overloaded: ("This server has too much to do.", 1),
     OutOfRetention: (
         f"This ts is not open here, or not any more. Ask /api/query_ts for another: one process keeps it {KEPT:g} s.",
