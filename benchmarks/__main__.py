@@ -33,6 +33,7 @@ from benchmarks import (
     scheduling,
     sockets,
     tasks,
+    tokens,
 )
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
@@ -55,6 +56,7 @@ BENCHMARKS = (
     *doors.BENCHMARKS,
     *sockets.BENCHMARKS,
     *check.BENCHMARKS,
+    *tokens.BENCHMARKS,
     *bars.BENCHMARKS,
 )
 _ON_DEMAND = "peer_"

@@ -48,6 +48,9 @@ def act(client: ConvexClient, order: dict[str, Any]) -> dict[str, Any]:
     if verb == "subscribe":
         subscriptions[name] = client.subscribe(order["path"], args)
         return {}
+    if verb == "sign":
+        client.set_auth(order["args"]["tokens"][0] if order["args"]["tokens"] else None)
+        return {"value": None}
     if verb == "unsubscribe":
         subscriptions.pop(name).unsubscribe()
         return {}
