@@ -55,8 +55,8 @@ BENCHMARKS = (
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,
     *sockets.BENCHMARKS,
-    *check.BENCHMARKS,
     *tokens.BENCHMARKS,
+    *check.BENCHMARKS,
     *bars.BENCHMARKS,
 )
 _ON_DEMAND = "peer_"

@@ -248,6 +248,24 @@ async def _serving(
         yield (host, port), http, process
 
 
+@asynccontextmanager
+async def _watching(
+    address: tuple[str, int], queries: Sequence[Sequence[tuple[str, dict[str, Any]]]]
+) -> AsyncIterator[Crowd]:
+    """A crowd that has its first answers."""
+    crowd = Crowd(address, queries)
+    await crowd.connect()
+    try:
+        yield crowd
+    finally:
+        crowd.close()
+
+
+def _cells(count: int) -> list[list[tuple[str, dict[str, Any]]]]:
+    """A query of its own for each client."""
+    return [[("main:cell", {"number": number})] for number in range(count)]
+
+
 async def _call(http: httpx.AsyncClient, path: str, **args: Any) -> None:
     answer = (await http.post("/api/mutation", json={"path": path, "args": args})).json()
     if answer.get("status") != "success":
@@ -282,13 +300,13 @@ def _p95(values: Sequence[float]) -> float:
 async def one_query(bench: Bench, store: StoreName) -> float:
     """All clients watch one query: p95 until the last one has what was written."""
     clients = bench.sizes.sockets
-    async with _serving(bench, store, 1) as (address, http, process):
-        crowd = Crowd(address, [[("main:cell", {"number": 0})]] * clients)
-        await crowd.connect()
+    async with (
+        _serving(bench, store, 1) as (address, http, process),
+        _watching(address, _cells(1) * clients) as crowd,
+    ):
         before = _spent(process)
         taken = await _writes(crowd, http, bench.sizes.socket_writes, lambda _: (0, range(clients)), 1 / _PER_SECOND)
         bench.report("processor_ms_per_write", (_spent(process) - before) / len(taken))
-        crowd.close()
     bench.row(spread(f"{clients} clients", taken, " ms"))
     return _p95(taken)
 
@@ -296,12 +314,12 @@ async def one_query(bench: Bench, store: StoreName) -> float:
 async def own_queries(bench: Bench, store: StoreName) -> float:
     """Each client watches a query of its own, and each write concerns one of them."""
     clients = bench.sizes.sockets
-    async with _serving(bench, store, clients) as (address, http, _):
-        crowd = Crowd(address, [[("main:cell", {"number": number})] for number in range(clients)])
-        await crowd.connect()
+    async with (
+        _serving(bench, store, clients) as (address, http, _),
+        _watching(address, _cells(clients)) as crowd,
+    ):
         chosen = lambda number: (at := number * 7919 % clients, [at])  # noqa: E731 - far from each other
         taken = await _writes(crowd, http, 2 * bench.sizes.socket_writes, chosen, 1 / _PER_SECOND)
-        crowd.close()
     bench.row(spread(f"{clients} queries", taken, " ms"))
     return _p95(taken)
 
@@ -309,11 +327,9 @@ async def own_queries(bench: Bench, store: StoreName) -> float:
 async def all_stale(bench: Bench, store: StoreName) -> float:
     """Each client watches a query of its own, and each write concerns all of them: seconds."""
     clients = bench.sizes.sockets
-    async with _serving(bench, store, clients) as (address, http, _):
-        crowd = Crowd(address, [[("main:beside_the_first", {"number": number})] for number in range(clients)])
-        await crowd.connect()
+    queries = [[("main:beside_the_first", {"number": number})] for number in range(clients)]
+    async with _serving(bench, store, clients) as (address, http, _), _watching(address, queries) as crowd:
         taken = await _writes(crowd, http, bench.sizes.pairs, lambda _: (0, range(clients)), 0.5)
-        crowd.close()
     bench.row(spread(f"{clients} queries", taken, " ms"))
     return max(taken) / 1000
 
@@ -327,11 +343,9 @@ async def socket_memory(bench: Bench) -> float:
             [("main:cell", {"number": number}) for number in range(first, first + _QUERIES)]
             for first in range(0, clients * _QUERIES, _QUERIES)
         ]
-        crowd = Crowd(address, queries)
-        await crowd.connect()
-        await asyncio.sleep(1)
-        taken = memory_of(process.pid)[0] - before
-        crowd.close()
+        async with _watching(address, queries):
+            await asyncio.sleep(1)
+            taken = memory_of(process.pid)[0] - before
     bench.row(f"{clients} clients with {_QUERIES} queries of {_SIZE} bytes", f"{taken:.0f} MB")
     return taken * 1000 / clients
 
@@ -343,7 +357,7 @@ async def back_after_restart(bench: Bench) -> float:
         async with dev_program(bench, _PROGRAM, "serve", url) as (_, host, port):
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=_PATIENCE) as http:
                 await _call(http, "main:fill", first=0, last=clients, size=10)
-            crowd = Crowd((host, port), [[("main:cell", {"number": number})] for number in range(clients)])
+            crowd = Crowd((host, port), _cells(clients))
             await crowd.connect()
             crowd.returns = True
         for _ in range(bench.sizes.drains):
@@ -359,14 +373,13 @@ async def back_after_restart(bench: Bench) -> float:
 
 async def over_socket(bench: Bench, store: StoreName) -> float:
     """Mutations over sockets against mutations over HTTP: twenty callers of each, one after another."""
-    async with _serving(bench, store, _CALLERS) as (address, _, _):
-        crowd = Crowd(address, [[("main:cell", {"number": number})] for number in range(_CALLERS)])
-        await crowd.connect()
+    async with (
+        _serving(bench, store, _CALLERS) as (address, _, _),
+        _watching(address, _cells(_CALLERS)) as crowd,
+    ):
         sockets = [_socket_caller(crowd.sockets[number], number) for number in range(_CALLERS)]
         plain = [await _http_caller(address, number) for number in range(_CALLERS)]
-        ratio = await compare(bench, Side("socket", sockets), Side("HTTP", plain))
-        crowd.close()
-    return ratio
+        return await compare(bench, Side("socket", sockets), Side("HTTP", plain))
 
 
 def _socket_caller(socket: Socket, number: int) -> Callable[[], Awaitable[None]]:

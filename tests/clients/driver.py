@@ -49,7 +49,8 @@ def act(client: ConvexClient, order: dict[str, Any]) -> dict[str, Any]:
         subscriptions[name] = client.subscribe(order["path"], args)
         return {}
     if verb == "sign":
-        client.set_auth(order["args"]["tokens"][0] if order["args"]["tokens"] else None)
+        tokens = order["args"]["tokens"]
+        client.set_auth(tokens[0]) if tokens else client.clear_auth()
         return {"value": None}
     if verb == "unsubscribe":
         subscriptions.pop(name).unsubscribe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -153,6 +154,26 @@ async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database
                 await writer.receive()
             assert (await refused(client))[2] is False
             assert client.answers[0] == [], "an update after the token's end is not sent"
+
+
+async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
+    async with house(sqlite_url) as one:
+        headers = {"authorization": f"Bearer {one.issuer.token()}"}
+        url = f"/api/subscribe?path={MODULE}:papers&args={{}}&format=json"
+        async with one.http.stream("GET", url, headers=headers) as stream:
+            lines = stream.aiter_lines()
+            found = [line async for line in _until_data(lines)]
+            assert found[-1].endswith('"value":[]}')
+            one.test.clock.advance(3606 * SECOND)
+            await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
+            assert "secret" not in "".join([line async for line in lines])
+
+
+async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    async for line in lines:
+        yield line
+        if line.startswith("data:"):
+            return
 
 
 async def test_a_call_that_is_sent_again_by_somebody_else_is_another_call(sqlite_url: str) -> None:

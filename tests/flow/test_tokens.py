@@ -207,6 +207,7 @@ def test_an_unsafe_provider_is_refused_when_it_is_declared() -> None:
 def test_claims_become_the_fields_of_convex() -> None:
     claims = {
         "iss": "i", "sub": "s", "aud": "a", "exp": 1, "iat": 1, "nbf": 1, "jti": "j", "auth_time": 1,
+        "nonce": "n", "at_hash": "h",
         "name": "N", "picture": "P", "zoneinfo": "Z", "locale": "L", "birthdate": "B", "updated_at": 0,
         "email_verified": True, "address": {"formatted": "here"}, "gender": 5, "org": {"id": 1},
     }  # fmt: skip
