@@ -21,6 +21,7 @@ from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
 from penstock.server.access import REQUEST_ID, Access
 from penstock.server.admin import admin_mount
+from penstock.server.apidocs import docs_routes
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
@@ -36,6 +37,7 @@ class Asgi(Starlette):
             routes=[
                 Mount("/api", app=_api(opening)),
                 *health_routes(opening),
+                *docs_routes(opening),
                 metrics_route(opening),
                 admin_mount(opening),
             ],
