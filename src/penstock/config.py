@@ -32,6 +32,7 @@ class Config:
     Attributes:
         database: URL of the database: ``sqlite:///penstock.db`` or ``postgresql://…``.
         direct_database: URL of the PostgreSQL server itself, if ``database`` leads to a pooler such as PgBouncer.
+        read_url: URL of a PostgreSQL replica of the database, on which live queries are read.
         max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite those that read. Services
             have up to six more.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
@@ -73,6 +74,7 @@ class Config:
 
     database: str = "sqlite:///penstock.db"
     direct_database: str = ""
+    read_url: str = ""
     max_connections: int = 20
     database_wait: float = 10.0
     statement_timeout: float = 30.0

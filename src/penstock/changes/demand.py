@@ -41,6 +41,11 @@ class Demands:
     def __init__(self) -> None:
         self._held: dict[int, _Held] = {}
 
+    @property
+    def since(self) -> int:
+        """A transaction before which some may lack in the feed; 0 if none does."""
+        return max((held.since for held in self._held.values()), default=0)
+
     def lapsing(self, wanted: Iterable[int], position: Position | None) -> list[int]:
         """Those of some interests that are to be demanded at a position: not demanded, or not for long any more."""
         soon = (0 if position is None else position.end) + self.room // 2

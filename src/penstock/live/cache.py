@@ -91,7 +91,9 @@ class EntryCache:
         return next(iter(self._kept.values()), math.inf)
 
     def drop(self, entry: Entry) -> None:
-        """Forget an entry."""
+        """Forget an entry, if that was not done before."""
+        if self._entries.get(entry.key) is not entry:
+            return
         del self._entries[entry.key]
         self.bytes -= entry.size
         self._keep_no_more(entry)

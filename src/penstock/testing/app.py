@@ -109,7 +109,7 @@ class TestApp(Backend):
         self.clock = clock or _new_clock(database)
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
-            settings.setdefault("synchronous", "normal")
+            settings = {"synchronous": "normal", "read_url": ""} | settings
         self._attempts = 0
         self._seen: list[SeenRun] = []
         self._failures: list[tuple[str, Trouble]] = []

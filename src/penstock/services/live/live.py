@@ -16,6 +16,7 @@ from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.clock import profile_timer
+from penstock.errors import PenstockError
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.live.cache import EntryCache
@@ -150,6 +151,14 @@ class LiveQueries(Service):
 
     async def tick(self) -> float:
         """Bring all entries to a new snapshot; seconds until the next look."""
+        try:
+            return await self._tick()
+        except PenstockError as error:
+            if self._store.replica is None or not self._store.replica.leave(error):
+                raise
+            return 0.0  # the next one reads on the primary
+
+    async def _tick(self) -> float:
         await self._take_late()
         self._drop_kept()
         if not self._entries:
@@ -164,7 +173,7 @@ class LiveQueries(Service):
         if begun_at is None:
             await self._reads.find_captured(self._entries)
             self._all_are_due("its process did not look before")
-        batch = Batch(self._runner, await self._store.begin_read(), self.wake)
+        batch = Batch(self._runner, await self._reads.begin(begun_at), self.wake)
         try:
             position, clock = await self._look(batch.session)
             sought = self._sought.keys() - self.shown.keys()

@@ -75,6 +75,11 @@ class Reads:
         """The interests in tables that entries have read."""
         return [number for number, one in self.captured.items() if self._everything or self._ranges[one.name]]
 
+    async def begin(self, position: Position | None) -> Session:
+        """The snapshot of a tick that reads on from a position."""
+        replica = self._store.replica
+        return await (replica.begin(position, self._demands.since) if replica else self._store.begin_read())
+
     async def demand(self, position: Position | None) -> bool:
         """Have the tables captured that entries read; whether they are."""
         read = self.interests()

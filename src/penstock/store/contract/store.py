@@ -61,15 +61,32 @@ class Signals(Protocol):
         """
 
 
+class Replica(Protocol):
+    """A standby of the database, on which watched queries are read."""
+
+    async def begin(self, position: Position | None, since: int) -> Session:
+        """A read-only snapshot that shows all that was committed before; on the primary if the replica cannot do it.
+
+        Args:
+            position: The position of the feed from which changes are read in it; None to read none.
+            since: A transaction before which some may lack in the feed.
+        """
+
+    def leave(self, error: Exception) -> bool:
+        """Read on the primary for a while, as a tick failed; False if nothing was read on the replica before."""
+
+
 class Store(Protocol):
     """A database that remembers.
 
     Attributes:
         writers: The number of write transactions that one process may have under way at once.
+        replica: On which watched queries are read, if there is one.
     """
 
     dialect: Dialect
     writers: int
+    replica: Replica | None
     jobs: Jobs
     keys: Keys
     rates: Rates

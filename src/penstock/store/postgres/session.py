@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 
+from penstock.changes.position import Snapshot
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded
 from penstock.store.contract.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
@@ -77,9 +78,12 @@ class PostgresSession:
         connections: The pool of its connection.
         connection: Its connection.
         lingering: Whether its rollback is left to the next user of the connection (see `Connections.release`).
+
+    Attributes:
+        shown: On a replica: the transactions that are known to be shown. Those in `open` may be, too.
     """
 
-    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at")
+    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at", "shown")
 
     def __init__(self, connections: Connections, connection: Connection, *, lingering: bool) -> None:
         self._connections = connections
@@ -88,6 +92,7 @@ class PostgresSession:
         self._ended = False
         self._lingering = lingering
         self.asked_at: float | None = None
+        self.shown: Snapshot | None = None
         connections.watch(self)
 
     async def begin(self, how: str) -> None:

@@ -32,6 +32,7 @@ from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.interests import PostgresInterests
 from penstock.store.postgres.jobs import PostgresJobs
+from penstock.store.postgres.replica import PATIENCE, PostgresReplica
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
@@ -41,6 +42,7 @@ from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 
 _OLDEST = 130000
+_ON_REPLICA = 3  # a tick, a late batch, and a look whether the replica is back
 _FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one to notify
 
 
@@ -84,6 +86,10 @@ class PostgresStore:
         self.outboxes = Outboxes(access)
         self.records = Records(access, self.jobs, self.tasks, ends)
         self.signals = PostgresSignals(for_services, self._direct, self._queries)
+        self.replica: PostgresReplica | None = None
+        if config.read_url:
+            there = Connections(Route(config.read_url, *limits), size=_ON_REPLICA, **timing | {"wait": PATIENCE})
+            self.replica = PostgresReplica(there, for_services, self.begin_read, self._queries)
 
     async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
         """Connect, and set the clock by the database's."""
@@ -94,6 +100,8 @@ class PostgresStore:
             if self._direct is not self._connections:
                 await self._check_direct()
             await self.synchronize()
+            if self.replica is not None:
+                await self.replica.open()
         except BaseException:
             await self.close()
             raise
@@ -125,6 +133,8 @@ class PostgresStore:
         async with AsyncExitStack() as parts:
             for part in (self._direct, self._connections, self._for_services, self.catalog, self.signals):
                 parts.push_async_callback(part.close)
+            if self.replica is not None:
+                parts.push_async_callback(self.replica.close)
 
     async def begin_read(self) -> PostgresSession:
         return await begin(self._connections, BEGIN_READ)

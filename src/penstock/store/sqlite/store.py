@@ -59,6 +59,7 @@ class SqliteStore:
     def __init__(self, path: Path, config: Config, clock: Clock) -> None:
         self._path = path
         self._config = config
+        self.replica = None
         self._machine = SystemClock()
         self._queries = load_queries("store", SQLITE)
         self._pin_sql = self._queries["pin"].statement.sql
