@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from penstock import (
     NotSignedIn,
     NotUnique,
     QueryCtx,
+    ResultInvalid,
     RowNotFound,
     Rules,
     Table,
@@ -554,3 +557,41 @@ def test_a_rule_that_looks_at_a_field_in_a_way_that_cannot_be_seen_runs_in_pytho
             trace_rule(definition_of(Note), rule, (who,), "A rule")
     with pytest.raises(DeclarationError, match="would read for each row"):
         Rules(read=teams_of)
+    with pytest.raises(DeclarationError, match=r"no function of \(row, identity, facts\)"):
+        Rules(read=mine, facts=teams_of)
+
+
+async def nobody(*_given: Any) -> bool:
+    return False
+
+
+class Secret(Table):
+    text: str
+
+    rules = Rules(read=lambda row, identity: nobody(row, identity))  # noqa: PLW0108 - it is no async function
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+async def test_a_rule_or_a_guard_that_returns_no_bool_lets_nobody_in(tmp_path: Path) -> None:
+    """As one does that calls an async function and does not await it."""
+    own = App(tables=[Secret])
+
+    @own.query
+    async def secrets(ctx: QueryCtx) -> list[Secret]:
+        return await ctx.db.query(Secret).collect()
+
+    @own.query(access=lambda ctx: nobody(ctx))  # noqa: PLW0108 - it is no async function
+    async def guarded(ctx: QueryCtx) -> int:
+        raise AssertionError
+
+    @own.internal_mutation
+    async def put(ctx: MutationCtx) -> None:
+        await ctx.db.insert(Secret(text="x"))
+
+    async with TestApp(own, f"sqlite:///{tmp_path}/own.db") as test:
+        await test.run_mutation(put)
+        functions: tuple[Any, ...] = secrets, guarded
+        for function in functions:
+            with pytest.raises(ResultInvalid, match=r"returned coroutine\. Return a bool"):
+                await test.with_identity(subject="ada").run_query(function)
+            gc.collect()

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, ResultInvalid
 from penstock.functions.signature import check_declaration
 from penstock.identity.identity import Identity
 from penstock.schema.table import Table
@@ -64,7 +64,10 @@ def access_of(given: Access | Guard) -> Access:
 
     async def lets_in(asked: Asked) -> bool:
         arguments = {one.name: asked.arguments[one.name] for one in names if one.name in asked.arguments}
-        return bool(await asked.ask(given, arguments))
+        found = await asked.ask(given, arguments)
+        if not isinstance(found, bool):  # a coroutine would be true
+            raise ResultInvalid(f"The guard {given.__name__} returned {type(found).__name__}.", fix="Return a bool.")
+        return found
 
     return Access(lets_in, frozenset(one.name for one in names if one.default is one.empty))
 

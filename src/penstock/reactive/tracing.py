@@ -18,7 +18,7 @@ from penstock.errors import AccessDenied, DeclarationError
 from penstock.reactive.describe import describe
 from penstock.reactive.expression import TERMS, Compare, Condition, Expression, OneOf, leaves, reads
 from penstock.reactive.signature import signature
-from penstock.reactive.standins import Operand, Row, Site, StandIn, condition_of, term_of
+from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 
@@ -64,8 +64,8 @@ def trace_rule(
     at = Site(what, definition, is_rule=True)
     row = _NotedRow(at)
     value = _call(at, lambda one: rule(one, *given), row)
-    if not isinstance(value, StandIn) and not row._noted:  # noqa: SLF001 - made here
-        return bool(value)
+    if isinstance(value, bool) and not row._noted:  # noqa: SLF001 - made here
+        return value
     condition = condition_of(value, at)
     # Python cannot tell a stand-in of `is`, `isinstance` or a branch: the field was looked at and is not compared.
     unsaid = [*row._noted]  # noqa: SLF001 - as above

@@ -35,7 +35,7 @@ class Rules:
             nothing.
 
     Raises:
-        DeclarationError: A rule is an async function.
+        DeclarationError: A rule is an async function, or takes other arguments.
     """
 
     read: Rule | None = None
@@ -46,9 +46,17 @@ class Rules:
     anonymous: bool = False
 
     def __post_init__(self) -> None:
+        given = ("row", "identity") if self.facts is None else ("row", "identity", "facts")
         for name in ("read", "insert", "patch", "delete"):
-            if inspect.iscoroutinefunction(getattr(self, name)):
+            if (rule := getattr(self, name)) is None:
+                continue
+            if inspect.iscoroutinefunction(rule):
                 raise DeclarationError(
                     f"The rule for {name} is an async function, and would read for each row.",
                     fix="Read what it needs in facts=…, which runs once: its result is the rule's third argument.",
                 )
+            try:
+                inspect.signature(rule).bind(*given)
+            except TypeError as error:
+                takes = ", ".join(given)
+                raise DeclarationError(f"The rule for {name} is no function of ({takes}): {error}.") from error

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from penstock.errors import AccessDenied, DeclarationError, NotSignedIn, UsageError
+from penstock.errors import AccessDenied, DeclarationError, NotSignedIn, ResultInvalid, UsageError
 from penstock.reactive import expression as ex
 from penstock.reactive.evaluate import holds, row_values
 from penstock.reactive.tracing import trace_rule
@@ -49,7 +49,11 @@ class CallersRule:
     def allows(self, row: Table) -> bool:
         """Whether it allows a row."""
         if self.condition is None:
-            return bool(self.function(row, *self.given))
+            found = self.function(row, *self.given)
+            if not isinstance(found, bool):  # a coroutine would be true
+                table = self.statements.definition.table.__name__
+                raise ResultInvalid(f"A rule of {table} returned {type(found).__name__}.", fix="Return a bool.")
+            return found
         return holds(self.condition, row_values(self.statements.definition, row, ex.fields(self.condition)))
 
     def check(self, row: Table) -> None:
