@@ -31,7 +31,6 @@ from penstock.errors import (
     Unauthenticated,
 )
 from penstock.functions.function import FunctionKind
-from penstock.identity.caller import SYSTEM
 from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
@@ -75,7 +74,7 @@ class Api:
         call, exchange = await read_call(request, self._config), exchange_of(request)
         exchange.function = call.path
         dispatch, credentials = await self._caller(request)
-        encode, caller = partial(encode_result, form=call.form), SYSTEM if internal else credentials.caller
+        encode, caller = partial(encode_result, form=call.form), credentials.caller
         with log_lines(told=self._config.dev) as lines:
             try:
                 result = await dispatch.call(

@@ -26,7 +26,7 @@ from penstock.identity.providers import CustomJWT, Provider, issuer_url
 _LONGEST = 8192  # characters
 _LEEWAY = timedelta(seconds=5)
 _MOST_KNOWN = 10_000
-KEYS_EVERY = 2.0  # seconds after which an API key is looked for again
+_KEYS_EVERY = 2.0  # seconds after which an API key is looked for again
 _FIX = "Sign in again."
 
 
@@ -89,7 +89,7 @@ class Tokens:
         row, now = await self._api_keys.find(hash_of(key)), self._clock.now()
         if row is None or (row.expires_at is not None and row.expires_at <= now):
             raise _refused("The API key is unknown, revoked or expired.", fix="Look at penstock keys.")
-        until = self._clock.monotonic() + KEYS_EVERY
+        until = self._clock.monotonic() + _KEYS_EVERY
         return Verified(identity_of_key(row.name, row.scopes), row.expires_at, lambda: self._clock.monotonic() < until)
 
     async def _verify(self, token: str) -> Verified:
