@@ -27,7 +27,7 @@ Verb = Literal["read", "insert", "patch", "delete"]
 _NOBODY = ex.OneOf(ex.Constant(Kind.TEXT, ""), ())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CallersRule:
     """A rule for one caller.
 

@@ -226,6 +226,8 @@ class Scan(Generic[T]):
         if rule is None:
             return self
         where, is_exact = rule.where(self._order, self._segment.prefix)
+        if is_exact and where is ALL:
+            return self
         of = self._scope, self._table, self._index, self._segment, self._direction, self._filters
         return Scan(*of, where, None if is_exact else rule)
 
