@@ -176,13 +176,7 @@ def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
 
 def _read_json(text: bytes | str) -> bytes:
     try:
-        try:
-            try:
-                message = Message(text)
-            except InputError as error:
-                raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
-        except InputError as error:
-            raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
+        message = Message(text)
     except InputError as error:
         raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
     return message.arguments(message.value)

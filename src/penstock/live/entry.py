@@ -28,7 +28,7 @@ class Answer:
     error: Exception | None = None
     digest: bytes = b""  # equal for equal answers
     size: int = 0  # bytes of its result, about
-    jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
+    jobs: Mapping[UUID, JobStatus] | None = None  # the statuses that it read, if any
     journal: str | None = None  # the ends of the pages that it read, which the next run gets
     lines: Sequence[str] = ()  # what the run has logged, in development
 

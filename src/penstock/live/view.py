@@ -90,7 +90,6 @@ class View:
         self._entries = entries
         self._given: dict[int, bytes] = {}  # the answers that the client has
         self._changed = set[int]()  # the queries whose answer may be another one
-        self._stale = set[int]()  # the queries that have no answer as of the newest tick
         self._pin: _Pin | None = None  # while a late batch has some of its queries
         self._ready: _Pin | None = None  # the last one whose queries have all run, until it is given
         self._at = self._not_before = 0  # the last tick that was given, and the first that has all added queries
@@ -128,7 +127,6 @@ class View:
         self._entries.leave(self, number, self.queries.pop(number))
         self._given.pop(number, None)
         self._changed.discard(number)
-        self._stale.discard(number)
         for pin in (self._pin, self._ready):
             if pin is not None:
                 pin.answers.pop(number, None)
@@ -139,6 +137,11 @@ class View:
     def expect(self) -> int:
         """The number of the next tick to begin: it shows all that is committed now. It will come in any case."""
         return self._entries.expect(self)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client has answers of all queries."""
+        return len(self._given) == len(self.queries)
 
     def step(self, not_before: int = 0) -> Step | None:
         """The answers that have changed since the last step, all as of one tick.
@@ -151,7 +154,7 @@ class View:
         """
         self.moved.clear()
         tick, ready = self._entries.newest, self._ready
-        if not self._stale and tick.number > self._at and tick.number >= max(not_before, self._not_before):
+        if tick.number > self._at and tick.number >= max(not_before, self._not_before) and not self._stale():
             answers = self._answers(self._changed)
             self._changed.clear()
             self._pin = None
@@ -178,7 +181,6 @@ class View:
     def answer(self, number: int, tick: Tick, answer: Answer) -> None:
         """A query has run in the snapshot of a tick."""
         self._changed.add(number)
-        self._stale.discard(number)
         if self._pin is not None and self._pin.tick == tick and number in self._pin.running:
             self._pin.running.discard(number)
             self._pin.answers[number] = answer
@@ -195,14 +197,10 @@ class View:
         self._given.pop(number, None)
         return True
 
-    def miss(self, number: int) -> None:
-        """A query will have no answer as of the newest tick for a while."""
-        self._stale.add(number)
-
     def pin(self, tick: Tick, running: Iterable[int]) -> None:
         """Keep the answers of the newest tick until these queries, which still run in its snapshot, have theirs too."""
         still = set(running)
-        if self._stale <= still and tick.number >= self._not_before:
+        if self._stale() <= still and tick.number >= self._not_before:
             self._pin = _Pin(tick, self._answers(self._changed - still), still)
 
     def _enter(self, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None) -> None:
@@ -211,9 +209,11 @@ class View:
             return
         self.queries[number] = entry
         self._changed.add(number)
-        (self._stale.add if entry.stale else self._stale.discard)(number)
         self._pin = self._ready = None  # they lack this query
         self._not_before = self.expect()
+
+    def _stale(self) -> set[int]:
+        return {number for number, entry in self.queries.items() if entry.stale}
 
     def _check_pin(self) -> None:
         if self._pin is not None and not self._pin.running:

@@ -12,6 +12,7 @@ from penstock.functions.function import AnyFunction, FunctionKind, MutationFunct
 from penstock.jobs.order import FARTHEST, PRIORITIES
 from penstock.jobs.retry import Retry
 from penstock.pools.pool import PoolDefinition
+from penstock.values import is_storable
 
 _CALLED_WITH = ("work_id", "result", "context")
 _LONGEST_NAME = 200
@@ -122,12 +123,8 @@ def _allowed(name: str, value: Any) -> bool:
         case "timeout" | "max_wait":
             return isinstance(value, timedelta) and timedelta(0) < value <= FARTHEST
         case "name" | "concurrency_key" | "key":
-            return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and _can_be_stored(value)
+            return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and is_storable(value)
     return name != "on_duplicate" or value in get_args(OnDuplicate)
-
-
-def _can_be_stored(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_on_complete(function: Any) -> None:

@@ -34,7 +34,7 @@ from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
-from penstock.schema.keys import check_key_kinds, check_several, declared_key, encode_one
+from penstock.schema.keys import check_several, declared_key, encode_one
 from penstock.schema.rules import Rules
 from penstock.schema.tighten import tighten
 
@@ -324,8 +324,7 @@ def _define(table: type[Table]) -> TableDefinition:
         rules=_rules(table),
         positions={column.name: position for position, column in enumerate(columns)},
     )
-    _check_indexed_kinds(definition)
-    check_key_kinds(table.__name__, definition.key_columns)
+    _check_ordered(definition)
     table.__definition__ = definition
     return definition
 
@@ -381,13 +380,14 @@ def _rules(cls: type[Table]) -> Rules | None:
     return next(iter(found.values()), None)
 
 
-def _check_indexed_kinds(definition: TableDefinition) -> None:
-    for index in definition.indexes.values():
-        for name in index.columns:
+def _check_ordered(definition: TableDefinition) -> None:
+    indexes = {f"index {index.name}": index.columns for index in definition.indexes.values()}
+    for what, names in {"its key": definition.key, **indexes}.items():
+        for name in names:
             if definition.column(name).kind is Kind.JSON:
                 raise DeclarationError(
-                    f"Table {definition.table.__name__}: index {index.name} contains {name}, which is stored as JSON "
-                    "and has no order.",
+                    f"Table {definition.table.__name__}: {what} contains {name}, which is stored as JSON and has no "
+                    "order.",
                     fix="Store the value in a field of its own.",
                 )
 

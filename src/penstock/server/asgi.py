@@ -5,7 +5,7 @@ Owns the order of the layers around the endpoints. Leaves the endpoints to `http
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -33,15 +33,20 @@ _PREFLIGHT_SECONDS = 86_400
 
 class Asgi(Starlette):
     def __init__(self, opening: Opening) -> None:
+        origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
+        written = WrittenAnswers(dev=opening.config.dev)
         super().__init__(
             routes=[
-                Mount("/api", app=_api(opening)),
+                Mount("/api", app=_api(opening, written, origins)),
                 *health_routes(opening),
                 *docs_routes(opening),
                 metrics_route(opening),
                 admin_mount(opening),
             ],
-            middleware=[Middleware(Access, opening=opening)],
+            middleware=[
+                Middleware(SocketApi, opening=opening, written=written, origins=origins),
+                Middleware(Access, opening=opening),
+            ],
             exception_handlers={HTTPException: not_routed},
             lifespan=opening.lifespan,
         )
@@ -82,11 +87,8 @@ def asgi_app(
     return Asgi(Opening(app, services, config, backend))
 
 
-def _api(opening: Opening) -> ASGIApp:
-    origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
-    written = WrittenAnswers(dev=opening.config.dev)
-    routes = [*Api(opening, written).routes(), *SocketApi(opening, written, origins).routes()]
-    router: ASGIApp = Router(routes, redirect_slashes=False)
+def _api(opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> ASGIApp:
+    router: ASGIApp = Router(Api(opening, written).routes(), redirect_slashes=False)
     router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
     if not origins:
         return router

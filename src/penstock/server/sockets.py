@@ -19,7 +19,8 @@ from hashlib import blake2b
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.routing import WebSocketRoute
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.app import Backend
@@ -55,6 +56,7 @@ _TAG = 2**_TAG_BITS - 1
 
 _SUCCESS, _ERROR = b'{"status":"success",', b'{"status":"error",'
 _MESSAGE = len(b'{"status":"error","errorMessage":')
+_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")
 _VERSION = re.compile(r"npm-(\d+)\.(\d+)\.")
 _CHUNKS_SINCE = (1, 28)
 
@@ -83,24 +85,37 @@ class _Held:
 
 
 class SocketApi:
-    """The endpoint of web sockets."""
+    """The endpoint of web sockets. It stands before the layers of HTTP, which would take 7 KB for each that is open."""
 
-    def __init__(self, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
+        self._app = app
         self._opening = opening
         self._written = written
         self._origins = origins
 
-    def routes(self) -> list[WebSocketRoute]:
-        return [WebSocketRoute("/sync", self._connect), WebSocketRoute("/{version}/sync", self._connect)]
-
-    async def _connect(self, websocket: WebSocket) -> None:
-        origin = websocket.headers.get("origin", "")
-        if origin and not self._may_call(origin, websocket.headers.get("host", "")):
-            event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_one = scope["type"] == "websocket"
+        path = _PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", ""))) if is_one else None
+        if path is None:
+            await self._app(scope, receive, send)
+            return
+        websocket = WebSocket(scope, receive, send)
+        client = self._client(scope, path["version"] or "")
+        if client is None:
             await websocket.close()
             return
         await websocket.accept()
-        await Socket(websocket, self._opening, self._written).run()
+        scope["headers"] = []  # they have been read, and may take some KB
+        await Socket(websocket, client, self._opening, self._written).run()
+
+    def _client(self, scope: Scope, version: str) -> str | None:
+        """What a client says of itself; None if it is refused."""
+        headers = Headers(scope=scope)
+        origin = headers.get("origin", "")
+        if origin and not self._may_call(origin, headers.get("host", "")):
+            event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
+            return None
+        return headers.get("convex-client") or f"npm-{version}"
 
     def _may_call(self, origin: str, host: str) -> bool:
         return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
@@ -109,24 +124,23 @@ class SocketApi:
 class Socket:
     """One connection of one client."""
 
-    def __init__(self, websocket: WebSocket, opening: Opening, written: WrittenAnswers) -> None:
+    _clock = SystemClock()
+
+    def __init__(self, websocket: WebSocket, client: str, opening: Opening, written: WrittenAnswers) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._websocket = websocket
         self._opening = opening
-        self._config = opening.config
         self._written = written
-        self._clock = SystemClock()
         self._exchange = Exchange(f"{self._clock.seed():016x}")
         self._credentials = anonymous(websocket)
         self._backend: Backend
         self._view: View | None = None
-        self._client = websocket.headers.get("convex-client") or f"npm-{websocket.path_params.get('version', '')}"
+        self._client = client
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
         self._changes: dict[int, bytes] = {}  # modifications of the next transition, by the numbers of their queries
         self._held: list[_Held] = []
-        self._queries = set[int]()  # the numbers of all, also of those that were refused
-        self._lacks = set[int]()  # those that have no answer yet
+        self._refused = set[int]()  # the numbers of queries that are not watched, as they were refused
         self._sent = self._reached = sockets.Version(0, 0, 0)
         self._tick = 0  # the last one that the client was brought to
         self._responded = False  # whether a response went out after the last transition
@@ -241,7 +255,7 @@ class Socket:
             raise WebSocketDisconnect(got.get("code", 1000))
         text: bytes = (got.get("text") or "").encode() or got.get("bytes") or b""
         try:
-            check_brackets(text, max(len(text), self._config.max_argument_bytes))
+            check_brackets(text, max(len(text), self._opening.config.max_argument_bytes))
             return await offload(len(text), lambda: sockets.read_message(text))
         except (InputError, Refused) as error:
             raise _bad(str(error)) from error
@@ -298,32 +312,33 @@ class Socket:
             raise _bad(f"the queries are at version {self._reached.query_set}, not {found.base_version}")
         for one in found.modifications:
             if isinstance(one, sockets.Add):
-                if one.query_id in self._queries:
+                if self._has(one.query_id):
                     raise _bad(f"query {one.query_id} is watched already")
                 self._add(one, message)
-            elif one.query_id not in self._queries:
+            elif not self._has(one.query_id):
                 raise _bad(f"query {one.query_id} is not watched")
             else:
                 self._remove(one.query_id)
         self._reached = self._reached._replace(query_set=found.new_version)
         self._watching.moved.set()
 
+    def _has(self, number: int) -> bool:
+        return number in self._watching.queries or number in self._refused
+
     def _add(self, one: sockets.Add, message: Message) -> None:
-        self._queries.add(one.query_id)
         try:
             path, args = _called(one.udf_path, one.args, message)
             self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args), one.journal)
         except InputError as error:
+            self._refused.add(one.query_id)
             error.at_the_door = True
             outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
             self._changes[one.query_id] = sockets.query_modification(one.query_id, outcome, one.journal, failed=True)
-        else:
-            self._lacks.add(one.query_id)
 
     def _remove(self, number: int) -> None:
-        self._queries.discard(number)
-        self._lacks.discard(number)
-        if number in self._watching.queries:
+        if number in self._refused:
+            self._refused.discard(number)
+        else:
             self._watching.remove(number)
         self._changes[number] = sockets.query_removed(number)
 
@@ -335,12 +350,12 @@ class Socket:
             self._credentials = await self._credentials_of(found)
         except Unauthenticated as error:
             raise _refused(error, found.base_version, attempted=True) from error
-        self._lacks.update(self._watching.become(self._credentials.caller))
+        self._watching.become(self._credentials.caller)
         self._reached = self._reached._replace(identity=found.base_version + 1)
         self._watching.moved.set()
 
     async def _credentials_of(self, found: sockets.Authenticate) -> Credentials:
-        nobody, admin_token = anonymous(self._websocket), self._config.admin_token
+        nobody, admin_token = anonymous(self._websocket), self._opening.config.admin_token
         if found.token_type == "Admin":  # noqa: S105 - the word of the protocol
             return as_admin(nobody, found.value.encode("utf-8", "replace"), admin_token, found.impersonating)
         if found.token_type == "User":  # noqa: S105 - the word of the protocol
@@ -391,7 +406,7 @@ class Socket:
                 await self._begin_session()
             key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
             call_once = partial(self._backend.dispatch.call_once, resent=self._resends, caller=credentials.caller)
-            with log_lines(told=self._config.dev) as lines:
+            with log_lines(told=self._opening.config.dev) as lines:
                 result = await call_once(path, args, key, partial(self._end_mutation, key))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             failure = self._call_failure(error, call.udf_path)
@@ -412,7 +427,7 @@ class Socket:
         return encode_result(result, Format.ENCODED)
 
     def _respond(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
-        if not self._queries or self._watching.closed:
+        if not self._watching.queries:
             self._held.append(_Held(request, result, lines, None))
             return
         if self._committing is None:  # it took effect before
@@ -434,7 +449,7 @@ class Socket:
         try:
             path, args = _called(call.udf_path, call.args, message)
             encode, caller = partial(encode_result, form=Format.ENCODED), credentials.caller
-            with log_lines(told=self._config.dev) as lines:
+            with log_lines(told=self._opening.config.dev) as lines:
                 outcome = await self._backend.dispatch.call(
                     path, FunctionKind.ACTION, args, caller=caller, finish=encode
                 )
@@ -457,7 +472,7 @@ class Socket:
 
     def _failure(self, error: Exception, path: str) -> bytes:
         exchange = Exchange(self._exchange.request_id, path)
-        return function_error(error, exchange, Format.ENCODED, dev=self._config.dev)
+        return function_error(error, exchange, Format.ENCODED, dev=self._opening.config.dev)
 
     # ----- messages for the client
 
@@ -511,7 +526,7 @@ class Socket:
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
-        if not self._lacks and (self._changes or self._responded or versions):
+        if self._watching.is_answered and (self._changes or self._responded or versions):
             texts += self._transition()
         return iter(texts)
 
@@ -532,7 +547,6 @@ class Socket:
             event("socket.clock_went_back", logging.WARNING, by=self._offset)
         self._reached = self._reached._replace(ts=ts + self._offset)
         for number, answer in step.answers.items():
-            self._lacks.discard(number)
             entry = self._watching.queries[number]
             exchange, alone = Exchange(self._exchange.request_id, entry.function.name), len(entry.watchers) == 1
             written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)

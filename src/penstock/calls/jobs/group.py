@@ -56,10 +56,7 @@ class _Call:
 class Groups:
     """Runs one worker's mutation jobs in shared transactions.
 
-    Args:
-        runner: Runs functions.
-        ended: Gets each job that has ended: its outcome, or None if it is settled.
-        alone: Gets each job that has to run alone.
+    `ended` gets each job that has ended with its outcome, None if it is settled; `alone` those that have to run alone.
     """
 
     def __init__(self, runner: Runner, ended: Ended, alone: Alone) -> None:

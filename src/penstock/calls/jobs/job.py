@@ -39,6 +39,7 @@ from penstock.jobs.settle import completed, of_no_use, settle
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
+from penstock.values import storable
 from penstock.wire.outgoing import encode_kept
 
 _PARKED_FOR = timedelta(seconds=30)
@@ -109,7 +110,6 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
 
 
 async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
-    """Call a job's function; its outcome if it returned."""
     job = running.job
     if function.kind is FunctionKind.MUTATION:
         await _run_mutation(runner, function, running)
@@ -200,7 +200,7 @@ def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
 
 
 def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
-    wait, reason = error.wait(runner.now()), _storable(message_of(error))[:_LONGEST_ERROR]
+    wait, reason = error.wait(runner.now()), storable(message_of(error))[:_LONGEST_ERROR]
     log_event("job.snoozed", job=job_id(job.id), function=job.function, seconds=wait.total_seconds(), reason=reason)
     return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
 
@@ -226,12 +226,12 @@ def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
 def _parked(job: Job, reason: str) -> Outcome:
     """The outcome of a job that this worker cannot begin; another one may, or this one later."""
     log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason=reason)
-    return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=_storable(reason))
+    return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=storable(reason))
 
 
 def failure(error: BaseException) -> Outcome:
     """The outcome of a job that raised."""
-    text, trace = _storable(error_text(error)[:_LONGEST_ERROR]), _storable(trace_text(error)[-_LONGEST_ERROR:])
+    text, trace = storable(error_text(error)[:_LONGEST_ERROR]), storable(trace_text(error)[-_LONGEST_ERROR:])
     retryable = not isinstance(error, NonRetryableError)
     return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=retryable)
 
@@ -279,7 +279,3 @@ def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
             limit=limit,
         )
     return kept.decode()
-
-
-def _storable(text: str) -> str:
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -30,7 +30,6 @@ from penstock.services.service import Service
 from penstock.store.contract.session import Session
 from penstock.store.nouns.requests import RequestKey
 
-_MOST_MISSED = 2000
 _IDLE = 60.0
 
 
@@ -50,7 +49,6 @@ class LiveQueries(Service):
         self._reads = Reads(self._store, self.clock, definitions)
         self._due: dict[Entry, str] = {}  # those that are to run, and why
         self._late: Batch | None = None
-        self._missed: list[CapturedChange] = []  # the changes since the tick of the late batch
         self._personal = set[str]()  # the names of functions that have read who calls
         self._views = set[View]()
         self._expecting: dict[View, int] = {}  # the numbers of the ticks that views wait for
@@ -197,25 +195,24 @@ class LiveQueries(Service):
 
     async def _look(self, session: Session) -> tuple[Position, int]:
         """Find the entries that are due; the position and the clock of the snapshot."""
-        for entry in self._reads.timed_out():
-            self._due.setdefault(entry, "its time has come")
         # The late batch may be reading any table.
         interests = self._reads.interests() if self._late is None else list(self._reads.captured)
         position, clock = await self._feed.read(session, interests, self._find_due, self._all_are_due)
         for change in self._reads.missed(position):
             self._find_due(change)
-        for entry in await self._reads.with_changed_jobs(session):
-            self._due.setdefault(entry, "the status of a job has changed")
+        for entry, why in await self._reads.due(session):
+            self._due.setdefault(entry, why)
         return position, clock
 
     def _find_due(self, change: CapturedChange) -> None:
         if self._late is not None:
-            self._missed.append(change)
+            self._late.missed.append(change)
         for entry, why in self._reads.concerned(change):
             self._due.setdefault(entry, why)
 
     def _all_are_due(self, why: str) -> None:
-        self._missed.clear()
+        if self._late is not None:
+            self._late.missed.clear()
         for entry in self._entries:
             self._due.setdefault(entry, why)
 
@@ -245,10 +242,10 @@ class LiveQueries(Service):
             self._due.pop(entry, None)
             self._reads.forget(entry)
         for entry in (*left, *self._due):
-            self._miss(entry)
+            entry.stale = True
         if left:
             self._late = batch
-            batch.go_on(tick, left)
+            batch.go_on(tick, left, self._reads.demanded)
         for view, expected in list(self._expecting.items()):
             if expected <= tick.number:
                 del self._expecting[view]
@@ -262,12 +259,11 @@ class LiveQueries(Service):
         done = {run.entry for run in runs if run.entry.watchers}
         batch.late -= done
         self._accept(batch.tick, runs)
-        if len(self._missed) > _MOST_MISSED:
-            self._due.update(dict.fromkeys(done, f"there were more than {_MOST_MISSED} changes while it ran"))
-        for change in self._missed[:_MOST_MISSED]:
-            self._due.update((entry, why) for entry, why in self._reads.concerned(change) if entry in done)
+        uncaptured = [entry for entry in done if self._reads.lacks(batch.demanded, entry)]
+        self._due.update((entry, "its table was not captured while it ran") for entry in uncaptured)
+        self._due.update(batch.overtaken(done, self._reads.concerned))
         for entry in done & self._due.keys():
-            self._miss(entry)
+            entry.stale = True
         if batch.is_over:
             back = [(entry, "its run was cut off") for entry in batch.late]
         for entry, why in back:
@@ -275,7 +271,7 @@ class LiveQueries(Service):
             if entry.watchers:
                 self._due.setdefault(entry, why)
         if batch.is_over:
-            self._late, self._missed = None, []
+            self._late = None
             await batch.end()
             batch.check()
 
@@ -305,12 +301,6 @@ class LiveQueries(Service):
         for view, number in list(entry.watchers):
             if view.caller.key != entry.caller.key:
                 view.enter_again(number, journal)
-
-    def _miss(self, entry: Entry) -> None:
-        """Tell the views that an entry will have no answer as of the newest tick for a while."""
-        entry.stale = True
-        for view, number in entry.watchers:
-            view.miss(number)
 
     def _drop(self, entry: Entry) -> None:
         """Forget an entry that nobody watches."""

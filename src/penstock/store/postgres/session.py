@@ -74,13 +74,7 @@ async def _begin_pooled(session: PostgresSession, connections: Connections, how:
 class PostgresSession:
     """A transaction that has begun.
 
-    Args:
-        connections: The pool of its connection.
-        connection: Its connection.
-        lingering: Whether its rollback is left to the next user of the connection (see `Connections.release`).
-
-    Attributes:
-        shown: On a replica: the transactions that are known to be shown. Those in `open` may be, too.
+    If it is `lingering`, its rollback is left to the next user of the connection (see `Connections.release`).
     """
 
     __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at", "shown")
@@ -92,7 +86,7 @@ class PostgresSession:
         self._ended = False
         self._lingering = lingering
         self.asked_at: float | None = None
-        self.shown: Snapshot | None = None
+        self.shown: Snapshot | None = None  # on a replica: what is known to be shown; those in `open` may be, too
         connections.watch(self)
 
     async def begin(self, how: str) -> None:
@@ -261,7 +255,6 @@ class PostgresSession:
             self.asked_at = self._connections.now  # the server has taken the pieces before
 
     def _failed(self, error: BaseException) -> BaseException:
-        """The meaning of a statement's failure."""
         meant = self._meant(error)
         return left_behind() if self._ended and isinstance(error, Exception) else meant
 

@@ -97,14 +97,9 @@ class _Writer:
 def condition_sql(
     condition: Condition, definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool = False
 ) -> ConditionSql:
-    """A filter as SQL.
+    """A filter as SQL; `alias` is the prefix of columns: ``new`` or ``old`` in a trigger, that of the table in a query.
 
-    Args:
-        condition: The filter.
-        definition: The table it is about.
-        dialect: The store's.
-        alias: The prefix of the columns: ``new`` or ``old`` in a trigger, an alias of the table in a query.
-        own: Whether it runs on connections of penstock's only; on SQLite it is exact then.
+    With `own` it runs on connections of penstock's only; on SQLite it is exact then.
     """
     writer = _Writer(dialect.spelling(definition, dialect, alias, own=own))
     sql = writer.condition(condition)

@@ -68,13 +68,9 @@ ALL = Where((), ())
 
 
 class Spelling(ABC):
-    """One store's spelling of leaves and terms over one row.
+    """One store's spelling of leaves and terms over one row, whose columns have the prefix `alias`.
 
-    Args:
-        definition: The row's table.
-        dialect: The store's.
-        alias: The prefix of columns: ``new``, or an alias of the table.
-        own: Whether the SQL runs only on penstock's connections, which have functions of its own.
+    With `own` the SQL runs only on penstock's connections, which have functions of its own.
     """
 
     true: ClassVar[str]
