@@ -29,6 +29,7 @@ from benchmarks import (
     outbox,
     pools,
     queries,
+    rules,
     scheduling,
     sockets,
     tasks,
@@ -41,6 +42,7 @@ from benchmarks.peers import bars
 BENCHMARKS = (
     *mutations.BENCHMARKS,
     *queries.BENCHMARKS,
+    *rules.BENCHMARKS,
     *scheduling.BENCHMARKS,
     *claims.BENCHMARKS,
     *jobs.BENCHMARKS,
