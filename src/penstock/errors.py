@@ -211,11 +211,17 @@ class ApplicationError(PenstockError):
 
     Args:
         data: Any value that JSON can say; the client sees it as ``errorData``.
+        status: The HTTP status below ``/rest`` and in web frameworks; by default that of the class, 400. Convex's
+            clients get 200 in any case.
     """
 
-    def __init__(self, data: Any) -> None:
+    status: int = 400
+
+    def __init__(self, data: Any, *, status: int | None = None) -> None:
         super().__init__(data if isinstance(data, str) else repr(data))
         self.data = data
+        if status is not None:
+            self.status = status
 
 
 class TryAgain(PenstockError):

@@ -33,9 +33,9 @@ class JobId(Id[Any]):
     __slots__ = ()
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(
-            _check, super().__get_pydantic_core_schema__(source, handler)
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            _checked, core_schema.str_schema(strict=True), serialization=core_schema.to_string_ser_schema()
         )
 
 
@@ -51,10 +51,10 @@ def job_uuid(text: str) -> UUID:
     return UUID(int=parse_id(JOB_PREFIX, text))
 
 
-def _check(given: Any) -> Any:
-    if isinstance(given, str) and not is_id(JOB_PREFIX, given):
+def _checked(text: str) -> JobId:
+    if not is_id(JOB_PREFIX, text):
         raise PydanticCustomError("id_of_no_job", "Input should be an id of a job, like job_01jd3k4v5w6x7y8z9a0b1c2d3e")
-    return given
+    return JobId(text)
 
 
 @dataclass(frozen=True, slots=True)

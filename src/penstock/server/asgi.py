@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.routing import Mount, Router
+from starlette.routing import BaseRoute, Mount, Router
 from starlette.types import ASGIApp
 
 from penstock.app import App, Backend, ServiceName
@@ -24,6 +24,7 @@ from penstock.server.admin import admin_mount
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
+from penstock.server.rest import Rest
 from penstock.server.sockets import SocketApi
 from penstock.server.subscribe import WrittenAnswers
 
@@ -35,6 +36,7 @@ class Asgi(Starlette):
         super().__init__(
             routes=[
                 Mount("/api", app=_api(opening)),
+                Mount("/rest", app=_for_web_pages(opening, Rest(opening).routes())),
                 *health_routes(opening),
                 metrics_route(opening),
                 admin_mount(opening),
@@ -81,9 +83,18 @@ def asgi_app(
 
 
 def _api(opening: Opening) -> ASGIApp:
-    origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
     written = WrittenAnswers(dev=opening.config.dev)
-    routes = [*Api(opening, written).routes(), *SocketApi(opening, written, origins).routes()]
+    sockets = SocketApi(opening, written, _origins(opening))
+    return _for_web_pages(opening, [*Api(opening, written).routes(), *sockets.routes()])
+
+
+def _origins(opening: Opening) -> list[str]:
+    return [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
+
+
+def _for_web_pages(opening: Opening, routes: Sequence[BaseRoute]) -> ASGIApp:
+    """Routes that pages of the origins in the settings may call."""
+    origins = _origins(opening)
     router: ASGIApp = Router(routes, redirect_slashes=False)
     router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
     if not origins:
