@@ -57,6 +57,7 @@ from penstock.errors import LimitExceeded as LimitExceeded
 from penstock.errors import LockLost as LockLost
 from penstock.errors import LockTaken as LockTaken
 from penstock.errors import NonRetryableError as NonRetryableError
+from penstock.errors import NotSignedIn as NotSignedIn
 from penstock.errors import NotUnique as NotUnique
 from penstock.errors import OutboxNotFound as OutboxNotFound
 from penstock.errors import Overloaded as Overloaded
@@ -77,6 +78,7 @@ from penstock.errors import UniqueViolation as UniqueViolation
 from penstock.errors import UsageError as UsageError
 from penstock.errors import ValueInvalid as ValueInvalid
 from penstock.errors import WorkerLost as WorkerLost
+from penstock.identity.identity import Identity as Identity
 from penstock.jobs.filter import JobFilter as JobFilter
 from penstock.jobs.job import Attempt as Attempt
 from penstock.jobs.job import JobId as JobId

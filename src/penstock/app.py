@@ -30,6 +30,7 @@ from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
 from penstock.functions.function import QueryFunction
 from penstock.functions.registry import distinct, tables_of
+from penstock.identity.caller import Caller
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
@@ -314,8 +315,8 @@ class Backend(BackendWords):
             self._live.start()
         return self._live
 
-    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any]) -> Watch[R]:
-        return Watch(self.live_queries.view(), function, arguments)
+    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any], caller: Caller) -> Watch[R]:
+        return Watch(self.live_queries.view(caller), function, arguments)
 
     async def stop(self) -> None:
         """Stop services, then close the database. Running calls and jobs have the grace time to end."""

@@ -29,6 +29,7 @@ PenstockError
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
 ├── ApplicationError              your functions raise it for their callers, who get its data
+│   └── NotSignedIn               the call is for users who have signed in
 ├── TryAgain                      nothing is wrong with the call; it may succeed later
 │   ├── Conflict                  every retry conflicted with another transaction
 │   ├── DatabaseUnavailable       the database is unreachable, starting or stopping
@@ -222,6 +223,13 @@ class ApplicationError(PenstockError):
         self.data = data
         if status is not None:
             self.status = status
+
+
+class NotSignedIn(ApplicationError):
+    """The call is for users who have signed in. Its caller gets ``{"code": "NotSignedIn", "message": …}`` as data."""
+
+    def __init__(self) -> None:
+        super().__init__({"code": "NotSignedIn", "message": "Sign in to do this."})
 
 
 class TryAgain(PenstockError):

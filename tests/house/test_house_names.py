@@ -16,8 +16,8 @@ PUBLIC = """
 ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend CallTimeout Canceled CircuitBreaker
 Completion Config ConfigError Conflict ConstraintViolation ContextError CronExpression CronStatus CursorInvalid
 DataError DatabaseBusy DatabaseFull DatabaseUnavailable DeclarationError DuplicateJob Failed Finished FixedWindow
-FunctionNotFound Id IdInvalid Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost
-LimitExceeded Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotUnique
+FunctionNotFound Id IdInvalid Identity Index InputError Interval JobError JobFilter JobId JobState JobStatus LeaseLost
+LimitExceeded Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique
 OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page PaginationOptions
 Pending PenstockError Progress QueryCtx Range RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Running
 SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx

@@ -37,6 +37,7 @@ class ReadSet:
     everything: bool = False  # whether it read by SQL, so that any change may concern it
     jobs: set[UUID] = field(default_factory=set)  # whose statuses it read
     untold: bool = False  # whether it read data that is not captured, such as the number of waiting jobs
+    identity: bool = False  # whether it read who calls
     until: datetime | None = None  # the end of the time that it read: `ctx.now(every=…)` then gives another one
 
     def note_jobs(self, jobs: Iterable[UUID] | None) -> None:

@@ -10,9 +10,10 @@ from uuid import UUID
 
 from penstock.changes.readset import RangeRead, ReadSet
 from penstock.functions.function import AnyFunction
+from penstock.identity.caller import Caller
 from penstock.jobs.job import JobStatus
 
-Key = tuple[str, str, str | None]  # the name of the function, its arguments as text, and the journal
+Key = tuple[str, str, str, str | None]  # the name of the function, its arguments as text, for whom, and the journal
 QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are late
 _CAUSES = 5
 
@@ -64,6 +65,7 @@ class Entry:
     key: Key
     function: AnyFunction
     arguments: dict[str, Any]
+    caller: Caller  # who it runs for
     journal: str | None  # of its next run
     seed: int  # of its random numbers, the same at each run
     since: float  # by the monotonic clock

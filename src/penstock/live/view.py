@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import LimitExceeded
 from penstock.functions.function import AnyFunction
+from penstock.identity.caller import Caller
 from penstock.live.entry import Answer, Entry
 
 MOST_QUERIES = 1000
@@ -50,7 +51,7 @@ class Entries(Protocol):
     def enter(
         self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
     ) -> Entry:
-        """The entry of a query, which the view watches from now on by a number."""
+        """The entry of a query for the caller of a view, which watches it from now on by a number."""
 
     def leave(self, view: View, number: int, entry: Entry) -> None:
         """Have a view watch an entry no more."""
@@ -78,9 +79,11 @@ class View:
         moved: Set when `step` may give something.
         closed: Whether it gives nothing any more.
         queries: The entries of its queries, by their numbers.
+        caller: The client, as it is known now.
     """
 
-    def __init__(self, entries: Entries) -> None:
+    def __init__(self, entries: Entries, caller: Caller) -> None:
+        self.caller = caller
         self.moved = asyncio.Event()
         self.closed = False
         self.queries: dict[int, Entry] = {}
@@ -112,12 +115,13 @@ class View:
                 fix="Watch one query that returns what many small ones do, or stop watching some.",
                 limit=MOST_QUERIES,
             )
-        entry = self.queries[number] = self._entries.enter(self, number, function, arguments, journal)
-        self._changed.add(number)
-        if entry.stale:
-            self._stale.add(number)
-        self._pin = self._ready = None  # they lack this query
-        self._not_before = self.expect()
+        self._enter(number, function, arguments, journal)
+
+    def become(self, caller: Caller) -> list[int]:
+        """Watch for another caller; the queries that depend on who calls, and so have no answer yet."""
+        same, self.caller = caller.key == self.caller.key, caller
+        asked = [] if same else list(self.queries.items())
+        return [number for number, entry in asked if self.enter_again(number, entry.journal)]
 
     def remove(self, number: int) -> None:
         """Watch a query no more."""
@@ -181,6 +185,16 @@ class View:
             self._check_pin()
         self.moved.set()
 
+    def enter_again(self, number: int, journal: str | None) -> bool:
+        """Watch a query by the entry that it has for this caller now; whether that is another one."""
+        before = self.queries[number]
+        self._enter(number, before.function, before.arguments, journal)
+        if self.queries[number] is before:
+            return False
+        self._entries.leave(self, number, before)
+        self._given.pop(number, None)
+        return True
+
     def miss(self, number: int) -> None:
         """A query will have no answer as of the newest tick for a while."""
         self._stale.add(number)
@@ -190,6 +204,16 @@ class View:
         still = set(running)
         if self._stale <= still and tick.number >= self._not_before:
             self._pin = _Pin(tick, self._answers(self._changed - still), still)
+
+    def _enter(self, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None) -> None:
+        entry = self._entries.enter(self, number, function, arguments, journal)
+        if entry is self.queries.get(number):
+            return
+        self.queries[number] = entry
+        self._changed.add(number)
+        (self._stale.add if entry.stale else self._stale.discard)(number)
+        self._pin = self._ready = None  # they lack this query
+        self._not_before = self.expect()
 
     def _check_pin(self) -> None:
         if self._pin is not None and not self._pin.running:

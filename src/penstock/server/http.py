@@ -21,6 +21,7 @@ from starlette.routing import Route
 from penstock.app import Backend
 from penstock.errors import InputError, LimitExceeded, Overloaded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
 from penstock.functions.function import FunctionKind
+from penstock.identity.caller import ANONYMOUS
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
 from penstock.server.answers import Answer, answer_error, function_error, refusal, success, with_lines
@@ -116,7 +117,7 @@ class Api:
         backend = await opened(self._opening)
         if len(self._opening.streams) >= self._config.max_calls:
             raise Overloaded(f"This server sends {self._config.max_calls} streams already.")
-        view = backend.live_queries.view()
+        view = backend.live_queries.view(ANONYMOUS)
         try:
             view.add(0, *backend.dispatch.prepare_query(call.path, call.args))
         except InputError as error:

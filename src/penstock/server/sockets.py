@@ -27,6 +27,7 @@ from penstock.calls.run.threads import offload
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, InputError, TryAgain
 from penstock.functions.function import FunctionKind
+from penstock.identity.caller import ANONYMOUS
 from penstock.live.view import Step, View
 from penstock.observe.logs import event
 from penstock.server.answers import Exchange, function_error
@@ -192,7 +193,7 @@ class Socket:
     async def _talk(self) -> None:
         try:
             self._backend = await opened(self._opening)
-            self._view = self._backend.live_queries.view()
+            self._view = self._backend.live_queries.view(ANONYMOUS)
             await self._connect()
             sending = asyncio.create_task(self._guarded(self._send()))
             try:

@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock, profile_timer
 from penstock.errors import Conflict, TryAgain
 from penstock.functions.function import AnyFunction
+from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.live.capture import live_interest
 from penstock.live.entry import QUICK, Answer, Entry, EntryReport, Key
 from penstock.live.ranges import TableRanges
@@ -44,6 +46,8 @@ _JOBS_EVERY = 0.25  # seconds
 _POLL_SOON, _POLL_LATE = 0.25, 5.0
 _KEEP = 30.0  # seconds for which an answer that nobody watches is kept
 _MOST_KEPT, _MOST_KEPT_BYTES = 1000, 16 * 2**20
+
+_ANYBODY = ""  # for whom an entry is whose query has not read who calls
 
 _TURN = SystemClock()  # a test's does not wait
 
@@ -130,7 +134,7 @@ class _Batch:
                 if not entry.watchers:
                     continue
                 self._running, self._begun_at = (entry, why), profile_timer()
-                asked = entry.function, entry.arguments, entry.seed, entry.journal
+                asked = entry.function, entry.arguments, entry.caller, entry.seed, entry.journal
                 answer = await self._runner.watch(self.session, *asked)
                 ended_at = profile_timer()
                 self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
@@ -166,6 +170,7 @@ class LiveQueries(Service):
         self._everything = set[Entry]()  # those that ran SQL which may read any table
         self._timed = set[Entry]()  # those that run again at a time
         self._with_jobs = set[Entry]()  # those that read the statuses of jobs
+        self._personal = set[str]()  # the names of functions that have read who calls
         self._kept: dict[Entry, float] = {}  # those that nobody watches, and until when they are kept
         self._kept_bytes = 0
         self._due: dict[Entry, str] = {}  # those that are to run, and why
@@ -183,9 +188,9 @@ class LiveQueries(Service):
 
     # ----- watching
 
-    def view(self) -> View:
+    def view(self, caller: Caller = ANONYMOUS) -> View:
         """A view of a client, which watches nothing yet."""
-        view = View(self)
+        view = View(self, caller)
         self._views.add(view)
         return view
 
@@ -193,17 +198,24 @@ class LiveQueries(Service):
         self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
     ) -> Entry:
         """See `Entries`."""
-        key = function.name, repr(sorted(arguments.items())), journal  # not JSON: a date is not its text
-        entry, fresh = self._entries.get(key), self._entries.get((*key[:2], None))
-        if entry is None and fresh is not None and fresh.journal == journal:
-            entry = fresh  # it has run once, without one
+        asked, caller = repr(sorted(arguments.items())), replace(view.caller, address="")  # not JSON: a date is no text
+        shared = caller.key if caller.is_system else _ANYBODY
+        keys: list[Key] = [(function.name, asked, who, journal) for who in (shared, caller.key)]
+        entry = next(filter(None, map(self._find, keys)), None)
         if entry is None:
             seed, since = self.clock.seed(), self.clock.monotonic()
-            entry = self._entries[key] = Entry(key, function, arguments, journal, seed, since)
+            key = keys[function.name in self._personal]
+            entry = self._entries[key] = Entry(key, function, arguments, caller, journal, seed, since)
             self._due[entry] = "nobody watched it before"
         elif self._kept.pop(entry, None) is not None:
             self._kept_bytes -= entry.size
         entry.watchers.add((view, number))
+        return entry
+
+    def _find(self, key: Key) -> Entry | None:
+        entry, fresh = self._entries.get(key), self._entries.get((*key[:3], None))
+        if entry is None and fresh is not None and fresh.journal == key[3]:
+            return fresh  # it has run once, without one
         return entry
 
     def leave(self, view: View, number: int, entry: Entry) -> None:
@@ -481,23 +493,36 @@ class LiveQueries(Service):
             if not entry.watchers:  # since it began
                 continue
             same = entry.answer is not None and entry.answer.digest == answer.digest
+            given = entry.journal
             self._keep_pages(entry, answer.journal)
             news = entry.stale or not same
             entry.answer, entry.stale = answer, False
             entry.note_run(why, seconds)
             self._note_reads(entry, answer, same=same)
+            if answer.reads.identity and entry.key[2] == _ANYBODY:
+                self._make_personal(entry, given)
             if news:
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
 
     def _keep_pages(self, entry: Entry, journal: str | None) -> None:
         """Note the journal of a run for the next one. Its key has the one that it was given."""
-        key: Key = (*entry.key[:2], entry.journal)
+        self._rename(entry, (*entry.key[:3], entry.journal))
+        entry.journal = journal
+
+    def _make_personal(self, entry: Entry, journal: str | None) -> None:
+        """Keep an entry that has read who calls for the caller that it ran for. Others enter one of their own."""
+        self._personal.add(entry.function.name)
+        self._rename(entry, (*entry.key[:2], entry.caller.key, entry.key[3]))
+        for view, number in list(entry.watchers):
+            if view.caller.key != entry.caller.key:
+                view.enter_again(number, journal)
+
+    def _rename(self, entry: Entry, key: Key) -> None:
         if key != entry.key:
             del self._entries[entry.key]
-            entry.key = key if key not in self._entries else (*key[:2], str(id(entry)))
+            entry.key = key if key not in self._entries else (*key[:3], str(id(entry)))
             self._entries[entry.key] = entry
-        entry.journal = journal
 
     def _miss(self, entry: Entry) -> None:
         """Tell the views that an entry will have no answer as of the newest tick for a while."""

@@ -19,6 +19,8 @@ from penstock import errors
 from penstock.changes.readset import RangeRead, ReadSet
 from penstock.clock import Clock, Random, random_of
 from penstock.config import Config
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.identity import Identity
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob, Work
 from penstock.schema.table import Table, definition_of
@@ -42,8 +44,8 @@ class Transaction:
 
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "given_ends", "jobs", "now", "page_ends",
-        "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "wrote",
+        "_seed", "bytes_read", "caller", "cancels", "clock", "committed", "failure", "given_ends", "jobs", "now",
+        "page_ends", "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +58,7 @@ class Transaction:
         now: datetime,
         seed: int,
         work: Work | None = None,
+        caller: Caller = SYSTEM,
     ) -> None:
         self.session = session
         self.shared = session if isinstance(session, Part) else None  # its session, if it shares that with others
@@ -75,6 +78,7 @@ class Transaction:
         self.wrote = set[str]()  # the tables of written rows
         self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
         self.work = work  # the attempt at a job that it runs in
+        self.caller = caller
         self._config = config
         self._seed = seed
         self._random: Random | None = None
@@ -118,6 +122,11 @@ class Transaction:
         self.rows.clear()
         if self.shared is not None:
             self.shared.forget_rows()
+
+    def identity(self) -> Identity | None:
+        """The identity of the caller. What depends on it concerns no other caller."""
+        self.read_set.identity = True
+        return self.caller.identity
 
     def time(self, every: timedelta | None) -> datetime:
         """The time, or the last multiple of `every`; the read set then holds until the next multiple."""

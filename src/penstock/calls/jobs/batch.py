@@ -15,7 +15,7 @@ from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.jobs.job import failure, log_lost, raised, result_text, time_limit
 from penstock.calls.run.context import ActionCtx
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Cancellation, Running
+from penstock.calls.run.running import Cancellation, Running, caller_of_job
 from penstock.calls.run.threads import lingering
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
@@ -135,7 +135,8 @@ class Batches:
         async with self._runner.engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()
-            ctx = ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled)
+            calls, caller = Calls(function.name), caller_of_job(function)
+            ctx = ActionCtx(self._runner, calls, 0, cancelled=gathering.cancelled, caller=caller)
             return await self._runner.run_handler(function, ctx, {}, 0, thread, lambda ctx: batch.handler(ctx, items))
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:

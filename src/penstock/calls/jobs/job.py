@@ -20,7 +20,7 @@ from pydantic_core import to_json
 from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Execution, Running, Withdrawn
+from penstock.calls.run.running import Execution, Running, Withdrawn, caller_of_job
 from penstock.calls.run.threads import check_args
 from penstock.errors import (
     CallTimeout,
@@ -115,10 +115,11 @@ async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outc
         await _run_mutation(runner, function, running)
         return None
     arguments = await check_args(function, job.args)
+    caller = caller_of_job(function)
     if function.kind is FunctionKind.QUERY:
-        result = await runner.query(function, arguments, work=running.work)
+        result = await runner.query(function, arguments, work=running.work, caller=caller)
     else:
-        result = await runner.action(function, arguments, attempt=running)
+        result = await runner.action(function, arguments, attempt=running, caller=caller)
     return _held(function, running, result) if running.issued else _returned(runner, function, result)
 
 
@@ -263,6 +264,7 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
 
 async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, execution: Execution) -> None:
     """Run a mutation that settles its job in its own commit."""
+    execution = replace(execution, caller=caller_of_job(function))
     await runner.mutation(function, partial(check_args, function, args), execution=execution)
 
 

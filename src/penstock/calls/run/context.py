@@ -16,6 +16,7 @@ from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence
 from penstock.calls.locks.locks import Locks
 from penstock.calls.run.attempts import Attempts
+from penstock.calls.run.auth import Auth
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
 from penstock.calls.run.running import Cancellation, Running, no_work
@@ -24,6 +25,7 @@ from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Work
 from penstock.schema.table import Table
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
@@ -46,14 +48,23 @@ class Runs(Attempts, ABC):
         self.locks = Locks(engine)
 
     @abstractmethod
-    def run_query(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Run: ...
+    def run_query(
+        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Run: ...
 
     @abstractmethod
-    def run_mutation(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Run: ...
+    def run_mutation(
+        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Run: ...
 
     @abstractmethod
     def run_action(
-        self, function: AnyFunction, given: Given, depth: int = 0, attempt: Running | None = None
+        self,
+        function: AnyFunction,
+        given: Given,
+        depth: int = 0,
+        attempt: Running | None = None,
+        caller: Caller = SYSTEM,
     ) -> Run: ...
 
     @abstractmethod
@@ -79,6 +90,11 @@ class QueryCtx:
         self._scope = self._calls = scope
         self._depth = depth
         self.db = DatabaseReader(scope)
+
+    @property
+    def auth(self) -> Auth:
+        """Who calls. A live query that asks runs once for each user, and otherwise once for all of them."""
+        return Auth(self._scope, self._scope.transaction.identity)
 
     @property
     def job_calls(self) -> JobCalls:
@@ -225,13 +241,20 @@ class ActionCtx:
         depth: int,
         attempt: Running | None = None,
         cancelled: Cancellation | None = None,
+        caller: Caller = SYSTEM,
     ) -> None:
         self._runner = runner
         self._depth = depth
         self._calls = calls
         self._random: Random | None = None
         self._attempt = attempt
+        self._caller = caller
         self._cancelled = cancelled or (Cancellation() if attempt is None else attempt.cancelled)
+
+    @property
+    def auth(self) -> Auth:
+        """Who calls. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
+        return Auth(self._calls, lambda: self._caller.identity)
 
     @property
     def job_calls(self) -> JobCalls:
@@ -325,19 +348,22 @@ class ActionCtx:
     @tracked
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a snapshot of its own."""
-        result: R = await self._runner.run_query(function, (args, kwargs), self._depth + 1, self._work)
+        depth, work, caller = self._depth + 1, self._work, self._caller
+        result: R = await self._runner.run_query(function, (args, kwargs), depth, work, caller)
         return result
 
     @tracked
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation in a transaction of its own."""
-        result: R = await self._runner.run_mutation(function, (args, kwargs), self._depth + 1, self._work)
+        depth, work, caller = self._depth + 1, self._work, self._caller
+        result: R = await self._runner.run_mutation(function, (args, kwargs), depth, work, caller)
         return result
 
     @tracked
     async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another action. Use it to change the runtime; otherwise a plain helper function is enough."""
-        result: R = await self._runner.run_action(function, (args, kwargs), self._depth + 1, self._attempt)
+        depth, attempt, caller = self._depth + 1, self._attempt, self._caller
+        result: R = await self._runner.run_action(function, (args, kwargs), depth, attempt, caller)
         return result
 
     @property

@@ -24,6 +24,7 @@ from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
 from penstock.errors import CallTimeout, CursorInvalid, LimitExceeded, TryAgain
 from penstock.functions.function import AnyFunction, FunctionKind, check_depth, expect
+from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer
 from penstock.observe import points
@@ -52,10 +53,14 @@ class Runner(Runs):
 
     # ----- at the top
 
-    async def run_query(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Any:
-        return await self.query(function, _checked(function, FunctionKind.QUERY, given), depth, work)
+    async def run_query(
+        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Any:
+        return await self.query(function, _checked(function, FunctionKind.QUERY, given), depth, work, caller)
 
-    async def run_mutation(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Any:
+    async def run_mutation(
+        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Any:
         expect(function, FunctionKind.MUTATION)
         bound = function.signature.bind(*given)
         copied = copier(bound)
@@ -63,28 +68,48 @@ class Runner(Runs):
         async def check() -> Arguments:
             return function.signature.check(copied(bound))
 
-        return await self.mutation(function, check, depth, PLAIN if work is None else Execution(work=work))
+        return await self.mutation(function, check, depth, Execution(work=work, caller=caller))
 
     async def run_action(
-        self, function: AnyFunction, given: Given, depth: int = 0, attempt: Running | None = None
+        self,
+        function: AnyFunction,
+        given: Given,
+        depth: int = 0,
+        attempt: Running | None = None,
+        caller: Caller = SYSTEM,
     ) -> Any:
-        return await self.action(function, _checked(function, FunctionKind.ACTION, given), depth, attempt)
+        return await self.action(function, _checked(function, FunctionKind.ACTION, given), depth, attempt, caller)
 
-    async def query(self, function: AnyFunction, arguments: Arguments, depth: int = 0, work: Work | None = None) -> Any:
+    async def query(
+        self,
+        function: AnyFunction,
+        arguments: Arguments,
+        depth: int = 0,
+        work: Work | None = None,
+        caller: Caller = SYSTEM,
+    ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
         with self.engine.journal.call(function):
-            return await self.attempt(lambda: self._query_once(function, arguments, depth, work), function.name)
+            return await self.attempt(lambda: self._query_once(function, arguments, depth, work, caller), function.name)
 
-    async def queries(self, runs: Sequence[QueryRun], at: Snapshot | None = None) -> list[bytes | Exception]:
+    async def queries(
+        self, runs: Sequence[QueryRun], at: Snapshot | None = None, caller: Caller = SYSTEM
+    ) -> list[bytes | Exception]:
         """Run queries in one snapshot, at one time; for each its answer, or its error."""
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
             if at is not None:
-                return await at.use(lambda session, now: self._queries_in(session, now, runs, thread), "query")
-            return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
+                return await at.use(lambda session, now: self._queries_in(session, now, runs, thread, caller), "query")
+            return await self.attempt(lambda: self._queries_once(runs, thread, caller), "A batch of queries")
 
     async def watch(
-        self, session: Session, function: AnyFunction, arguments: Arguments, seed: int, journal: str | None = None
+        self,
+        session: Session,
+        function: AnyFunction,
+        arguments: Arguments,
+        caller: Caller,
+        seed: int,
+        journal: str | None = None,
     ) -> Answer:
         """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
 
@@ -94,7 +119,7 @@ class Runner(Runs):
         Raises:
             TryAgain: The snapshot is lost.
         """
-        transaction = self.transaction(session, self.now(), seed)
+        transaction = self.transaction(session, self.now(), seed, None, caller)
         limit = self.engine.config.call_timeout
         timer = asyncio.timeout(limit)
         try:
@@ -152,10 +177,10 @@ class Runner(Runs):
                 return await self.attempt_write(once, function.name, for_ever=execution.settle is not None)
 
     async def shared_mutation(
-        self, part: Part, function: AnyFunction, arguments: Arguments, moment: Moment, work: Work
+        self, part: Part, function: AnyFunction, arguments: Arguments, moment: Moment, work: Work, caller: Caller
     ) -> tuple[Transaction, Any]:
         """Run a mutation once, in its part of a transaction that it shares; its gathered changes, and its result."""
-        transaction = self.transaction(part, *moment, work)
+        transaction = self.transaction(part, *moment, work, caller)
         with self.engine.journal.call(function):
             result = await self._in_transaction(transaction, function, arguments, 0, None)
         if points.armed:
@@ -168,6 +193,7 @@ class Runner(Runs):
         arguments: Arguments,
         depth: int = 0,
         attempt: Running | None = None,
+        caller: Caller = SYSTEM,
     ) -> Any:
         with self.engine.journal.call(function):
             check_depth(function, depth)
@@ -178,9 +204,8 @@ class Runner(Runs):
             async with self.engine.thread(function, depth) as thread:
                 if attempt is not None:
                     await attempt.begin()
-                return await self.run_handler(
-                    function, ActionCtx(self, Calls(function.name), depth, attempt), arguments, depth, thread
-                )
+                ctx = ActionCtx(self, Calls(function.name), depth, attempt, caller=caller)
+                return await self.run_handler(function, ctx, arguments, depth, thread)
 
     # ----- nested in a transaction
 
@@ -198,20 +223,24 @@ class Runner(Runs):
 
     # ----- steps
 
-    async def _query_once(self, function: AnyFunction, arguments: Arguments, depth: int, work: Work | None) -> Any:
+    async def _query_once(
+        self, function: AnyFunction, arguments: Arguments, depth: int, work: Work | None, caller: Caller
+    ) -> Any:
         async with self.engine.thread(function, depth) as thread:
             session = await self.engine.store.begin_read()
             try:
-                return await self._query_in(session, self.now(), function, arguments, depth, thread, work=work)
+                return await self._query_in(session, self.now(), function, arguments, depth, thread, caller, work=work)
             finally:
                 await session.rollback()
 
-    async def _queries_once(self, runs: Sequence[QueryRun], thread: Place | None) -> list[bytes | Exception]:
+    async def _queries_once(
+        self, runs: Sequence[QueryRun], thread: Place | None, caller: Caller
+    ) -> list[bytes | Exception]:
         async with reading(self.engine.store.begin_read) as session:
-            return await self._queries_in(session, self.now(), runs, thread)
+            return await self._queries_in(session, self.now(), runs, thread, caller)
 
     async def _queries_in(
-        self, session: Session, now: datetime, runs: Sequence[QueryRun], thread: Place | None
+        self, session: Session, now: datetime, runs: Sequence[QueryRun], thread: Place | None, caller: Caller
     ) -> list[bytes | Exception]:
         found: list[bytes | Exception] = []
         budget = Budget(self.engine.config.max_bytes_read)
@@ -221,7 +250,7 @@ class Runner(Runs):
                 budget.check()
                 with self.engine.journal.call(function):
                     result = await contained(
-                        function, self._query_in(session, now, function, arguments, 0, thread, budget)
+                        function, self._query_in(session, now, function, arguments, 0, thread, caller, budget)
                     )
                 found.append(budget.take(encode(result)))  # the encoded result need not be held any more
             except TryAgain:
@@ -240,10 +269,11 @@ class Runner(Runs):
         arguments: Arguments,
         depth: int,
         thread: Place | None,
+        caller: Caller,
         budget: Budget | None = None,
         work: Work | None = None,
     ) -> Any:
-        transaction = self.transaction(session, now, self.engine.clock.seed(), work)
+        transaction = self.transaction(session, now, self.engine.clock.seed(), work, caller)
         try:
             return await self._in_transaction(transaction, function, arguments, depth, thread)
         finally:
@@ -263,7 +293,7 @@ class Runner(Runs):
         lease, settle, finish = execution.lease, execution.settle, execution.finish
         session = await self.begin_write(queue, for_ever=settle is not None)
         try:
-            transaction = self.transaction(session, *moment, execution.work)
+            transaction = self.transaction(session, *moment, execution.work, execution.caller)
             result = await self._in_transaction(transaction, function, arguments, depth, thread)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
