@@ -49,6 +49,8 @@ PenstockError
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -124,6 +126,16 @@ class InputError(PenstockError):
     """
 
     at_the_door: bool = False
+
+
+@contextmanager
+def at_the_door(*, outside: bool = True) -> Iterator[None]:
+    """Mark the errors of a check as the caller's, if that is outside of all functions."""
+    try:
+        yield
+    except InputError as error:
+        error.at_the_door = outside
+        raise
 
 
 class FunctionNotFound(InputError):
@@ -227,6 +239,8 @@ class ApplicationError(PenstockError):
 
 class NotSignedIn(ApplicationError):
     """The call is for users who have signed in. Its caller gets ``{"code": "NotSignedIn", "message": …}`` as data."""
+
+    status = 401
 
     def __init__(self) -> None:
         super().__init__({"code": "NotSignedIn", "message": "Sign in to do this."})
