@@ -112,6 +112,7 @@ from penstock.reactive.task import CircuitBreaker as CircuitBreaker
 from penstock.schema.ids import Id as Id
 from penstock.schema.index import Index as Index
 from penstock.schema.table import Table as Table
+from penstock.schema.table import UserTable as UserTable
 from penstock.server.asgi import asgi_app as asgi_app
 from penstock.transaction.pages import Page as Page
 from penstock.transaction.pages import PaginationOptions as PaginationOptions

@@ -103,6 +103,14 @@ class Function(Generic[C, P, R, X]):
             return self.handler(ctx, **self.signature.bind(args, kwargs))
         return self.handler(ctx, *args, **kwargs)
 
+    def arguments(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The arguments of a call by name, for `Workpool.enqueue_batch`, so that type checkers see them.
+
+        Raises:
+            ArgumentsInvalid: There are too many, or one is given twice. Their types are checked later.
+        """
+        return self.signature.bind(args, kwargs)
+
     def __repr__(self) -> str:
         return f"<{'' if self.public else 'internal '}{self.kind.value} {self.name}>"
 
