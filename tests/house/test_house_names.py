@@ -23,8 +23,8 @@ Pending PenstockError Progress QueryCtx Range RateLimiter RateStatus ResultInval
 SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx
 TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage
 TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain UnawaitedCall UniqueViolation
-UsageError UserTable ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between contains daily gt
-gte has hourly in_ interval is_none known length lt lte matches monthly weekly
+UsageError UserTable ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between contains daily
+gt gte has hourly in_ interval is_none known length lt lte matches monthly weekly
 """
 
 PUBLIC_NAMES: list[str] = vars(penstock)["__all__"]
