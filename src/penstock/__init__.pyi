@@ -62,6 +62,7 @@ from penstock.errors import NotUnique as NotUnique
 from penstock.errors import OutboxNotFound as OutboxNotFound
 from penstock.errors import Overloaded as Overloaded
 from penstock.errors import PenstockError as PenstockError
+from penstock.errors import ProviderUnavailable as ProviderUnavailable
 from penstock.errors import ResultInvalid as ResultInvalid
 from penstock.errors import RowInvalid as RowInvalid
 from penstock.errors import RowNotFound as RowNotFound
@@ -73,12 +74,15 @@ from penstock.errors import TokenExpired as TokenExpired
 from penstock.errors import TokenInvalid as TokenInvalid
 from penstock.errors import TopicNotFound as TopicNotFound
 from penstock.errors import TryAgain as TryAgain
+from penstock.errors import Unauthenticated as Unauthenticated
 from penstock.errors import UnawaitedCall as UnawaitedCall
 from penstock.errors import UniqueViolation as UniqueViolation
 from penstock.errors import UsageError as UsageError
 from penstock.errors import ValueInvalid as ValueInvalid
 from penstock.errors import WorkerLost as WorkerLost
 from penstock.identity.identity import Identity as Identity
+from penstock.identity.providers import OIDC as OIDC
+from penstock.identity.providers import CustomJWT as CustomJWT
 from penstock.jobs.filter import JobFilter as JobFilter
 from penstock.jobs.job import Attempt as Attempt
 from penstock.jobs.job import JobId as JobId

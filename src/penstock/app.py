@@ -14,6 +14,7 @@ from penstock.api.backend import BackendWords
 from penstock.api.crons.crons import Crons
 from penstock.api.declaring import Declaring
 from penstock.api.guests import Guests
+from penstock.api.identity.tokens import Tokens
 from penstock.api.live import Watch
 from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
 from penstock.api.outbox.outboxes import Outboxes
@@ -31,6 +32,7 @@ from penstock.errors import DeclarationError
 from penstock.functions.function import QueryFunction
 from penstock.functions.registry import distinct, tables_of
 from penstock.identity.caller import Caller
+from penstock.identity.providers import Provider
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
@@ -58,6 +60,7 @@ class App(Declaring):
 
     Args:
         tables: Tables beside those that the modules of its functions name, which are found by themselves.
+        auth: The providers whose tokens say who calls: `OIDC` and `CustomJWT`. API keys need none.
         **settings: Settings of `Config` that this program fixes; see there for those that are left open.
 
     Attributes:
@@ -76,9 +79,10 @@ class App(Declaring):
         ConfigError: There is no such setting, or it cannot have this value.
     """
 
-    def __init__(self, *, tables: Iterable[type[Table]] = (), **settings: Any) -> None:
+    def __init__(self, *, tables: Iterable[type[Table]] = (), auth: Iterable[Provider] = (), **settings: Any) -> None:
         super().__init__()
         self._tables = list(tables)
+        self.auth = tuple(auth)
         self._settings = settings
         self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}
@@ -245,6 +249,7 @@ class Backend(BackendWords):
     Attributes:
         app: The app.
         config: The settings in force.
+        tokens: Verifies the tokens of callers.
     """
 
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
@@ -254,6 +259,7 @@ class Backend(BackendWords):
         self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
+        self.tokens = Tokens(self.engine, app.auth)
         self._live: LiveQueries | None = None
         self.services = Group([], self.engine.store.signals)
 
@@ -326,6 +332,7 @@ class Backend(BackendWords):
             if self._live is not None:
                 await self._live.close()
             await self.dispatch.snapshots.close()
+            await self.tokens.close()
             await self.services.stop(self.engine.services_left())
         finally:
             try:
@@ -341,6 +348,7 @@ class Backend(BackendWords):
         if self._live is not None:
             await self._live.kill()
         await self.dispatch.snapshots.close()
+        await self.tokens.close()
         await self.services.kill()
         await self.engine.abandon()
         await self.engine.store.close()

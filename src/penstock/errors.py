@@ -17,6 +17,7 @@ PenstockError
 │   ├── CursorInvalid             a malformed pagination cursor, or one of another query
 │   ├── TokenInvalid              an unknown token of an externally completed job
 │   ├── TokenExpired              a token whose time or attempt is over
+│   ├── Unauthenticated           a token that is malformed, expired, forged, or of an unknown issuer
 │   └── LimitExceeded             more rows, bytes or jobs than allowed
 ├── DataError                     the data differs from what the function expected
 │   ├── RowNotFound               the row to patch, replace or delete does not exist
@@ -37,6 +38,7 @@ PenstockError
 │   ├── DatabaseFull              the database has no space left
 │   ├── LockTaken                 another holder kept the lock for too long
 │   ├── CallTimeout               the call took longer than allowed
+│   ├── ProviderUnavailable       the keys of a provider of identities cannot be fetched
 │   └── Overloaded                this process has too many waiting calls
 └── JobError                      why a job ended
     ├── NonRetryableError         raise it in a job: the job fails without another attempt
@@ -172,6 +174,10 @@ class TokenExpired(InputError):
     """The token's time is over, or the attempt that it was made for."""
 
 
+class Unauthenticated(InputError):
+    """The token of a caller is malformed, expired, forged, revoked, or of an issuer that the app does not know."""
+
+
 class LimitExceeded(InputError):
     """More rows, bytes, nesting or jobs than one transaction, row or call may have."""
 
@@ -282,6 +288,10 @@ class LockTaken(TryAgain):
 
 class CallTimeout(TryAgain):
     """The call took longer than allowed."""
+
+
+class ProviderUnavailable(TryAgain):
+    """The keys of a provider of identities cannot be fetched, so that no token of it can be verified."""
 
 
 class Overloaded(TryAgain):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from penstock.testing import TestApp
 
 pytestmark = pytest.mark.one_store_each
 
-app = App(max_argument_bytes=5000)
+app = App(max_argument_bytes=5000, admin_token="lobby")
 
 
 class Seat(Table):
@@ -62,6 +63,11 @@ async def refuse(ctx: MutationCtx, how: str) -> None:
     raise ValueError("a secret")
 
 
+@app.query
+async def who(ctx: QueryCtx) -> str:
+    return (await ctx.auth.require()).subject
+
+
 @app.action(runtime="process")
 def refuse_elsewhere(ctx: sync.ActionCtx) -> None:
     raise ApplicationError("No paper.", status=507)
@@ -101,6 +107,11 @@ async def test_each_kind_of_error_has_its_status(database_url: str) -> None:
             return answer.json()
 
         seat = (await http.post("/add", json={"name": "A1"})).json()
+        await refused(401, "NotSignedIn", "GET", "/who")
+        await refused(401, "Unauthenticated", "GET", "/who", headers={"authorization": "Bearer nonsense"})
+        ada = b64encode(b'{"subject": "ada", "issuer": "hall"}').decode()
+        known = await http.get("/who", headers={"authorization": f"Convex lobby:{ada}"})
+        assert known.json() == "ada", "an administrator may act as a user"
         await refused(400, "BadJson", "POST", "/add", content=b"{")
         await refused(400, "BadRequest", "POST", "/add", json=["A1"])
         await refused(404, "FunctionNotFound", "POST", "/nothing")

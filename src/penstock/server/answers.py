@@ -47,6 +47,7 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
     errors.DatabaseFull: ("The database has no space left.", 60),
     errors.CallTimeout: ("The call took longer than it may.", 1),
     errors.LockTaken: ("Somebody else holds a lock that the call needs.", 1),
+    errors.ProviderUnavailable: ("The provider of identities cannot be reached.", 5),
     errors.Overloaded: ("This server has too much to do.", 1),
     OutOfRetention: (
         f"This ts is not open here, or not any more. Ask /api/query_ts for another: one process keeps it {KEPT:g} s.",
@@ -62,6 +63,7 @@ _STATUSES: dict[type[errors.PenstockError], tuple[int, str]] = {
     errors.ConstraintViolation: (409, "The database refuses the row."),
 }
 _DOOR_STATUSES: dict[type[errors.PenstockError], int] = {
+    errors.Unauthenticated: 401,
     errors.FunctionNotFound: 404,
     errors.LimitExceeded: 413,
     errors.InputError: 422,
@@ -104,7 +106,8 @@ def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answ
         return Answer(error.status, to_json(told))
     if _is_callers(error):
         status = next((_DOOR_STATUSES[kind] for kind in type(error).__mro__ if kind in _DOOR_STATUSES), 422)
-        return refusal(status, code, _printable(str(error)))
+        headers = {"www-authenticate": "Bearer"} if status == 401 else None  # noqa: PLR2004 - HTTP's number
+        return refusal(status, code, _printable(str(error)), headers)
     for kind, (status, message) in _STATUSES.items():
         if isinstance(error, kind):
             _tell_refused(error, exchange, code)

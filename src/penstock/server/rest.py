@@ -15,10 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
-from penstock.errors import ArgumentsInvalid
+from penstock.errors import ArgumentsInvalid, at_the_door
 from penstock.functions.function import FunctionKind
 from penstock.server.access import exchange_of
 from penstock.server.answers import plain_answer
+from penstock.server.callers import credentials_of
 from penstock.server.http import opened, send_answer, send_json
 from penstock.server.opening import Opening
 from penstock.server.requests import function_path, path_in_url, read_arguments
@@ -50,8 +51,10 @@ class Rest:
             path, kind = function_path(path_in_url(request)), FunctionKind.QUERY
             args = self._arguments_in_url(request, backend, path)
         exchange.function = path
+        with at_the_door():
+            credentials = await credentials_of(request, backend.tokens, self._config.admin_token)
         encode = partial(encode_result, form=Format.CLEAN)
-        result: bytes = await backend.dispatch.call(path, kind, args, finish=encode)
+        result: bytes = await backend.dispatch.call(path, kind, args, caller=credentials.caller, finish=encode)
         return result
 
     @staticmethod

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,12 +25,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.app import Backend
 from penstock.calls.run.threads import offload
 from penstock.clock import SystemClock
-from penstock.errors import CallTimeout, InputError, TryAgain
+from penstock.errors import CallTimeout, InputError, TryAgain, Unauthenticated
 from penstock.functions.function import FunctionKind
-from penstock.identity.caller import ANONYMOUS
+from penstock.identity.caller import Caller
 from penstock.live.view import Step, View
 from penstock.observe.logs import event
 from penstock.server.answers import Exchange, function_error
+from penstock.server.callers import Credentials, anonymous, as_admin, with_token
 from penstock.server.http import opened
 from penstock.server.opening import ABORT, Opening
 from penstock.server.requests import Refused, check_brackets, function_path
@@ -111,12 +112,13 @@ class Socket:
         self._written = written
         self._clock = SystemClock()
         self._exchange = Exchange(f"{self._clock.seed():016x}")
+        self._credentials = anonymous(websocket)
         self._backend: Backend
         self._view: View | None = None
         self._client = websocket.headers.get("convex-client") or f"npm-{websocket.path_params.get('version', '')}"
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
-        self._changes: list[bytes] = []  # modifications of the next transition
+        self._changes: dict[int, bytes] = {}  # modifications of the next transition, by the numbers of their queries
         self._held: list[_Held] = []
         self._queries = set[int]()  # the numbers of all, also of those that were refused
         self._lacks = set[int]()  # those that have no answer yet
@@ -128,7 +130,7 @@ class Socket:
         # calls
         self._session = ""
         self._resends = False  # whether it may send again what it sent over a connection before
-        self._mutations: list[tuple[sockets.Call, Message]] = []
+        self._mutations: list[tuple[sockets.Call, Message, Credentials]] = []
         self._mutating: asyncio.Task[None] | None = None
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
@@ -193,9 +195,9 @@ class Socket:
     async def _talk(self) -> None:
         try:
             self._backend = await opened(self._opening)
-            self._view = self._backend.live_queries.view(ANONYMOUS)
+            self._view = self._backend.live_queries.view(self._credentials.caller)
             await self._connect()
-            sending = asyncio.create_task(self._guarded(self._send()))
+            sending = asyncio.create_task(self._guarded(self._send))
             try:
                 await self._read()
             finally:
@@ -203,9 +205,9 @@ class Socket:
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
             self._hang_up_for(error)
 
-    async def _guarded(self, run: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await run
+            await run()
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
             self._hang_up_for(error)
 
@@ -239,15 +241,15 @@ class Socket:
 
     async def _read(self) -> None:
         while True:
-            self._take(*await self._receive())
+            await self._take(*await self._receive())
 
-    def _take(self, message: Message, found: sockets.Incoming) -> None:
+    async def _take(self, message: Message, found: sockets.Incoming) -> None:
         if isinstance(found, sockets.ModifyQuerySet):
             self._modify(found, message)
         elif isinstance(found, sockets.Call):
             self._call(found, message)
         elif isinstance(found, sockets.Authenticate):
-            self._authenticate(found)
+            await self._authenticate(found)
         elif isinstance(found, sockets.Connect):
             raise _bad("Connect came twice")
 
@@ -303,7 +305,7 @@ class Socket:
         except InputError as error:
             error.at_the_door = True
             outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
-            self._changes.append(sockets.query_modification(one.query_id, outcome, one.journal, failed=True))
+            self._changes[one.query_id] = sockets.query_modification(one.query_id, outcome, one.journal, failed=True)
         else:
             self._lacks.add(one.query_id)
 
@@ -312,18 +314,34 @@ class Socket:
         self._lacks.discard(number)
         if number in self._watching.queries:
             self._watching.remove(number)
-        self._changes.append(sockets.query_removed(number))
+        self._changes[number] = sockets.query_removed(number)
 
-    def _authenticate(self, found: sockets.Authenticate) -> None:
+    async def _authenticate(self, found: sockets.Authenticate) -> None:
+        """Learn who the client is. Its queries run again only if they depend on that, and it is somebody else now."""
         if found.base_version != self._reached.identity:
             raise _bad(f"the identity is at version {self._reached.identity}, not {found.base_version}")
-        if found.token_type != sockets.NO_TOKEN:
-            said = sockets.auth_error(
-                "This server has no provider of identities, so it takes no tokens.", self._sent.identity
-            )
-            raise HangUp(LEFT, "AuthError", said)
+        try:
+            self._credentials = await self._credentials_of(found)
+        except Unauthenticated as error:
+            raise _refused(error, found.base_version, attempted=True) from error
+        self._lacks.update(self._watching.become(self._credentials.caller))
         self._reached = self._reached._replace(identity=found.base_version + 1)
         self._watching.moved.set()
+
+    async def _credentials_of(self, found: sockets.Authenticate) -> Credentials:
+        nobody, admin_token = anonymous(self._websocket), self._config.admin_token
+        if found.token_type == "Admin":  # noqa: S105 - the word of the protocol
+            return as_admin(nobody, found.value.encode("utf-8", "replace"), admin_token, found.impersonating)
+        if found.token_type == "User":  # noqa: S105 - the word of the protocol
+            return await with_token(nobody, found.value, self._backend.tokens)
+        return nobody
+
+    async def _check(self, credentials: Credentials) -> None:
+        """End the connection if a token holds no more."""
+        try:
+            await credentials.check(self._backend.tokens)
+        except Unauthenticated as error:
+            raise _refused(error, self._sent.identity, attempted=False) from error
 
     # ----- calls
 
@@ -331,34 +349,37 @@ class Socket:
         if call.type == "Mutation":
             if len(self._mutations) >= _MOST_CALLS:
                 raise HangUp(TRY_LATER, TOO_MUCH)
-            self._mutations.append((call, message))
+            self._mutations.append((call, message, self._credentials))
             if self._mutating is None:
                 self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-socket-mutations")
         else:
             if len(self._actions) >= _MOST_CALLS:
                 raise HangUp(TRY_LATER, TOO_MUCH)
-            task = asyncio.create_task(self._act(call, message), name="penstock-socket-action")
+            task = asyncio.create_task(self._act(call, message, self._credentials), name="penstock-socket-action")
             self._actions.add(task)
             task.add_done_callback(self._actions.discard)
 
     async def _mutate_all(self) -> None:
         """Run mutations one after another, in the order in which they came."""
         while self._mutations:
-            call, message = self._mutations.pop(0)
+            call, message, credentials = self._mutations.pop(0)
             self._opening.begin_request()
             try:
-                await self._guarded(self._mutate(call, message))
+                await self._guarded(partial(self._mutate, call, message, credentials))
             finally:
                 self._opening.end_request()
             self._watching.moved.set()
         self._mutating = None
 
-    async def _mutate(self, call: sockets.Call, message: Message) -> None:
+    async def _mutate(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
+        await self._check(credentials)
+        caller = credentials.caller
         try:
             path, args = _called(call.udf_path, call.args, message)
-            key = RequestKey(self._session, call.request_id, _hash_of(path, args))
+            key = RequestKey(self._session, call.request_id, _hash_of(path, args, caller))
             ending = partial(self._end_mutation, key)
-            result = await self._backend.dispatch.call_once(path, args, key, ending, resent=self._resends)
+            again = self._resends
+            result = await self._backend.dispatch.call_once(path, args, key, ending, resent=again, caller=caller)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             self._out.append(sockets.mutation_failure(call.request_id, self._call_failure(error, call.udf_path)))
             self._responded = True
@@ -379,19 +400,21 @@ class Socket:
         alone = not self._queries or self._watching.closed
         self._held.append(_Held(request, result, None if alone else key))
 
-    async def _act(self, call: sockets.Call, message: Message) -> None:
+    async def _act(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
         self._opening.begin_request()
         try:
-            await self._guarded(self._run_action(call, message))
+            await self._guarded(partial(self._run_action, call, message, credentials))
         finally:
             self._opening.end_request()
         self._watching.moved.set()
 
-    async def _run_action(self, call: sockets.Call, message: Message) -> None:
+    async def _run_action(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
+        await self._check(credentials)
+        caller = credentials.caller
         try:
             path, args = _called(call.udf_path, call.args, message)
             encode = partial(encode_result, form=Format.ENCODED)
-            outcome = await self._backend.dispatch.call(path, FunctionKind.ACTION, args, finish=encode)
+            outcome = await self._backend.dispatch.call(path, FunctionKind.ACTION, args, caller=caller, finish=encode)
             failed = False
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             outcome, failed = self._call_failure(error, call.udf_path), True
@@ -420,6 +443,7 @@ class Socket:
         self._beat()
         try:
             while True:
+                await self._check(self._credentials)
                 for text in self._due(not_before):
                     self._sent_at = self._clock.monotonic()
                     await self._websocket.send_text(text)
@@ -490,13 +514,13 @@ class Socket:
             written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes.append(sockets.query_modification(number, outcome, answer.journal, failed=failed))
+            self._changes[number] = sockets.query_modification(number, outcome, answer.journal, failed=failed)
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)
         times = b"" if self._skew is None else sockets.times(self._skew, now)
-        text = sockets.transition(self._sent, self._reached, self._changes, times).decode()
-        self._sent, self._changes, self._responded = self._reached, [], False
+        text = sockets.transition(self._sent, self._reached, self._changes.values(), times).decode()
+        self._sent, self._changes, self._responded = self._reached, {}, False
         return sockets.chunks(text, now) if self._takes_chunks else [text]
 
 
@@ -512,8 +536,10 @@ def _called(path: str, args: Any, message: Message) -> tuple[str, bytes]:
     raise failure
 
 
-def _hash_of(path: str, args: bytes) -> int:
-    return int.from_bytes(blake2b(path.encode() + b"\0" + args, digest_size=8).digest(), signed=True)
+def _hash_of(path: str, args: bytes, caller: Caller) -> int:
+    """The same for a call that is sent again by the same user: nobody gets the answer of somebody else's."""
+    user = b"" if caller.identity is None else caller.identity.token_identifier.encode()
+    return int.from_bytes(blake2b(b"\0".join((path.encode(), args, user)), digest_size=8).digest(), signed=True)
 
 
 def _time_of(text: str | None) -> int:
@@ -521,6 +547,10 @@ def _time_of(text: str | None) -> int:
         return 0 if text is None else read_u64(text)
     except InputError as error:
         raise _bad(f"maxObservedTimestamp: {error}") from error
+
+
+def _refused(error: Unauthenticated, base_version: int, *, attempted: bool) -> HangUp:
+    return HangUp(LEFT, "AuthError", sockets.auth_error(str(error), base_version, attempted=attempted))
 
 
 def _bad(text: str) -> HangUp:

@@ -14,6 +14,7 @@ from penstock.changes.position import Position
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.schema import Catalog
 from penstock.store.contract.session import OpenTransaction, Session
+from penstock.store.nouns.api_keys import ApiKeys
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.interests import Interests
@@ -82,6 +83,7 @@ class Store(Protocol):
     outboxes: Outboxes
     leases: Leases
     requests: Requests
+    api_keys: ApiKeys
     tokens: Tokens
     locks: Locks
     catalog: Catalog

@@ -10,6 +10,7 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, reading
+from penstock.store.nouns.api_keys import ApiKeys
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.keys import Keys
 from penstock.store.nouns.leases import Leases
@@ -75,6 +76,7 @@ class PostgresStore:
         self.tokens = Tokens(access, PostgresAccess(self._connections), self.jobs)
         self.locks = Locks(access, PostgresAccess(self._connections))
         self.requests = Requests(access)
+        self.api_keys = ApiKeys(access)
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(access, self.catalog)
         self.changes = PostgresChanges(access)

@@ -15,6 +15,7 @@ from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Statement, not_open, reading
+from penstock.store.nouns.api_keys import ApiKeys
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.keys import Keys
 from penstock.store.nouns.locks import Locks
@@ -85,6 +86,7 @@ class SqliteStore:
         self.tokens = Tokens(access, calls, self.jobs)
         self.locks = Locks(access, calls)
         self.requests = Requests(access)
+        self.api_keys = ApiKeys(access)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
