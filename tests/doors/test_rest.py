@@ -28,6 +28,7 @@ class Seat(Table):
 
 class SoldOut(ApplicationError):
     status = 410
+    retry_after = 2.5
 
 
 @app.mutation
@@ -59,7 +60,7 @@ async def refuse(ctx: MutationCtx, how: str) -> None:
         case "by status":
             raise ApplicationError("Ask again tomorrow.", status=402)
         case "by class":
-            raise SoldOut({"left": 2**60})
+            raise SoldOut({"message": "No seats.", "n": 2**60})
     raise ValueError("a secret")
 
 
@@ -131,9 +132,10 @@ async def test_each_kind_of_error_has_its_status(database_url: str) -> None:
         assert plain["data"] == {"kind": "sold out"}
         by_status = await refused(402, "ApplicationError", "POST", "/refuse", json={"how": "by status"})
         assert (by_status["message"], by_status["data"]) == ("Ask again tomorrow.",) * 2
-        assert (await refused(410, "SoldOut", "POST", "/refuse", json={"how": "by class"}))["data"] == {
-            "left": str(2**60)
-        }
+        by_class = await http.post("/refuse", json={"how": "by class"})
+        assert (by_class.status_code, by_class.headers["retry-after"]) == (410, "3")
+        data = {"message": "No seats.", "n": str(2**60)}
+        assert by_class.json() == {"code": "SoldOut", "message": "No seats.", "data": data}
         await refused(507, "ApplicationError", "POST", "/refuse_elsewhere")
         await refused(500, "InternalServerError", "POST", "/refuse", json={"how": "badly"})
 

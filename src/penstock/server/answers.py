@@ -7,6 +7,7 @@ Owns the line between the two. Callers see errors of the call itself, and errors
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field, replace
 
 from pydantic_core import from_json, to_json
@@ -101,9 +102,15 @@ def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answ
         except errors.ResultInvalid as unsayable:
             unsayable.__cause__ = error
             return plain_answer(unsayable, exchange, dev=dev)
-        said = error.data if isinstance(error.data, str) else data.decode()
-        told = {"code": code, "message": said[:_LONGEST_DATA], "data": from_json(data)}
-        return Answer(error.status, to_json(told))
+        found = from_json(data)
+        said = found.get("message") if isinstance(found, dict) else found
+        told = {
+            "code": code,
+            "message": said if isinstance(said, str) else data.decode()[:_LONGEST_DATA],
+            "data": found,
+        }
+        after = getattr(error, "retry_after", None)
+        return Answer(error.status, to_json(told), {} if after is None else {"retry-after": str(math.ceil(after))})
     if _is_callers(error):
         status = next((_DOOR_STATUSES[kind] for kind in type(error).__mro__ if kind in _DOOR_STATUSES), 422)
         headers = {"www-authenticate": "Bearer"} if status == 401 else None  # noqa: PLR2004 - HTTP's number
