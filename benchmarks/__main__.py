@@ -18,6 +18,7 @@ import traceback
 
 from benchmarks import (
     changes,
+    check,
     claims,
     doors,
     footprint,
@@ -51,6 +52,7 @@ BENCHMARKS = (
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,
     *sockets.BENCHMARKS,
+    *check.BENCHMARKS,
     *bars.BENCHMARKS,
 )
 _ON_DEMAND = "peer_"

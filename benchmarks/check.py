@@ -1,0 +1,81 @@
+"""`penstock check`: how long it takes, and how often it is right on the labelled set of the tests."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import Bar, Bench, Benchmark
+from penstock.check.checker import check
+
+_SETS = Path(__file__).parents[1] / "tests" / "check" / "labelled"
+_EXPECT = re.compile(r"# expect: (PEN\d+(?:, PEN\d+)*)")
+_LINES = 50_000
+
+
+async def speed(bench: Bench) -> float:
+    """Seconds for 50,000 lines of programs."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = _write(Path(folder))
+        began = time.perf_counter()
+        found = check([Path(folder)]).findings
+        taken = time.perf_counter() - began
+    bench.row(f"{lines:,} lines with {len(found):,} findings", f"{taken:.2f} s")
+    return taken
+
+
+def _write(folder: Path) -> int:
+    """Write the programs of the labelled set again and again; how many lines they have."""
+    lines = copies = 0
+    while lines < _LINES:
+        for file, text in _sources():
+            path = folder / f"copy{copies}" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            lines += text.count("\n")
+        copies += 1
+    return lines
+
+
+def _sources() -> list[tuple[Path, str]]:
+    return [(file.relative_to(_SETS), file.read_text("utf-8")) for file in sorted(_SETS.rglob("*.py"))]
+
+
+async def precision(bench: Bench) -> float:
+    """The share of findings that are right."""
+    expected, told = _labels(), _findings()
+    wrong = sorted(told - expected)
+    bench.row(f"{len(told)} findings", f"{len(wrong)} wrong")
+    return 1 - len(wrong) / len(told)
+
+
+async def recall(bench: Bench) -> float:
+    """The share of wrong lines that are found."""
+    expected, told = _labels(), _findings()
+    missed = sorted(expected - told)
+    bench.row(f"{len(expected)} wrong lines", f"{len(missed)} missed")
+    return 1 - len(missed) / len(expected)
+
+
+def _labels() -> set[tuple[str, int, str]]:
+    return {
+        (str(_SETS / file), number, code)
+        for file, text in _sources()
+        for number, line in enumerate(text.splitlines(), 1)
+        for found in _EXPECT.finditer(line)
+        for code in found[1].split(", ")
+    }
+
+
+def _findings() -> set[tuple[str, int, str]]:
+    each = (check([folder]).findings for folder in _SETS.iterdir())
+    return {(str(one.path), one.span.line, one.code) for found in each for one in found}
+
+
+BENCHMARKS = (
+    Benchmark("check_seconds", speed, Bar(at_most=2)),
+    Benchmark("check_precision", precision, Bar(at_least=0.95)),
+    Benchmark("check_recall", recall, Bar(at_least=0.95)),
+)

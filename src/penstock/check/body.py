@@ -1,0 +1,447 @@
+"""What the body of a function does: its calls in order, and what of penstock each of them is.
+
+Owns following values through a body: a ctx, what hangs on it, a query that is being built, a call that was not awaited.
+It follows them from statement to statement, as if each branch were taken.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.check.program import AnyDef, Ctx, Function, Program, Table
+from penstock.check.project import Module, Outside, Place
+
+Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+
+ENDS = {"take", "first", "unique", "collect", "paginate", "count", "sum", "min", "max"}
+RUNS = {"run_query", "run_mutation", "run_action"}
+_DB = {"get", "insert", "insert_many", "patch", "replace", "delete"}
+_SCHEDULER = {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"}
+_POOL = {
+    "enqueue", "enqueue_batch", "status", "status_batch", "result", "cancel", "cancel_all", "retry", "retry_all",
+    "retry_on_complete", "retry_all_on_complete", "complete", "fail", "set_max_parallelism", "pause", "resume",
+}  # fmt: skip
+_CTX_CALLS = {*RUNS, "sql", "rate_limit", "check_fence", "wait_cancelled", "get_document", "mark_completed"}
+_FOLLOWED = ast.Name | ast.Attribute | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda | ast.IfExp | Comprehension
+_WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What hangs on a ctx: ``ctx.db``."""
+
+    ctx: Ctx
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A query that is being built."""
+
+    ctx: Ctx
+    table: Table | None
+    index: str = ""
+    equal: tuple[str, ...] = ()
+    is_bounded: bool = False  # by an equal value or a range
+    filters: tuple[ast.Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool, with the options that were set on the way."""
+
+    name: str
+    options: tuple[ast.Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of one of these, before it is called."""
+
+    of: Any
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A call that runs when it is awaited."""
+
+    call: ast.Call
+    what: str
+    gives: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a query: all of them, some, or one."""
+
+    scan: Scan
+    end: str
+    call: ast.Call | None  # None if a loop reads them
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call in a body.
+
+    Attributes:
+        of: What is called: a `Method`, a `Function`, an `Outside`, or None if nobody knows.
+        is_awaited: Whether its result is awaited where it stands.
+        loop: The innermost loop or comprehension around it.
+        is_tried: Whether an ``except`` is around it.
+        given: Its arguments by place.
+        branch: The branches around it: those of a call that always runs before this one are the first of these.
+    """
+
+    node: ast.Call
+    of: Any
+    given: tuple[Any, ...]
+    is_awaited: bool
+    loop: ast.AST | None
+    is_tried: bool
+    branch: tuple[int, ...]
+
+    @property
+    def method(self) -> str:
+        """The name of the method that is called; empty if it is none."""
+        return self.of.name if isinstance(self.of, Method) else ""
+
+    def is_of(self, kind: type[Any], *names: str) -> bool:
+        """Whether it calls a method of a thing of this kind, and one of these if any are named."""
+        return isinstance(self.of, Method) and isinstance(self.of.of, kind) and (not names or self.of.name in names)
+
+    def is_word(self, word: str, *names: str) -> bool:
+        """Whether it calls a method of what hangs on a ctx: ``ctx.scheduler.run_after(…)``."""
+        return self.is_of(Word, *names) and self.of.of.name == word
+
+
+@dataclass(slots=True)
+class Body:
+    """What a function does.
+
+    Attributes:
+        ctx: Its ctx, if it takes one.
+        calls: In the order in which they run, as far as that can be seen.
+        floating: Calls that nobody awaits.
+        uses: How often each name is looked at.
+    """
+
+    function: Function
+    ctx: Ctx | None
+    calls: list[Call] = field(default_factory=list)
+    floating: list[Pending] = field(default_factory=list)
+    uses: dict[str, int] = field(default_factory=dict)
+    lists: list[tuple[Comprehension, Rows]] = field(default_factory=list)  # comprehensions over rows
+    outside: list[tuple[ast.expr, str]] = field(default_factory=list)  # what it uses of other packages
+
+
+def read_body(program: Program, function: Function) -> Body:
+    """Follow the values in a function."""
+    reader = _Reader(program, function)
+    reader.block(function.node.body)
+    reader.end()
+    return reader.body
+
+
+class _Reader:
+    def __init__(self, program: Program, function: Function) -> None:
+        self._program = program
+        self._module: Module = function.module
+        self._values: dict[str, Any] = {}
+        self._pending: dict[str, Pending] = {}
+        self._loop: ast.AST | None = None
+        self._tries = 0
+        self._branch: tuple[int, ...] = ()
+        self.body = Body(function, program.ctx_of_function(function))
+        for one in function.parameters:
+            self._values[one.arg] = program.ctx_of(self._module, one.annotation)
+        if function.owner is not None and function.parameters:
+            self._values.update(self._attributes(function))
+
+    def _attributes(self, function: Function) -> dict[str, Any]:
+        """What ``__init__`` keeps of a ctx: ``self.ctx``, ``self.db``."""
+        itself = function.parameters[0].arg
+        found: dict[str, Any] = {}
+        for node in function.owner.body if function.owner else ():
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found[f"{itself}.{node.target.id}"] = self._program.ctx_of(self._module, node.annotation)
+            if not isinstance(node, AnyDef) or node.name != "__init__" or node is function.node:
+                continue
+            given = {one.arg: self._program.ctx_of(self._module, one.annotation) for one in node.args.args}
+            for one in node.body:
+                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
+                    found[f"{itself}.{one.targets[0].attr}"] = _hanging(one.value, given)
+        return found
+
+    # ----- statements
+
+    def block(self, body: Iterable[ast.stmt]) -> None:
+        for node in body:
+            self._statement(node)
+
+    def end(self) -> None:
+        """What was kept under a name, and never looked at again, is awaited by nobody."""
+        self.body.floating.extend(self._pending.values())
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._values[node.name] = None
+                self._inner(node)
+            case ast.ClassDef():
+                return
+            case ast.Expr():
+                value = self.value(node.value)
+                if isinstance(value, Pending):
+                    self.body.floating.append(value)
+            case ast.Assign():
+                value = self.value(node.value)
+                for target in node.targets:
+                    self._keep(target, value)
+            case ast.AnnAssign():
+                value = self.value(node.value) if node.value else None
+                self._keep(node.target, value or self._program.ctx_of(self._module, node.annotation))
+            case _:
+                self._flow(node)
+
+    def _flow(self, node: ast.stmt) -> None:
+        """A statement that has others within it, or any other one."""
+        match node:
+            case ast.For() | ast.AsyncFor():
+                self.value(node.iter)
+                self._keep(node.target, None)
+                self._within(node, [*node.body, *node.orelse])
+            case ast.While():
+                self.value(node.test)
+                self._within(node, [*node.body, *node.orelse])
+            case ast.Try() | ast.TryStar():
+                self._try(node)
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    value = self.value(item.context_expr)
+                    if item.optional_vars is not None:
+                        self._keep(item.optional_vars, value)
+                self.block(node.body)
+            case ast.If():
+                self.value(node.test)
+                self._branches([node.body, node.orelse])
+            case ast.Match():
+                self.value(node.subject)
+                self._branches([case.body for case in node.cases])
+            case _:
+                self._parts(node)
+
+    def _try(self, node: ast.Try | ast.TryStar) -> None:
+        self._tries += bool(node.handlers)
+        self.block(node.body)
+        self._tries -= bool(node.handlers)
+        self._branches([handler.body for handler in node.handlers])
+        self.block([*node.orelse, *node.finalbody])
+
+    def _branches(self, bodies: list[list[ast.stmt]]) -> None:
+        before = self._branch
+        for body in bodies:
+            if body:
+                self._branch = (*before, id(body))
+                self.block(body)
+        self._branch = before
+
+    def _within(self, loop: ast.AST, body: list[ast.stmt]) -> None:
+        before, self._loop = self._loop, loop
+        self.block(body)
+        self._loop = before
+
+    def _inner(self, node: AnyDef | ast.Lambda) -> None:
+        """A function within the function: it sees the same names, but for its own arguments."""
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        before = dict(self._values)
+        self._values.update({one.arg: self._program.ctx_of(self._module, one.annotation) for one in given})
+        if isinstance(node, ast.Lambda):
+            self.value(node.body)
+        else:
+            self.block(node.body)
+        self._values = before
+
+    def _keep(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            for one in target.elts:
+                self._keep(one, None)
+            return
+        name = _dotted(target)
+        if not name:
+            return
+        left = self._pending.pop(name, None)
+        if left is not None:
+            self.body.floating.append(left)
+        self._values[name] = value
+        if isinstance(value, Pending) and isinstance(target, ast.Name):
+            self._pending[name] = value
+
+    def _over(self, node: Comprehension, value: Any) -> None:
+        if isinstance(value, Rows):
+            self.body.lists.append((node, value))
+        elif isinstance(value, Scan):
+            self.body.lists.append((node, Rows(value, "iterate", None)))
+
+    # ----- values
+
+    def value(self, node: ast.expr | None, *, is_awaited: bool = False) -> Any:  # noqa: PLR0911 - likewise
+        """What an expression is; None if nobody knows. Notes the calls in it."""
+        match node:
+            case None:
+                return None
+            case ast.Name(id=name):
+                self._pending.pop(name, None)
+                self.body.uses[name] = self.body.uses.get(name, 0) + 1
+                return self._values[name] if name in self._values else self._noted(node, self._global(node))
+            case ast.Attribute():
+                return self._attribute(node)
+            case ast.Await():
+                value = self.value(node.value, is_awaited=True)
+                return value.gives if isinstance(value, Pending) else value
+            case ast.Call():
+                return self._call(node, is_awaited)
+            case ast.NamedExpr():
+                value = self.value(node.value)
+                self._keep(node.target, value)
+                return value
+            case ast.Lambda():
+                self._inner(node)
+                return None
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                return self._comprehension(node)
+            case ast.IfExp():
+                self.value(node.test)
+                return self.value(node.body) or self.value(node.orelse)
+        self._parts(node)
+        return None
+
+    def _parts(self, node: ast.AST) -> None:
+        """Look at the parts of what is nothing in itself, such as a long sum, in their order."""
+        waiting: list[ast.AST] = [node]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, _FOLLOWED) and one is not node:
+                self.value(one)
+            else:
+                waiting.extend(reversed([*ast.iter_child_nodes(one)]))
+
+    def _global(self, node: ast.expr) -> Any:
+        found = self._program.meaning(self._module, node)
+        if isinstance(found, Place):
+            value = self._program.assigned(self._module, node)
+            if value is not None and isinstance(value[1], ast.Call):
+                made = value[1]
+                if isinstance(made.func, ast.Attribute) and made.func.attr == "workpool":
+                    return Pool(found.name)
+                if isinstance(made.func, ast.Attribute) and made.func.attr == "with_options":
+                    inner = self._program.meaning(value[0], made.func.value)
+                    return Pool(inner.name if isinstance(inner, Place) else found.name, (made,))
+            return None
+        return found
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        name = _dotted(node)
+        if name and name in self._values:
+            return self._values[name]
+        return self._noted(node, self._member(self.value(node.value), node))
+
+    def _noted(self, node: ast.expr, value: Any) -> Any:
+        if isinstance(value, Outside):
+            self.body.outside.append((node, value.name))
+        return value
+
+    def _member(self, of: Any, node: ast.Attribute) -> Any:
+        if isinstance(of, Ctx) and node.attr in _WORDS:
+            return Word(of, node.attr)
+        if isinstance(of, Module | Outside):
+            return self._program.meaning(self._module, node) or self._of_module(of, node.attr)
+        if isinstance(of, Ctx | Word | Scan | Pool | Function):
+            return Method(of, node.attr)
+        return None
+
+    def _of_module(self, of: Module | Outside, name: str) -> Any:
+        return self._program.project.member(of, name, self._module)
+
+    def _call(self, node: ast.Call, is_awaited: bool) -> Any:
+        of = self.value(node.func)
+        given = [self.value(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
+        for one in node.keywords:
+            self.value(one.value)
+        self.body.calls.append(Call(node, of, tuple(given), is_awaited, self._loop, bool(self._tries), self._branch))
+        if isinstance(of, Function):
+            return Pending(node, of.name) if of.is_async and any(isinstance(one, Ctx) for one in given) else None
+        return self._result(node, of, given) if isinstance(of, Method) else None
+
+    def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:
+        of, name = method.of, method.name
+        if isinstance(of, Scan):
+            return self._step(node, of, name)
+        if isinstance(of, Word) and of.name == "db" and name == "query":
+            return Scan(of.ctx, self._program.table_of(self._module, node.args[0] if node.args else None))
+        if isinstance(of, Pool):
+            if name == "with_options":
+                return Pool(of.name, (*of.options, node))
+            is_async = bool(given) and isinstance(given[0], Ctx) and not given[0].is_sync
+            return Pending(node, f"{of.name}.{name}") if is_async and name in _POOL else None
+        ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None
+        if ctx is None or ctx.is_sync or not _awaits(of, name):
+            return None
+        return Pending(node, ast.unparse(node.func))
+
+    def _step(self, node: ast.Call, scan: Scan, name: str) -> Any:
+        if name == "with_index":
+            index = node.args[0].attr if node.args and isinstance(node.args[0], ast.Attribute) else ""
+            equal = tuple(one.arg for one in node.keywords if one.arg)
+            return dataclasses.replace(scan, index=index, equal=equal, is_bounded=bool(node.keywords))
+        if name == "filter":
+            return dataclasses.replace(scan, filters=(*scan.filters, node))
+        if name == "order":
+            return scan
+        if name in ENDS:
+            rows = Rows(scan, name, node)
+            return rows if scan.ctx.is_sync else Pending(node, ast.unparse(node.func), rows)
+        return None
+
+    def _comprehension(self, node: Comprehension) -> Any:
+        before, loop = dict(self._values), self._loop
+        for one in node.generators:
+            self._over(node, self.value(one.iter))
+            self._loop = node
+            self._keep(one.target, None)
+            for condition in one.ifs:
+                self.value(condition)
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        for part in parts:
+            self.value(part)  # a list of calls that are not awaited is for gather
+        self._values, self._loop = before, loop
+        return None
+
+
+def _awaits(of: Any, name: str) -> bool:
+    if isinstance(of, Ctx):
+        return name in _CTX_CALLS
+    known = {"db": _DB, "scheduler": _SCHEDULER, "outbox": {"send"}, "auth": {"get_user_identity", "require"}}
+    return name in known.get(of.name, ())
+
+
+def _hanging(node: ast.expr, given: dict[str, Ctx | None]) -> Any:
+    if isinstance(node, ast.Name):
+        return given.get(node.id)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        ctx = given.get(node.value.id)
+        return Word(ctx, node.attr) if ctx and node.attr in _WORDS else None
+    return None
+
+
+def _dotted(node: ast.expr) -> str:
+    """A name or an attribute of one: ``self.ctx``."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return ""

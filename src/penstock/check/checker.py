@@ -1,0 +1,59 @@
+"""Looks for all that a program breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.check import ignoring
+from penstock.check.finding import Finding, Span
+from penstock.check.program import Program
+from penstock.check.project import Project
+from penstock.check.rule import RULES, Facts
+from penstock.check.rules import awaiting, calling, declaring, outside, reading, working
+
+UNREADABLE = "PEN999"
+_ROOM = (awaiting, calling, declaring, outside, reading, working)  # importing them declares the rules
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        findings: In the order of files and lines.
+        lines: The lines of each file.
+    """
+
+    findings: list[Finding]
+    lines: Mapping[Path, Sequence[str]]
+
+
+def check(paths: Iterable[Path], codes: Collection[str] | None = None) -> Report:
+    """Check the files at these paths and below them. Nothing of them is run or imported.
+
+    Args:
+        paths: Files and folders.
+        codes: The rules to look for; all by default.
+    """
+    looked_for = set(RULES if codes is None else codes)
+    project = Project(paths)
+    facts = Facts(Program(project))
+    by_path: dict[Path, set[Finding]] = {one.path: set() for one in project.modules}
+    for code in sorted(looked_for & RULES.keys()):
+        for finding in RULES[code].find(facts, RULES[code]):
+            by_path[finding.path].add(finding)
+    findings = [_unreadable(path, error) for path, error in project.broken]
+    for module in project.modules:
+        found = ignoring.without_ignored(module, by_path[module.path], looked_for)
+        findings.extend(one for one in found if one.code != ignoring.CODE or codes is None or ignoring.CODE in codes)
+    findings.sort(key=lambda one: (one.path, one.span, one.code, one.message))
+    return Report(findings, {one.path: one.lines for one in project.modules})
+
+
+def _unreadable(path: Path, error: SyntaxError) -> Finding:
+    line, column = error.lineno or 1, max(0, (error.offset or 1) - 1)
+    return Finding(
+        UNREADABLE, path, Span(line, column, line, column), f"This file cannot be read: {error.msg}.", "Mend it."
+    )

@@ -1,0 +1,62 @@
+"""Comments that leave out a finding: ``# penstock: ignore[PEN003] at most ten rows, one for each weekday``."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from penstock.check.finding import Finding, Span
+from penstock.check.project import Module
+
+CODE = "PEN000"
+TITLE = "A comment that ignores a rule gives no reason, or ignores nothing."
+_COMMENT = re.compile(r"#\s*penstock:\s*ignore(?:\[(?P<codes>[\w\s,]*)\])?(?P<reason>.*)")
+
+
+@dataclass(slots=True)
+class _Ignore:
+    codes: set[str]
+    reason: str
+    span: Span
+    used: set[str] = field(default_factory=set)
+
+
+def without_ignored(module: Module, findings: Iterable[Finding], codes: Iterable[str]) -> Iterator[Finding]:
+    """The findings in a file that no comment on their line ignores, and the comments that are wrong.
+
+    Args:
+        module: The file.
+        findings: Those in this file.
+        codes: The rules that were looked for; a comment that ignores another one is not called useless.
+    """
+    ignores = dict(_ignores(module)) if "penstock:" in module.text else {}
+    for one in findings:
+        ignore = ignores.get(one.span.line)
+        if ignore is not None and one.code in ignore.codes and ignore.reason:
+            ignore.used.add(one.code)
+        else:
+            yield one
+    looked_for = set(codes)
+    for ignore in ignores.values():
+        if not ignore.codes:
+            yield _told(module, ignore, "This comment names no rule.", "Write # penstock: ignore[PEN003] and why.")
+        elif not ignore.reason:
+            yield _told(module, ignore, "This comment gives no reason, so it ignores nothing.", "Write why after it.")
+        elif left := sorted((ignore.codes & looked_for) - ignore.used):
+            yield _told(module, ignore, f"Nothing here breaks {', '.join(left)}.", "Remove the comment.")
+
+
+def _told(module: Module, ignore: _Ignore, message: str, fix: str) -> Finding:
+    return Finding(CODE, module.path, ignore.span, message, fix)
+
+
+def _ignores(module: Module) -> Iterator[tuple[int, _Ignore]]:
+    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
+        found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+        if found:
+            line, column = token.start
+            codes = {one.strip() for one in (found["codes"] or "").split(",") if one.strip()}
+            yield line, _Ignore(codes, found["reason"].strip(" -:"), Span(line, column, *token.end))

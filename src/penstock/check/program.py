@@ -1,0 +1,281 @@
+"""What a program declares: its functions, tables, pools and what runs them.
+
+Owns reading declarations. What function bodies do is the matter of `body`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from penstock.check.project import Module, Outside, Place, Project
+
+Kind = Literal["query", "mutation", "action"]
+AnyDef = ast.FunctionDef | ast.AsyncFunctionDef
+
+_DECORATORS: dict[str, tuple[Kind, bool]] = {
+    "query": ("query", True),
+    "mutation": ("mutation", True),
+    "action": ("action", True),
+    "internal_query": ("query", False),
+    "internal_mutation": ("mutation", False),
+    "internal_action": ("action", False),
+}
+_HANDLERS = {"reactive_task", "outbox", "cron"}
+_CTX: dict[str, Kind] = {
+    "QueryCtx": "query",
+    "MutationCtx": "mutation",
+    "MutationTaskCtx": "mutation",
+    "ActionCtx": "action",
+    "TaskCtx": "action",
+    "TaskBatchCtx": "action",
+    "TaskBatchRun": "action",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ctx:
+    """The ctx of a function. With a synchronous one nothing is awaited."""
+
+    kind: Kind
+    is_sync: bool
+
+
+@dataclass(eq=False, slots=True)
+class Index:
+    """An index of a table."""
+
+    name: str
+    columns: tuple[str, ...]
+    is_unique: bool
+    node: ast.stmt
+
+
+@dataclass(eq=False, slots=True)
+class Table:
+    """A class of rows."""
+
+    module: Module
+    node: ast.ClassDef
+    columns: dict[str, ast.expr] = field(default_factory=dict)
+    indexes: dict[str, Index] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its class."""
+        return self.node.name
+
+
+@dataclass(eq=False)
+class Function:
+    """A function of the program: declared with a decorator, or a plain one that takes a ctx, or any other.
+
+    Attributes:
+        kind: Of a declared function; None of a plain one.
+        is_public: Whether callers from outside may call it.
+        options: The call that is its decorator, if it has one: ``@app.mutation(access=…)``.
+        handles: "reactive_task", "outbox" or "cron", if it is a handler of these.
+        app: The name of what declared it, as written.
+    """
+
+    module: Module
+    node: AnyDef
+    owner: ast.ClassDef | None = None
+    kind: Kind | None = None
+    is_public: bool = False
+    options: ast.Call | None = None
+    handles: str = ""
+    app: ast.expr | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in its module."""
+        return self.node.name
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether it is written with async def."""
+        return isinstance(self.node, ast.AsyncFunctionDef)
+
+    @cached_property
+    def parameters(self) -> list[ast.arg]:
+        """Its arguments that have names, the ctx among them."""
+        given = self.node.args
+        return [*given.posonlyargs, *given.args, *given.kwonlyargs]
+
+    def option(self, name: str) -> ast.expr | None:
+        """An option of its decorator."""
+        return keyword_of(self.options, name)
+
+
+class Program:
+    """The declarations of all files."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.functions: list[Function] = []
+        self.tables: list[Table] = []
+        self._known: dict[ast.AST, Function | Table] = {}
+        for module in project.modules:
+            if "penstock" in module.text or "ctx" in module.text:
+                self._declare(module, module.tree.body, None)
+
+    def _declare(self, module: Module, body: list[ast.stmt], owner: ast.ClassDef | None) -> None:
+        for node in body:
+            if isinstance(node, AnyDef):
+                self._add(self._function(module, node, owner))
+            elif isinstance(node, ast.ClassDef):
+                if owner is None and self.is_table(module, node):
+                    self.tables.append(self._table(module, node))
+                    self._known[node] = self.tables[-1]
+                self._declare(module, node.body, node)
+            elif isinstance(node, ast.If | ast.With | ast.Try):
+                self._declare(module, node.body, owner)
+
+    def _add(self, function: Function) -> None:
+        self.functions.append(function)
+        self._known[function.node] = function
+
+    # ----- names
+
+    def meaning(self, module: Module, node: ast.expr | None) -> Function | Table | Place | Module | Outside | None:
+        """What a name, or a dotted one, stands for at the top of a file."""
+        found: Place | Module | Outside | None
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node = _parsed(node.value)
+        if isinstance(node, ast.Name):
+            found = self.project.look_up(module, node.id)
+        elif isinstance(node, ast.Attribute):
+            owner = self.meaning(module, node.value)
+            found = self.project.member(owner, node.attr, module) if isinstance(owner, Module | Outside) else None
+        else:
+            return None
+        return self._known.get(found.node, found) if isinstance(found, Place) else found
+
+    def table_of(self, module: Module, node: ast.expr | None) -> Table | None:
+        """The table that a name stands for."""
+        found = self.meaning(module, node)
+        return found if isinstance(found, Table) else None
+
+    def is_penstock(self, module: Module, node: ast.expr | None, *names: str) -> bool:
+        """Whether an expression is one of these names of penstock."""
+        found = self.meaning(module, node)
+        if not isinstance(found, Outside):
+            return False
+        top, _, name = found.name.partition(".")
+        return top == "penstock" and name.rpartition(".")[2] in names
+
+    def ctx_of(self, module: Module, annotation: ast.expr | None) -> Ctx | None:
+        """The ctx that an annotation names."""
+        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+            annotation = _parsed(annotation.value)
+        if isinstance(annotation, ast.Subscript):
+            annotation = annotation.value
+        if isinstance(annotation, ast.BinOp):  # any of them: what the weakest may do, all may
+            found = [
+                one for one in (self.ctx_of(module, annotation.left), self.ctx_of(module, annotation.right)) if one
+            ]
+            return min(found, key=lambda one: one.kind != "query", default=None)
+        found_name = self.meaning(module, annotation)
+        if isinstance(found_name, Place):  # an alias: Ctx = MutationCtx
+            value = getattr(found_name.node, "value", None)
+            return self.ctx_of(found_name.module, value) if isinstance(value, ast.Name | ast.Attribute) else None
+        if not isinstance(found_name, Outside) or not found_name.name.startswith("penstock."):
+            return None
+        name = found_name.name.rpartition(".")[2]
+        is_sync = name.startswith("Sync") or ".sync." in found_name.name
+        kind = _CTX.get(name.removeprefix("Sync"))
+        return Ctx(kind, is_sync) if kind else None
+
+    def assigned(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr] | None:
+        """The value that a name at the top of a file was given, and the file."""
+        found = self.meaning(module, node)
+        if isinstance(found, Place) and isinstance(found.node, ast.Assign | ast.AnnAssign) and found.node.value:
+            return found.module, found.node.value
+        return None
+
+    # ----- declarations
+
+    def _function(self, module: Module, node: AnyDef, owner: ast.ClassDef | None) -> Function:
+        function = Function(module, node, owner)
+        for decorator in node.decorator_list:
+            call = decorator if isinstance(decorator, ast.Call) else None
+            word = call.func if call else decorator
+            if not isinstance(word, ast.Attribute) or not self._is_app(module, word.value, function):
+                continue
+            if word.attr in _DECORATORS:
+                function.kind, function.is_public = _DECORATORS[word.attr]
+                function.options, function.app = call, word.value
+            elif word.attr in _HANDLERS:
+                ctx = self.ctx_of_function(function)
+                function.kind = function.kind or (ctx.kind if ctx else None)
+                function.handles = word.attr
+                function.options, function.app = call, word.value
+        return function
+
+    def _is_app(self, module: Module, node: ast.expr, function: Function) -> bool:
+        """Whether this declares functions: an App, or something that is given functions with a ctx."""
+        value = self.assigned(module, node)
+        if value is not None and isinstance(value[1], ast.Call) and self.is_penstock(value[0], value[1].func, "App"):
+            return True
+        return self.ctx_of_function(function) is not None
+
+    def ctx_of_function(self, function: Function) -> Ctx | None:
+        """The ctx that its first argument is, after ``self``."""
+        return next(
+            (found for one in function.parameters[:2] if (found := self.ctx_of(function.module, one.annotation))), None
+        )
+
+    def is_table(self, module: Module, node: ast.ClassDef) -> bool:
+        """Whether a class has rows: it derives from `Table`, perhaps through another class."""
+        return any(self._is_row_class(module, base, 0) for base in node.bases)
+
+    def _is_row_class(self, module: Module, base: ast.expr, depth: int) -> bool:
+        if self.is_penstock(module, base, "Table"):
+            return True
+        found = self.meaning(module, base)
+        if isinstance(found, Table):
+            return True
+        is_class = isinstance(found, Place) and isinstance(found.node, ast.ClassDef) and depth < 10  # noqa: PLR2004
+        return is_class and any(self._is_row_class(found.module, one, depth + 1) for one in found.node.bases)  # type: ignore[union-attr]
+
+    def _table(self, module: Module, node: ast.ClassDef) -> Table:
+        table = Table(module, node)
+        for base in node.bases:  # what a class in between declares
+            found = self.meaning(module, base)
+            inner = found.node if isinstance(found, Place | Table) else None
+            if isinstance(inner, ast.ClassDef) and isinstance(found, Place | Table):
+                self._columns(table, found.module, inner)
+        self._columns(table, module, node)
+        return table
+
+    def _columns(self, table: Table, module: Module, node: ast.ClassDef) -> None:
+        for one in node.body:
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                table.columns[one.target.id] = one.annotation
+            elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Call):
+                names = tuple(given.value for given in one.value.args if isinstance(given, ast.Constant))
+                if isinstance(one.targets[0], ast.Name) and self.is_penstock(module, one.value.func, "Index") and names:
+                    unique = keyword_of(one.value, "unique")
+                    is_unique = isinstance(unique, ast.Constant) and unique.value is True
+                    name = one.targets[0].id
+                    table.indexes[name] = Index(name, tuple(map(str, names)), is_unique, one)
+
+    def declared(self) -> Iterator[Function]:
+        """The functions that an app knows."""
+        return (one for one in self.functions if one.kind)
+
+
+def keyword_of(call: ast.Call | None, name: str) -> ast.expr | None:
+    """A keyword of a call."""
+    return None if call is None else next((one.value for one in call.keywords if one.arg == name), None)
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None

@@ -1,0 +1,203 @@
+"""The files of a program, and what the names in them stand for, also if they come from another file.
+
+Owns finding files, reading them and following imports. It never runs or imports the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}
+_DEEPEST = 20  # imports that only pass a name on
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name at the top of a file, and the statement that binds it."""
+
+    module: Module
+    name: str
+    node: ast.AST
+
+
+@dataclass(slots=True)
+class Module:
+    """One file."""
+
+    path: Path
+    name: str
+    text: str
+    tree: ast.Module
+    lines: list[str]
+    names: dict[str, ast.AST] = field(default_factory=dict)
+    everything_of: list[str] = field(default_factory=list)  # modules of `from … import *`
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Something that no file of the program holds, by its dotted name, such as ``penstock.MutationCtx``."""
+
+    name: str
+
+
+class Project:
+    """The files of a program."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.modules: list[Module] = []
+        self.broken: list[tuple[Path, SyntaxError]] = []
+        self._by_tail: dict[str, list[Module]] = {}
+        self._found: dict[tuple[str, str], Module | None] = {}
+        for path in files_of(paths):
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+            tree = ast.parse(text, str(path))
+        except UnicodeDecodeError:
+            self.broken.append((path, SyntaxError("the file is not UTF-8")))
+            return
+        except (RecursionError, MemoryError):
+            self.broken.append((path, SyntaxError("its expressions are nested too deeply")))
+            return
+        except (SyntaxError, ValueError) as error:
+            self.broken.append((path, error if isinstance(error, SyntaxError) else SyntaxError(str(error))))
+            return
+        module = Module(path, _module_name(path), text, tree, text.splitlines())
+        _bind(module, tree.body)
+        self.modules.append(module)
+        self._by_tail.setdefault(module.name.rpartition(".")[2], []).append(module)
+
+    def find(self, name: str, near: Module) -> Module | None:
+        """The file that ``import name`` in a file near it means.
+
+        Nobody knows the program's search path here: it is taken to hold the folders above that file, and their
+        ``src``. A file elsewhere is meant if no other has that name.
+        """
+        key = (name, near.name.rpartition(".")[0])
+        if key not in self._found:
+            self._found[key] = self._find(*key)
+        return self._found[key]
+
+    def _find(self, name: str, above: str) -> Module | None:
+        top, tail = name.partition(".")[0], name.rpartition(".")[2]
+        if top == "penstock":
+            return None
+        found = [one for one in self._by_tail.get(tail, ()) if f".{one.name}".endswith(f".{name}")]
+        roots = {one.name.removesuffix(name): one for one in found}
+        while above:
+            for root in (f"{above}.", f"{above}.src."):
+                if root in roots:
+                    return roots[root]
+            above = above.rpartition(".")[0]
+        return found[0] if len(found) == 1 and top not in sys.stdlib_module_names else None
+
+    def look_up(self, module: Module, name: str) -> Place | Module | Outside | None:
+        """What a name at the top of a file stands for; None if nothing there binds it."""
+        return self._look_up(module, name, 0)
+
+    def _look_up(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
+        if depth > _DEEPEST:
+            return None
+        node = module.names.get(name)
+        if isinstance(node, ast.Import):
+            return self._of_import(module, node, name)
+        if isinstance(node, ast.ImportFrom):
+            original = next(one.name for one in node.names if (one.asname or one.name) == name)
+            return self._of_module(module, _absolute(module, node), original, depth)
+        return self._of_stars(module, name, depth) if node is None else Place(module, name, node)
+
+    def _of_stars(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
+        for source in module.everything_of:
+            inner = self.find(source, module)
+            if inner is None and source.partition(".")[0] == "penstock":
+                return Outside(f"penstock.{name}")
+            found = self._look_up(inner, name, depth + 1) if inner else None
+            if found is not None:
+                return found
+        return None
+
+    def _of_import(self, module: Module, node: ast.Import, name: str) -> Module | Outside:
+        for one in node.names:
+            if one.asname == name:
+                return self.find(one.name, module) or Outside(one.name)
+        return self.find(name, module) or Outside(name)
+
+    def _of_module(self, module: Module, source: str, name: str, depth: int) -> Place | Module | Outside | None:
+        inner = self.find(source, module)
+        found = self._look_up(inner, name, depth + 1) if inner else None
+        return found or self.find(f"{source}.{name}", module) or (None if inner else Outside(f"{source}.{name}"))
+
+    def member(self, owner: Module | Outside, name: str, near: Module) -> Place | Module | Outside | None:
+        """What an attribute of a module stands for."""
+        if isinstance(owner, Outside):
+            return self.find(f"{owner.name}.{name}", near) or Outside(f"{owner.name}.{name}")
+        return self.look_up(owner, name) or self.find(f"{owner.name}.{name}", near)
+
+
+def files_of(paths: Iterable[Path]) -> Iterator[Path]:
+    """The Python files at these paths and below them, without those of environments and caches."""
+    seen = set[Path]()
+    for path in paths:
+        for one in [path] if path.is_file() else _below(path):
+            if one not in seen:
+                seen.add(one)
+                yield one
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in _SKIPPED)
+        yield from (Path(place, one) for one in sorted(files) if one.endswith(".py"))
+
+
+def _module_name(path: Path) -> str:
+    """All folders above a file, and its own name: an import names the end of this."""
+    whole = path.resolve()
+    return ".".join((whole.parent if path.stem == "__init__" else whole.with_suffix("")).parts[1:])
+
+
+def _bind(module: Module, body: list[ast.stmt]) -> None:  # noqa: C901, PLR0912 - one case for each kind of statement
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                module.names[node.name] = node
+            case ast.Import():
+                for one in node.names:
+                    module.names[one.asname or one.name.partition(".")[0]] = node
+            case ast.ImportFrom():
+                for one in node.names:
+                    if one.name == "*":
+                        module.everything_of.append(_absolute(module, node))
+                    else:
+                        module.names[one.asname or one.name] = node
+            case ast.Assign():
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        module.names[target.id] = node
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                module.names[name] = node
+            case ast.If() | ast.With() | ast.For() | ast.While():
+                _bind(module, [*node.body, *getattr(node, "orelse", [])])
+            case ast.Try():
+                # What a fallback binds is rarely what runs: the first binding stays.
+                fallbacks = [one for handler in node.handlers for one in handler.body]
+                _bind(module, [*fallbacks, *node.body, *node.orelse, *node.finalbody])
+
+
+def _absolute(module: Module, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    is_package = module.path.stem == "__init__"
+    parts = module.name.split(".")
+    base = parts[: len(parts) - node.level + (1 if is_package else 0)]
+    return ".".join([*base, *([node.module] if node.module else [])])

@@ -1,0 +1,102 @@
+"""The rules: each has a code, a title, and a function that finds the places that break it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from penstock.check.body import Body, read_body
+from penstock.check.finding import Edit, Finding, Located, Span, span_of
+from penstock.check.program import AnyDef, Function, Program
+from penstock.check.project import Module
+
+
+class Facts:
+    """A program, and what each of its functions does."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.bodies = [read_body(program, one) for one in program.functions]
+        self._body_of = {one.function.node: one for one in self.bodies}
+
+    def body(self, function: Function) -> Body:
+        """What a function does."""
+        return self._body_of[function.node]
+
+    def reached(self, roots: Iterable[Body]) -> dict[AnyDef, tuple[Body, Function]]:
+        """These functions and the helpers that they call, each with the first one that leads to it."""
+        found: dict[AnyDef, tuple[Body, Function]] = {}
+        waiting = [(one, one.function) for one in roots]
+        while waiting:
+            body, root = waiting.pop()
+            if body.function.node in found:
+                continue
+            found[body.function.node] = (body, root)
+            helpers = (one.of for one in body.calls if isinstance(one.of, Function))
+            waiting.extend((self.body(one), root) for one in helpers if one.kind is None)
+        return found
+
+    @cached_property
+    def transactions(self) -> list[tuple[Body, str]]:
+        """What runs in a transaction, with the kind and name of the query or mutation it belongs to."""
+        roots = [one for one in self.bodies if kind_of(one) in {"query", "mutation"}]
+        declared = sorted(roots, key=lambda one: one.function.kind is None, reverse=True)
+        return [(body, f"{kind_of(self.body(root))} {root.name}") for body, root in self.reached(declared).values()]
+
+
+def kind_of(body: Body) -> str:
+    """The kind of a function: as declared, or as its ctx says."""
+    return body.function.kind or (body.ctx.kind if body.ctx else "")
+
+
+Places = Iterator[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        code: Such as PEN001.
+        title: What is broken, in one short sentence.
+        find: Finds the places that break it.
+    """
+
+    code: str
+    title: str
+    find: Callable[[Facts, Rule], Places]
+
+    def at(
+        self, module: Module, node: Located, message: str, fix: str, edits: Iterable[Edit] = (), *, head: bool = False
+    ) -> Finding:
+        """A place that breaks it; with `head` the first line of a function or class."""
+        span = span_of(node, module.lines)
+        if head:
+            text = module.lines[span.line - 1]
+            span = Span(span.line, span.column, span.line, len(text))
+        return Finding(self.code, module.path, span, message, fix, tuple(edits))
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(code: str) -> Callable[[Callable[[Facts, Rule], Places]], Rule]:
+    """Declare a rule, whose title is the docstring of what finds it."""
+
+    def declare(find: Callable[[Facts, Rule], Places]) -> Rule:
+        RULES[code] = Rule(code, find.__doc__ or "", find)
+        return RULES[code]
+
+    return declare
+
+
+def before(module: Module, node: Located, text: str) -> Edit:
+    """Write a text before a node."""
+    span = span_of(node, module.lines)
+    return Edit(Span(span.line, span.column, span.line, span.column), text)
+
+
+def instead(module: Module, node: Located, text: str) -> Edit:
+    """Write a text in place of a node."""
+    return Edit(span_of(node, module.lines), text)

@@ -1,0 +1,204 @@
+"""Rules about calls between functions: run_query, run_mutation, run_action, and what is scheduled."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from penstock.check.body import RUNS, Body, Call, Pool, Word
+from penstock.check.program import Ctx, Function, keyword_of
+from penstock.check.rule import Facts, Places, Rule, kind_of, rule
+
+_HARMLESS = {
+    "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
+    "enumerate", "zip", "isinstance", "print", "any", "all", "timedelta", "datetime", "repr", "reversed", "abs",
+    "round",
+}  # fmt: skip
+
+
+def _is_run(call: Call, *names: str) -> bool:
+    return call.is_of(Ctx, *(names or RUNS))
+
+
+@rule("PEN008")
+def internal_only(facts: Facts, rule: Rule) -> Places:
+    """A public function is called from within."""
+    for body in facts.bodies:
+        for call in body.calls:
+            for node, function in _handed_over(facts, body, call):
+                if function.kind and function.is_public:
+                    yield rule.at(
+                        body.function.module,
+                        node,
+                        f"{function.name} is public: it checks its callers, and a job has none.",
+                        f"Call an internal {function.kind}, and share a helper with {function.name}.",
+                    )
+    for function in facts.program.declared():
+        if function.handles == "cron" and function.is_public:
+            yield rule.at(
+                function.module,
+                function.node,
+                f"{function.name} is a cron, and public: anyone may run it.",
+                f"Declare it with internal_{function.kind}.",
+                head=True,
+            )
+
+
+def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.expr, Function]]:
+    """The functions that a call runs or schedules."""
+    given: list[ast.expr] = []
+    if _is_run(call):
+        given = call.node.args[:1]
+    elif call.is_word("scheduler", "run_after", "run_at") or call.is_of(Pool, "enqueue", "enqueue_batch"):
+        given = call.node.args[1:2]
+    if call.is_of(Pool, "with_options"):
+        given = [one for one in [keyword_of(call.node, "on_complete")] if one]
+    for one in given:
+        found = facts.program.meaning(body.function.module, one)
+        if isinstance(found, Function):
+            yield one, found
+
+
+@rule("PEN009")
+def helpers(facts: Facts, rule: Rule) -> Places:
+    """A query or mutation runs another one, where a helper is enough."""
+    for body in facts.bodies:
+        if kind_of(body) not in {"query", "mutation"}:
+            continue
+        for call in body.calls:
+            if _is_run(call, "run_query") or (_is_run(call, "run_mutation") and not call.is_tried):
+                yield rule.at(
+                    body.function.module,
+                    call.node,
+                    f"{call.method} checks arguments and result once more, in the same transaction.",
+                    f"Call the function itself: await {_first(call)}(ctx, …). "
+                    "Only run_mutation within try undoes its part alone.",
+                )
+
+
+def _first(call: Call) -> str:
+    return ast.unparse(call.node.args[0]) if call.node.args else "helper"
+
+
+@rule("PEN010")
+def same_runtime(facts: Facts, rule: Rule) -> Places:
+    """run_action runs an action of the same runtime."""
+    for body in facts.bodies:
+        for call in body.calls:
+            if not _is_run(call, "run_action") or not call.node.args:
+                continue
+            found = facts.program.meaning(body.function.module, call.node.args[0])
+            if isinstance(found, Function) and _runtime(found) == _runtime(body.function):
+                yield rule.at(
+                    body.function.module,
+                    call.node,
+                    f"{found.name} has the runtime of {body.function.name}: run_action only adds a call that waits.",
+                    f"Call it as a function: await {found.name}(ctx, …).",
+                )
+
+
+def _runtime(function: Function) -> str:
+    named = function.option("runtime")
+    if isinstance(named, ast.Constant) and named.value == "process":
+        return "process"
+    return "async" if function.is_async else "thread"
+
+
+@rule("PEN011")
+def sequential(facts: Facts, rule: Rule) -> Places:
+    """Two transactions follow each other, where one would be consistent."""
+    for body in facts.bodies:
+        if kind_of(body) != "action":
+            continue
+        last: Call | None = None
+        for call in body.calls:
+            if _is_run(call, "run_query", "run_mutation"):
+                follows = last is not None and last.loop is call.loop and call.branch[: len(last.branch)] == last.branch
+                if follows and last is not None and not call.is_tried and not last.is_tried:
+                    yield rule.at(
+                        body.function.module,
+                        call.node,
+                        f"Rows may change between this {call.method} and the {last.method} in line {last.node.lineno}.",
+                        "Do both in one query, or in one mutation.",
+                    )
+                last = call
+            elif not _is_harmless(call):
+                last = None
+
+
+def _is_harmless(call: Call) -> bool:
+    """Whether a call touches nothing outside, so that it need not stand between two transactions."""
+    if isinstance(call.node.func, ast.Name):
+        return call.of is None and call.node.func.id in _HARMLESS
+    return call.is_of(Word) or call.is_of(Pool) or call.is_of(Ctx, "now")
+
+
+@rule("PEN012")
+def looped(facts: Facts, rule: Rule) -> Places:
+    """A loop runs one transaction after another."""
+    for body in facts.bodies:
+        if kind_of(body) != "action":
+            continue
+        for call in body.calls:
+            if _is_run(call, "run_query", "run_mutation") and not isinstance(call.loop, ast.While | None):
+                if _has_outside(body, call):
+                    continue
+                yield rule.at(
+                    body.function.module,
+                    call.node,
+                    f"Each turn of the loop is a {call.method.removeprefix('run_')} of its own: "
+                    "slow, and half of them stay if one fails.",
+                    "Pass the whole list to one query or mutation.",
+                )
+
+
+def _has_outside(body: Body, run: Call) -> bool:
+    """Whether the loop also calls something outside: then its turns belong apart."""
+    return any(
+        one.loop is run.loop and one is not run and not _is_run(one) and not _is_harmless(one) for one in body.calls
+    )
+
+
+@rule("PEN013")
+def table_named(facts: Facts, rule: Rule) -> Places:
+    """A table is not named."""
+    for body in facts.bodies:
+        for call in body.calls:
+            if call.is_word("db", "get", "patch", "delete", "replace"):
+                least = 3 if call.method == "replace" else 2
+                if len(call.node.args) < least and not any(isinstance(one, ast.Starred) for one in call.node.args):
+                    yield rule.at(
+                        body.function.module,
+                        call.node,
+                        f"ctx.db.{call.method} is not told the table.",
+                        f"Write ctx.db.{call.method}(Table, row_id, …): it then checks that the id is of that table.",
+                    )
+
+
+@rule("PEN016")
+def enqueued_within(facts: Facts, rule: Rule) -> Places:
+    """Work is enqueued after the transaction instead of within it."""
+    for body in facts.bodies:
+        if kind_of(body) in {"query", "mutation"}:
+            continue
+        last: Call | None = None
+        for call in body.calls:
+            is_run = _is_run(call, "run_mutation") or _is_backend_run(call)
+            enqueues = call.is_of(Pool, "enqueue", "enqueue_batch")
+            if enqueues or call.is_word("scheduler", "run_after", "run_at"):
+                if last is not None and call.loop is last.loop and call.branch[: len(last.branch)] == last.branch:
+                    yield rule.at(
+                        body.function.module,
+                        call.node,
+                        f"If the process ends after line {last.node.lineno}, the rows are there and this work is not.",
+                        "Enqueue in that mutation: then both are stored, or neither is.",
+                    )
+            elif is_run:
+                last = call
+            elif not _is_harmless(call):
+                last = None
+
+
+def _is_backend_run(call: Call) -> bool:
+    """``backend.run_mutation(…)`` of a program that has no ctx."""
+    return call.of is None and isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "run_mutation"

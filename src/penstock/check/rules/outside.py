@@ -1,0 +1,103 @@
+"""Rules about the outside world in functions that run in a transaction."""
+
+from __future__ import annotations
+
+import ast
+
+from penstock.check.body import Body
+from penstock.check.finding import Edit
+from penstock.check.rule import Facts, Places, Rule, instead, rule
+
+_CLOCK = {
+    "time.time", "time.time_ns", "time.monotonic", "time.perf_counter", "datetime.datetime.now",
+    "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today", "django.utils.timezone.now",
+}  # fmt: skip
+_CHANCE = ("random.", "secrets.", "uuid.uuid1", "uuid.uuid4", "os.urandom", "numpy.random.")
+_OF_CTX = {"random", "randint", "choice", "choices", "sample", "shuffle", "uniform", "randrange", "gauss"}
+_ENVIRONMENT = {"os.environ", "os.getenv", "os.environb"}
+_NETWORK = (
+    "requests.", "httpx.", "aiohttp.", "urllib.request.", "urllib3.", "smtplib.", "socket.", "http.client.",
+    "boto3.", "subprocess.", "asyncio.create_subprocess", "os.system", "openai.", "anthropic.", "stripe.", "twilio.",
+    "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.",
+)  # fmt: skip
+_TYPES = ("Error", "Exception", "Timeout")
+_SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
+
+
+@rule("PEN014")
+def deterministic(facts: Facts, rule: Rule) -> Places:
+    """A query or mutation asks the clock, chance or the environment."""
+    for body, root in facts.transactions:
+        for node, name in body.outside:
+            told = _changing(name)
+            if told:
+                ctx = _ctx_name(body)
+                instead_of, edits = _repair(body, node, name, ctx)
+                yield rule.at(
+                    body.function.module,
+                    node,
+                    f"{name} {told}: {root} gives something else each time it runs, also when it runs again.",
+                    instead_of,
+                    edits,
+                )
+
+
+def _changing(name: str) -> str:
+    if name in _CLOCK:
+        return "is the wall clock"
+    if name in _ENVIRONMENT:
+        return "is this process's environment"
+    is_chance = name.startswith(_CHANCE) and name not in {"random.Random", "secrets.compare_digest"}
+    return "is chance" if is_chance else ""
+
+
+def _ctx_name(body: Body) -> str:
+    return body.function.parameters[0].arg if body.ctx and body.function.parameters else ""
+
+
+def _repair(body: Body, node: ast.expr, name: str, ctx: str) -> tuple[str, list[Edit]]:
+    if name in _ENVIRONMENT:
+        return "Read it once at the top of the file, or pass it as an argument.", []
+    word = ctx or "ctx"
+    if name in _CLOCK:
+        call = next((one.node for one in body.calls if one.node.func is node), None)
+        is_same = ctx and call is not None and name == "datetime.datetime.now" and _is_utc(call)
+        edits = [instead(body.function.module, call, f"{ctx}.now()")] if is_same and call else []
+        return f"Write {word}.now(): the same in each attempt of one execution.", edits
+    method = name.rpartition(".")[2]
+    if name.startswith("random.") and method in _OF_CTX:
+        edits = [instead(body.function.module, node, f"{ctx}.random.{method}")] if ctx else []
+        return f"Write {word}.random.{method}(…).", edits
+    return f"Take it from {word}.random, or make it in the action or client that calls.", []
+
+
+def _is_utc(call: ast.Call) -> bool:
+    given = [*call.args, *(one.value for one in call.keywords)]
+    return len(given) == 1 and ast.unparse(given[0]) in {"UTC", "timezone.utc", "datetime.UTC", "datetime.timezone.utc"}
+
+
+@rule("PEN015")
+def inside_only(facts: Facts, rule: Rule) -> Places:
+    """A query or mutation reaches the outside world."""
+    for body, root in facts.transactions:
+        module = body.function.module
+        for node, name in body.outside:
+            if name in _SLEEP:
+                yield rule.at(
+                    module,
+                    node,
+                    f"{name} keeps the transaction of {root} open, and others wait for it.",
+                    "Wait in an action, or schedule the rest: await ctx.scheduler.run_after(…).",
+                )
+            elif name.startswith(_NETWORK) and not name.endswith(_TYPES):
+                yield rule.at(module, node, _reaches(name, root), _OUTSIDE_FIX)
+        for call in body.calls:
+            if isinstance(call.node.func, ast.Name) and call.node.func.id == "open" and call.of is None:
+                yield rule.at(module, call.node, _reaches("open", root), _OUTSIDE_FIX)
+
+
+_OUTSIDE_FIX = "Do it in an action, which this mutation schedules: await ctx.scheduler.run_after(timedelta(0), …)."
+
+
+def _reaches(name: str, root: str) -> str:
+    return f"{name}: {root} may run again after a conflict or be undone, and this would not be."

@@ -1,0 +1,195 @@
+"""Rules about reading rows: filters, collect and indexes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from penstock.check.body import Body, Call, Comprehension, Rows, Scan
+from penstock.check.program import Index, Table
+from penstock.check.rule import Facts, Places, Rule, rule
+
+_RANGES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+@rule("PEN002")
+def filtered(facts: Facts, rule: Rule) -> Places:
+    """A filter does what an index does faster."""
+    for body in facts.bodies:
+        for node, scan, end in _filters(body):
+            equal, ranged = _columns(node, scan.table)
+            wanted = [one for one in (*equal, *ranged) if one not in scan.equal]
+            if not wanted or end == "paginate":
+                continue
+            message, fix = _index_for(scan, equal, ranged)
+            if fix:
+                yield rule.at(body.function.module, node, message, fix)
+
+
+def _filters(body: Body) -> Iterator[tuple[ast.Call | Comprehension, Scan, str]]:
+    """Filters of queries, and conditions of comprehensions over all rows of one."""
+    seen = set[ast.Call]()
+    for call in body.calls:
+        if call.is_of(Scan) and call.method != "filter":
+            for one in call.of.of.filters:
+                if one not in seen:
+                    seen.add(one)
+                    yield one, call.of.of, call.method
+    for node, rows in body.lists:
+        if rows.end in {"collect", "iterate"}:
+            yield node, rows.scan, rows.end
+
+
+def _columns(node: ast.Call | Comprehension, table: Table | None) -> tuple[list[str], list[str]]:
+    """The columns of a table that a condition compares with equal values, and those in ranges."""
+    row, conditions = _conditions(node)
+    equal, ranged = list[str](), list[str]()
+    for one in _all_of(conditions):
+        if table is None or not isinstance(one, ast.Compare) or len(one.ops) != 1:
+            continue
+        for side, other in ((one.left, one.comparators[0]), (one.comparators[0], one.left)):
+            column = _column(side, row, table)
+            if column and row not in _names(other):
+                if isinstance(one.ops[0], ast.Eq | ast.Is):
+                    equal.append(column)
+                elif isinstance(one.ops[0], _RANGES):
+                    ranged.append(column)
+    return equal, ranged
+
+
+def _conditions(node: ast.Call | Comprehension) -> tuple[str, list[ast.expr]]:
+    """The name of a row in a condition, and the parts of the condition."""
+    if not isinstance(node, ast.Call):
+        target = node.generators[0].target
+        return (target.id, node.generators[0].ifs) if isinstance(target, ast.Name) else ("", [])
+    given = node.args[0] if node.args else None
+    if isinstance(given, ast.Lambda) and given.args.args:
+        return given.args.args[0].arg, [given.body]
+    return "", []
+
+
+def _all_of(conditions: list[ast.expr]) -> Iterator[ast.expr]:
+    for one in conditions:
+        if isinstance(one, ast.BoolOp) and isinstance(one.op, ast.And):
+            yield from _all_of(one.values)
+        else:
+            yield one
+
+
+def _column(node: ast.expr, row: str, table: Table) -> str:
+    """The column that an expression is, if an index can hold it."""
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or node.value.id != row:
+        return ""
+    kind = table.columns.get(node.attr)
+    is_json = isinstance(kind, ast.Subscript) and ast.unparse(kind.value) in {"list", "dict", "tuple", "set"}
+    return "" if kind is None or is_json else node.attr
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _index_for(scan: Scan, equal: list[str], ranged: list[str]) -> tuple[str, str]:
+    """What is wrong and what to write; nothing if no index would serve."""
+    table = scan.table
+    if table is None:
+        return "", ""
+    known = {*scan.equal, *equal}
+    best: Index | None = None
+    for index in table.indexes.values():
+        used = _used(index, known, ranged)
+        if len(used) > max(len(scan.equal), len(_used(best, known, ranged)) if best else 0):
+            best = index
+    if best is not None:
+        columns = ", ".join(f"{one}=…" for one in _used(best, known, ranged))
+        return (
+            f"This filter reads rows of {table.name} to drop them; index {best.name} finds the others.",
+            f"Write .with_index({table.name}.{best.name}, {columns}).",
+        )
+    if scan.is_bounded:
+        return "", ""
+    wanted = list(dict.fromkeys([*equal, *ranged[:1]]))
+    name = f"by_{'_'.join(wanted)}"
+    quoted = ", ".join(f'"{one}"' for one in wanted)
+    return (
+        f"This filter reads all rows of {table.name} to drop most of them.",
+        f"Declare {name} = Index({quoted}) in {table.name}, and read with .with_index({table.name}.{name}, …).",
+    )
+
+
+def _used(index: Index, equal: set[str], ranged: list[str]) -> list[str]:
+    """The first columns of an index that a condition can use."""
+    used = list[str]()
+    for column in index.columns:
+        if column in equal:
+            used.append(column)
+            continue
+        if column in ranged:
+            used.append(column)
+        break
+    return used
+
+
+@rule("PEN003")
+def unbounded(facts: Facts, rule: Rule) -> Places:
+    """Collect reads all rows, however many there are."""
+    for body in facts.bodies:
+        counted = {rows.call for call in body.calls if (rows := _counted(call)) is not None}
+        for call in body.calls:
+            if not call.is_of(Scan, "collect"):
+                continue
+            scan: Scan = call.of.of
+            name = scan.table.name if scan.table else "the table"
+            module = body.function.module
+            if call.node in counted:
+                yield rule.at(module, call.node, f"All rows of {name} are read to count them.", "Write .count().")
+            elif not scan.is_bounded:
+                yield rule.at(
+                    module,
+                    call.node,
+                    f"collect() reads all rows of {name}, and there may be more each day.",
+                    "Choose rows with .with_index(…), or end with .take(n), .paginate(…), .count() or .first().",
+                )
+
+
+def _counted(call: Call) -> Rows | None:
+    if isinstance(call.node.func, ast.Name) and call.node.func.id == "len" and call.given:
+        first = call.given[0]
+        if isinstance(first, Rows) and first.end == "collect" and isinstance(call.node.args[0], ast.Await | ast.Call):
+            return first
+    return None
+
+
+@rule("PEN004")
+def redundant(facts: Facts, rule: Rule) -> Places:
+    """An index is redundant."""
+    by_creation = _read_by_creation(facts)
+    for table in facts.program.tables:
+        for index in table.indexes.values():
+            longer = [
+                one
+                for one in table.indexes.values()
+                if one is not index
+                and one.columns[: len(index.columns)] == index.columns
+                and (len(one.columns) > len(index.columns) or one.node.lineno < index.node.lineno)
+            ]
+            if longer and not index.is_unique and (table.node, index.name) not in by_creation:
+                yield rule.at(
+                    table.module,
+                    index.node,
+                    f"Index {index.name} of {table.name} begins index {longer[0].name}: each write pays for both.",
+                    f"Remove {index.name}, and read with {table.name}.{longer[0].name}.",
+                )
+
+
+def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
+    """Indexes of which all columns are given, and whose rows are then wanted in the order of their creation."""
+    found = set[tuple[ast.ClassDef, str]]()
+    for body in facts.bodies:
+        for call in body.calls:
+            if call.is_of(Scan, "order", "first", "take", "paginate") and call.of.of.table and call.of.of.index:
+                scan: Scan = call.of.of
+                index = scan.table.indexes.get(scan.index) if scan.table else None
+                if scan.table and index and set(index.columns) <= set(scan.equal):
+                    found.add((scan.table.node, index.name))
+    return found

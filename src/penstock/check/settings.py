@@ -1,0 +1,72 @@
+"""The settings of `penstock check`, from ``[tool.penstock.check]`` of pyproject.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from penstock.check.ignoring import CODE
+from penstock.check.rule import RULES
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to check.
+
+    Attributes:
+        paths: Files and folders; the folder of pyproject.toml by default.
+        select: The rules to look for; all by default.
+        ignore: Rules to leave out.
+        baseline: A file with findings that are not told; see `baseline`.
+    """
+
+    paths: tuple[str, ...] = (".",)
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    baseline: str = ""
+
+    def codes(self) -> set[str]:
+        """The rules to look for.
+
+        Raises:
+            ValueError: There is no such rule.
+        """
+        known = {*RULES, CODE}
+        unknown = sorted({*self.select, *self.ignore} - known)
+        if unknown:
+            raise ValueError(f"There is no rule {unknown[0]}. The rules are {min(known)} to {max(known)}.")
+        return (set(self.select) or known) - set(self.ignore)
+
+
+def read_settings(folder: Path) -> tuple[Settings, Path]:
+    """The settings of the nearest pyproject.toml that has some, and its folder; else the default and this folder.
+
+    Raises:
+        ValueError: A setting is unknown or of a wrong type.
+    """
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        if not file.is_file():
+            continue
+        given = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("penstock", {}).get("check")
+        if given is not None:
+            return Settings(**dict(_checked(file, given))), place
+    return Settings(), folder
+
+
+def _checked(file: Path, given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    known = {one.name for one in fields(Settings)}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{file}: [tool.penstock.check] has no setting {name}. It has {', '.join(sorted(known))}.")
+        if name == "baseline":
+            if not isinstance(value, str):
+                raise ValueError(f"{file}: baseline is the path of a file.")
+            yield name, value
+        elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+            yield name, tuple(value)
+        else:
+            raise ValueError(f'{file}: {name} is a list of texts, such as ["PEN003"].')

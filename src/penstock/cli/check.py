@@ -1,0 +1,136 @@
+"""``penstock check``: what a program could do better, by rules. It reads the program and never runs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import click
+
+from penstock.check import baseline
+from penstock.check.checker import Report, check
+from penstock.check.finding import Finding
+from penstock.check.fixing import difference, fixed
+from penstock.check.formats import FORMATS
+from penstock.check.settings import Settings, read_settings
+
+_MOST_PASSES = 5  # a fix may lead to another one
+
+
+@click.command("check")
+@click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("--select", multiple=True, metavar="CODE", help="Look for these rules only.")
+@click.option("--ignore", multiple=True, metavar="CODE", help="Leave out these rules.")
+@click.option("--format", "form", type=click.Choice(sorted(FORMATS)), default="text", help="How findings are written.")
+@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.option("--fix", is_flag=True, help="Mend what can be mended safely.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("--baseline", "known", type=click.Path(path_type=Path), help="Leave out the findings in this file.")
+@click.option("--write-baseline", type=click.Path(path_type=Path), help="Write all findings into this file.")
+@click.option("--explain", metavar="CODE", help="Print the page of a rule.")
+def command(
+    paths: tuple[Path, ...],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    form: str,
+    known: Path | None,
+    write_baseline: Path | None,
+    explain: str | None,
+    *,
+    fix: bool,
+    diff: bool,
+) -> None:
+    """Check the files at PATHS, and below them, against penstock's rules.
+
+    Exits with 0 if there is nothing to say, with 1 if there is, and with 2 if it could not check.
+    """
+    if explain:
+        click.echo(page(explain))
+        return
+    try:
+        settings, folder = _settings(select, ignore, known)
+        places = [_short(one) for one in paths or [folder / one for one in settings.paths]]
+        report = check(places, settings.codes())
+        if fix or diff:
+            report = _mended(report, places, settings, writes=fix)
+        findings = report.findings
+        if write_baseline:
+            baseline.write(write_baseline, findings, report.lines)
+            click.echo(f"{len(findings)} findings are in {write_baseline}.", err=True)
+            return
+        if settings.baseline:
+            findings = baseline.without_known(folder / settings.baseline, findings, report.lines)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if not diff:
+        click.echo(FORMATS[form](findings, report.lines), nl=False)
+    click.echo(_sum(findings, len(report.lines)), err=True)
+    sys.exit(1 if findings else 0)
+
+
+def _settings(select: Sequence[str], ignore: Sequence[str], known: Path | None) -> tuple[Settings, Path]:
+    settings, folder = read_settings(Path.cwd())
+    given = {"select": tuple(select), "ignore": tuple(ignore), "baseline": str(known.resolve()) if known else ""}
+    return replace(settings, **{name: value for name, value in given.items() if value}), folder  # type: ignore[arg-type]
+
+
+def _short(path: Path) -> Path:
+    """The path as seen from here, if it lies below."""
+    whole = path.resolve()
+    return whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else path
+
+
+def _mended(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
+    if not writes:
+        for path in report.lines:
+            before = _read(path)
+            after, _count = fixed(before, _of(report, path))
+            click.echo(difference(path, before, after), nl=False)
+        return report
+    mended = 0
+    for _pass in range(_MOST_PASSES):
+        count = 0
+        for path in report.lines:
+            before = _read(path)
+            after, more = fixed(before, _of(report, path))
+            if more:
+                path.write_bytes(after.encode())
+                count += more
+        if not count:
+            break
+        mended += count
+        report = check(places, settings.codes())
+    click.echo(f"Mended {mended}.", err=True)
+    return report
+
+
+def _read(path: Path) -> str:
+    return path.read_bytes().decode()  # with its own ends of lines
+
+
+def _of(report: Report, path: Path) -> list[Finding]:
+    return [one for one in report.findings if one.path == path]
+
+
+def _sum(findings: Sequence[Finding], files: int) -> str:
+    if not findings:
+        return f"Checked {_count(files, 'file')}: nothing to say."
+    fixable = sum(bool(one.edits) for one in findings)
+    told = f" penstock check --fix mends {fixable}." if fixable else ""
+    counted = f"Checked {_count(files, 'file')}: {_count(len(findings), 'finding')}."
+    return f"{counted}{told} penstock check --explain {findings[0].code} says why."
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def page(code: str) -> str:
+    """The page of a rule: why, a bad and a good example, and when it does not apply."""
+    file = resources.files("penstock.check") / "pages" / f"{code.upper()}.md"
+    if not file.is_file():
+        raise click.UsageError(f"There is no rule {code}.")
+    return file.read_text("utf-8")

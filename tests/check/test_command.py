@@ -1,0 +1,161 @@
+"""``penstock check`` as its user calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock.cli.check import command
+
+PROGRAM = """\
+from datetime import UTC, datetime
+
+from penstock import App, MutationCtx, QueryCtx, Table, signed_in
+
+app = App()
+
+
+class Plan(Table):
+    name: str
+    made_at: datetime
+
+
+@app.query(access=signed_in)
+async def plans(ctx: QueryCtx) -> list[Plan]:
+    return await ctx.db.query(Plan).collect()
+
+
+@app.mutation(access=signed_in)
+async def add(ctx: MutationCtx, name: str) -> None:
+    ctx.db.insert(Plan(name=name, made_at=datetime.now(UTC)))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "app.py").write_text(PROGRAM, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(command, args)
+
+
+def codes(*args: str) -> list[str]:
+    return [one["code"] for one in json.loads(run(*args, "--json").stdout)]
+
+
+def test_shows_the_line_a_mark_and_what_to_write(folder: Path) -> None:
+    found = run()
+    assert found.exit_code == 1
+    assert "PEN003 collect() reads all rows of Plan" in found.stdout
+    assert (
+        "  --> app.py:15:18\n   |\n15 |     return await ctx.db.query(Plan).collect()\n   |                  ^^^"
+        in found.stdout
+    )
+    assert "3 findings. penstock check --fix mends 2." in found.stderr
+
+
+def test_writes_one_line_for_each_finding(folder: Path) -> None:
+    lines = run("--format", "lines").stdout.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["app.py:15:18:", "app.py:20:5:", "app.py:20:43:"]
+    assert run("--format", "github").stdout.startswith("::error file=app.py,line=15,col=18,endLine=15,title=PEN003::")
+
+
+def test_writes_sarif(folder: Path) -> None:
+    sarif = json.loads(run("--format", "sarif").stdout)
+    found = sarif["runs"][0]["results"][0]
+    assert sarif["version"] == "2.1.0"
+    assert found["ruleId"] in {one["id"] for one in sarif["runs"][0]["tool"]["driver"]["rules"]}
+    assert found["locations"][0]["physicalLocation"]["region"]["startLine"] == 15
+
+
+def test_mends_what_is_safe(folder: Path) -> None:
+    shown = run("--diff")
+    assert "+    await ctx.db.insert(Plan(name=name, made_at=ctx.now()))" in shown.stdout
+    assert (folder / "app.py").read_text("utf-8") == PROGRAM
+    assert "Mended 2." in run("--fix").stderr
+    assert (folder / "app.py").read_text("utf-8") == PROGRAM.replace("datetime.now(UTC)", "ctx.now()").replace(
+        "    ctx.db.insert", "    await ctx.db.insert"
+    )
+    assert codes() == ["PEN003"]
+
+
+def test_mends_lines_in_other_scripts_and_other_line_ends(folder: Path) -> None:
+    text = PROGRAM.replace("Plan(name=name", 'Plan(name="Žluťoučký 🐎" or name').replace("\n", "\r\n")
+    (folder / "app.py").write_bytes(text.encode())
+    run("--fix")
+    assert (folder / "app.py").read_bytes().decode() == text.replace("datetime.now(UTC)", "ctx.now()").replace(
+        "    ctx.db.insert", "    await ctx.db.insert"
+    )
+
+
+def test_selects_and_ignores_rules(folder: Path) -> None:
+    assert codes("--select", "PEN014") == ["PEN014"]
+    assert codes("--ignore", "PEN014", "--ignore", "PEN001") == ["PEN003"]
+    (folder / "pyproject.toml").write_text('[tool.penstock.check]\nignore = ["PEN003"]\n', "utf-8")
+    assert codes() == ["PEN001", "PEN014"]
+
+
+def test_a_comment_ignores_a_rule_with_a_reason(folder: Path) -> None:
+    file = folder / "app.py"
+    ignored = ".collect()  # penstock: ignore[PEN003] there are four plans"
+    file.write_text(PROGRAM.replace(".collect()", ignored), "utf-8")
+    assert codes() == ["PEN001", "PEN014"]
+    file.write_text(PROGRAM.replace(".collect()", ignored.partition(" there")[0]), "utf-8")
+    assert codes("--select", "PEN003", "--select", "PEN000") == ["PEN003", "PEN000"]
+    file.write_text(PROGRAM.replace(".collect()", f".take(5){ignored.removeprefix('.collect()')}"), "utf-8")
+    assert "Nothing here breaks PEN003." in run("--select", "PEN003", "--select", "PEN000").stdout
+
+
+def test_a_baseline_tells_of_what_is_new(folder: Path) -> None:
+    assert run("--write-baseline", "known.json").exit_code == 0
+    moved = PROGRAM.replace("app = App()", "# moved\n\napp = App()")
+    (folder / "app.py").write_text(moved, "utf-8")
+    assert run("--baseline", "known.json").exit_code == 0
+    again = "\n\n@app.query(access=signed_in)\nasync def again(ctx: QueryCtx) -> list[Plan]:\n"
+    (folder / "app.py").write_text(f"{moved}{again}    return await ctx.db.query(Plan).collect()\n", "utf-8")
+    assert codes("--baseline", "known.json") == ["PEN003"]
+
+
+@pytest.mark.parametrize(
+    ("args", "settings", "said"),
+    [
+        (["--select", "PEN9"], "", "There is no rule PEN9."),
+        (["--explain", "PEN9"], "", "There is no rule PEN9."),
+        (["--baseline", "none.json"], "", "none.json cannot be read. Write it with --write-baseline."),
+        ([], "selct = []", "[tool.penstock.check] has no setting selct. It has baseline, ignore, paths, select."),
+        ([], 'select = "PEN003"', 'select is a list of texts, such as ["PEN003"].'),
+    ],
+)
+def test_refuses_what_cannot_be(folder: Path, args: list[str], settings: str, said: str) -> None:
+    (folder / "pyproject.toml").write_text(f"[tool.penstock.check]\n{settings}\n", "utf-8")
+    found = run(*args)
+    assert found.exit_code == 2
+    assert said in found.stderr
+
+
+def test_names_a_file_that_is_no_python(folder: Path) -> None:
+    (folder / "broken.py").write_text("def f(:\n", "utf-8")
+    (folder / "latin.py").write_bytes(b"x = '\xe9'\n")
+    found = [line for line in run("--format", "lines").stdout.splitlines() if "PEN999" in line]
+    assert [line.partition(" ")[0] for line in found] == ["broken.py:1:7:", "latin.py:1:1:"]
+
+
+def test_explains_a_rule() -> None:
+    assert run("--explain", "pen003").stdout.startswith("# PEN003: collect reads all rows")
+
+
+def test_imports_neither_the_program_nor_the_rest_of_penstock(folder: Path) -> None:
+    (folder / "app.py").write_text(f"{PROGRAM}\nraise SystemExit('imported')\n", "utf-8")
+    rest = "{'penstock.app', 'penstock.store', 'sqlite3', 'pydantic'}"
+    told = f"import sys, penstock.cli.check; print(sorted({rest} & {{*sys.modules}}))"
+    loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert loaded.stdout == "[]\n"
+    assert codes() == ["PEN003", "PEN001", "PEN014"]

@@ -1,0 +1,75 @@
+"""Names are followed over the files of a program, whatever it does with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.check.checker import check
+
+APP = "from penstock import App\n\napp = App()\n"
+TABLES = "from penstock import Index, Table\n\n\nclass Note(Table):\n    text: str\n\n    by_text = Index('text')\n"
+ALL = """\
+@app.internal_query
+async def notes(ctx: QueryCtx) -> list[Note]:
+    return await ctx.db.query(Note).collect()
+"""
+
+
+def codes(folder: Path, **files: str) -> list[str]:
+    """The rules that files break, each written as ``folder__name``."""
+    for name, text in files.items():
+        path = folder.joinpath(*name.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return [one.code for one in check([folder]).findings]
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from penstock import QueryCtx\nfrom tables import Note\nfrom program import app",
+        "from penstock import *\nfrom tables import *\nfrom program import *",
+        "import penstock, tables\nimport program as p\nNote = tables.Note\napp = p.app\nQueryCtx = penstock.QueryCtx",
+        "from tables import Note\nfrom program import app\nfrom penstock import QueryCtx as Ctx\nQueryCtx = Ctx",
+    ],
+)
+def test_imports(tmp_path: Path, imports: str) -> None:
+    assert codes(tmp_path, program=APP, tables=TABLES, queries=f"{imports}\n\n\n{ALL}") == ["PEN003"]
+
+
+def test_a_package_that_passes_names_on(tmp_path: Path) -> None:
+    found = codes(
+        tmp_path,
+        src__shop____init__="from .model import Note as Note\nfrom shop.program import app as app\n",
+        src__shop__program=APP,
+        src__shop__model____init__="from .notes import Note as Note\n",
+        src__shop__model__notes=TABLES,
+        src__shop__queries=f"from penstock import QueryCtx\n\nfrom . import Note, app\n\n\n{ALL}",
+    )
+    assert found == ["PEN003"]
+
+
+def test_a_decorator_of_the_program(tmp_path: Path) -> None:
+    wrapped = (
+        "from penstock import QueryCtx\nfrom program import app\nfrom tables import Note\n\nread = app.internal_query\n"
+    )
+    found = codes(
+        tmp_path, program=APP, tables=TABLES, queries=f"{wrapped}\n\n{ALL.replace('app.internal_query', 'read')}"
+    )
+    assert found == ["PEN003"]
+
+
+def test_names_that_only_look_alike(tmp_path: Path) -> None:
+    ctx = "class Ctx:\n    def insert(self): ...\n\n\n"
+    other = f"{ctx}async def f(ctx: Ctx):\n    ctx.insert()\n    ctx.db.query(1).collect()\n"
+    assert codes(tmp_path, other=other, time="def time(): return 1\n") == []
+
+
+def test_imports_that_go_in_circles(tmp_path: Path) -> None:
+    assert codes(tmp_path, a="from b import x\nfrom b import *\n", b="from a import x\nfrom a import *\nx.y()\n") == []
+
+
+def test_hostile_files(tmp_path: Path) -> None:
+    assert codes(tmp_path, deep=f"x = {'(' * 50}1{')' * 50}\n", long=f"x = {' + '.join('1' * 500)}\n", empty="") == []
