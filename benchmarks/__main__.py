@@ -29,6 +29,7 @@ from benchmarks import (
     outbox,
     pools,
     queries,
+    rules,
     scheduling,
     sockets,
     tasks,
@@ -40,6 +41,7 @@ from benchmarks.peers import bars
 BENCHMARKS = (
     *mutations.BENCHMARKS,
     *queries.BENCHMARKS,
+    *rules.BENCHMARKS,
     *scheduling.BENCHMARKS,
     *claims.BENCHMARKS,
     *jobs.BENCHMARKS,

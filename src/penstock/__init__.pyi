@@ -34,6 +34,7 @@ from penstock.crons.every import monthly as monthly
 from penstock.crons.every import weekly as weekly
 from penstock.crons.schedule import CronExpression as CronExpression
 from penstock.crons.schedule import Interval as Interval
+from penstock.errors import AccessDenied as AccessDenied
 from penstock.errors import ApplicationError as ApplicationError
 from penstock.errors import ArgumentsInvalid as ArgumentsInvalid
 from penstock.errors import CallTimeout as CallTimeout
@@ -63,6 +64,7 @@ from penstock.errors import OutboxNotFound as OutboxNotFound
 from penstock.errors import Overloaded as Overloaded
 from penstock.errors import PenstockError as PenstockError
 from penstock.errors import ProviderUnavailable as ProviderUnavailable
+from penstock.errors import RateLimited as RateLimited
 from penstock.errors import ResultInvalid as ResultInvalid
 from penstock.errors import RowInvalid as RowInvalid
 from penstock.errors import RowNotFound as RowNotFound
@@ -80,6 +82,10 @@ from penstock.errors import UniqueViolation as UniqueViolation
 from penstock.errors import UsageError as UsageError
 from penstock.errors import ValueInvalid as ValueInvalid
 from penstock.errors import WorkerLost as WorkerLost
+from penstock.functions.access import Access as Access
+from penstock.functions.access import owner_of as owner_of
+from penstock.functions.access import public as public
+from penstock.functions.access import signed_in as signed_in
 from penstock.identity.identity import Identity as Identity
 from penstock.identity.providers import OIDC as OIDC
 from penstock.identity.providers import CustomJWT as CustomJWT
@@ -115,6 +121,7 @@ from penstock.reactive.standins import matches as matches
 from penstock.reactive.task import CircuitBreaker as CircuitBreaker
 from penstock.schema.ids import Id as Id
 from penstock.schema.index import Index as Index
+from penstock.schema.rules import Rules as Rules
 from penstock.schema.table import Table as Table
 from penstock.schema.table import UserTable as UserTable
 from penstock.server.asgi import asgi_app as asgi_app

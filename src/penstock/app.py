@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from penstock.api.backend import BackendWords
 from penstock.api.crons.crons import Crons
-from penstock.api.declaring import Declaring
+from penstock.api.declaring import Declaring, check_says_access
 from penstock.api.guests import Guests
 from penstock.api.identity.tokens import Tokens
 from penstock.api.live import Watch
@@ -96,6 +96,7 @@ class App(Declaring):
         self.outboxes = Outboxes(self.guests)
         self.outbox = self.outboxes.outbox
         check_settings("App(…)", settings)
+        self.requires_access = bool(settings.get("require_access"))
 
     # ----- pools
 
@@ -268,8 +269,16 @@ class Backend(BackendWords):
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         for function in self.app.registry:
             function.signature  # noqa: B018 - what cannot be checked is refused now
+            if self.config.require_access:
+                check_says_access(function)
+            if function.rate_limit is not None and function.rate_limit not in self.app.rate_limits:
+                raise DeclarationError(
+                    f"{function.name}: there is no rate limit {function.rate_limit!r}.",
+                    fix=f"Write app.rate_limit({function.rate_limit!r}, …).",
+                )
         definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
         store, self.engine.statements.tables = self.engine.store, tuple(one.name for one in definitions)
+        self.engine.statements.ruled = any(one.rules is not None for one in definitions)
         for definition in definitions:
             store.check_definition(definition)
         await store.open()

@@ -64,6 +64,7 @@ class Config:
         metrics_token: Bearer token for ``/metrics`` on the server's port.
         admin_token: Bearer token for the admin interface, ``/admin``; without a token there is none.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
+        require_access: Refuse public functions whose declaration does not say who has access.
         dev: Show callers the text of unexpected errors. Never in production.
     """
 
@@ -99,6 +100,7 @@ class Config:
     metrics_token: str = field(default="", repr=False)
     admin_token: str = field(default="", repr=False)
     cors_origins: str = ""
+    require_access: bool = False
     dev: bool = False
 
     def __post_init__(self) -> None:

@@ -30,7 +30,9 @@ PenstockError
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
 ├── ApplicationError              your functions raise it for their callers, who get its data
-│   └── NotSignedIn               the call is for users who have signed in
+│   ├── NotSignedIn               the call is for users who have signed in
+│   ├── AccessDenied              the caller may not call this, or may not write this row
+│   └── RateLimited               the caller has made too many calls of this kind
 ├── TryAgain                      nothing is wrong with the call; it may succeed later
 │   ├── Conflict                  every retry conflicted with another transaction
 │   ├── DatabaseUnavailable       the database is unreachable, starting or stopping
@@ -250,6 +252,36 @@ class NotSignedIn(ApplicationError):
 
     def __init__(self) -> None:
         super().__init__({"code": "NotSignedIn", "message": "Sign in to do this."})
+
+
+class AccessDenied(ApplicationError):
+    """The caller may not do this. It gets ``{"code": "AccessDenied", "message": …}`` as data, and not the reason."""
+
+    status = 403
+
+    def __init__(self, what: str) -> None:
+        super().__init__({"code": "AccessDenied", "message": "You may not do this."})
+        self.what = what
+
+    def __str__(self) -> str:
+        return self.what
+
+
+class RateLimited(ApplicationError):
+    """The caller has made too many calls of this kind: its rate limit has no token left, and nothing was done.
+
+    It gets ``{"code": "RateLimited", "message": …, "retryAfter": …}`` as data; over HTTP, status 429 and `Retry-After`.
+
+    Attributes:
+        retry_after: Seconds after which the same call gets a token, if no other one takes it.
+    """
+
+    status = 429
+
+    def __init__(self, retry_after: float) -> None:
+        message = "Too many calls of this kind. Try again later."
+        super().__init__({"code": "RateLimited", "message": message, "retryAfter": retry_after})
+        self.retry_after = retry_after
 
 
 class TryAgain(PenstockError):

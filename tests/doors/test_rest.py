@@ -5,17 +5,19 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
-from penstock import App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Table, asgi_app, sync
+from penstock import App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Table, TokenBucket, asgi_app, sync
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.one_store_each
 
 app = App(max_argument_bytes=5000, admin_token="lobby")
+app.rate_limit("knocks", TokenBucket(rate=1, period=timedelta(minutes=1)))
 
 
 class Seat(Table):
@@ -62,6 +64,20 @@ async def refuse(ctx: MutationCtx, how: str) -> None:
         case "by class":
             raise SoldOut({"message": "No seats.", "n": 2**60})
     raise ValueError("a secret")
+
+
+def for_nobody(ctx: QueryCtx) -> bool:
+    return False
+
+
+@app.query(access=for_nobody)
+async def backstage(ctx: QueryCtx) -> str:
+    return "a secret"
+
+
+@app.mutation(rate_limit="knocks")
+async def knock(ctx: MutationCtx) -> str:
+    return "Come in."
 
 
 @app.query
@@ -113,6 +129,10 @@ async def test_each_kind_of_error_has_its_status(database_url: str) -> None:
         ada = b64encode(b'{"subject": "ada", "issuer": "hall"}').decode()
         known = await http.get("/who", headers={"authorization": f"Convex lobby:{ada}"})
         assert known.json() == "ada", "an administrator may act as a user"
+        await refused(403, "AccessDenied", "GET", "/backstage", headers={"authorization": f"Convex lobby:{ada}"})
+        assert (await http.post("/knock")).json() == "Come in."
+        assert (await http.post("/knock")).headers["retry-after"] == "60"
+        await refused(429, "RateLimited", "POST", "/knock")
         await refused(400, "BadJson", "POST", "/add", content=b"{")
         await refused(400, "BadRequest", "POST", "/add", json=["A1"])
         await refused(404, "FunctionNotFound", "POST", "/nothing")

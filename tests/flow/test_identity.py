@@ -7,9 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.watching import settle, step
 
-from penstock import App, Identity, MutationCtx, NotSignedIn, QueryCtx, Table, sync
+from penstock import App, Identity, Index, MutationCtx, NotSignedIn, QueryCtx, Table, sync
+from penstock.clock import Random, random_of
 from penstock.identity.caller import ANONYMOUS
+from penstock.live.view import View
+from penstock.services.live import LiveQueries
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
@@ -19,6 +23,8 @@ Said = tuple[bool, str | None]
 class Note(Table):
     owner: str
     text: str
+
+    by_text = Index("text")
 
 
 class Board:
@@ -79,12 +85,30 @@ class Board:
             """Ask who calls only once there are notes."""
             return await mine(ctx) if await ctx.db.query(Note).first() else []
 
+        @app.query
+        async def flagged(ctx: QueryCtx) -> list[str]:
+            """Ask who calls only while there is a flag."""
+            flag = await ctx.db.query(Note).with_index(Note.by_text, text="flag").first()
+            return [] if flag is None else await mine(ctx)
+
+        @app.mutation
+        async def toggle(ctx: MutationCtx) -> None:
+            flag = await ctx.db.query(Note).with_index(Note.by_text, text="flag").first()
+            await (ctx.db.delete(Note, flag.id) if flag else ctx.db.insert(Note(owner="ada", text="flag")))
+
+        self.flagged, self.toggle = flagged, toggle
         self.who, self.ask, self.outer, self.write = who, ask, outer, write
         self.mine, self.count, self.late = mine, count, late
 
 
 def watchers(test: TestApp) -> list[tuple[str, int]]:
     return sorted((one.function.partition(":")[2], one.watchers) for one in test.live_queries.report() if one.watchers)
+
+
+def taken(view: View) -> dict[int, Any]:
+    """The answers that a client gets next."""
+    found = view.step()
+    return {} if found is None else {number: one.result for number, one in found.answers.items()}
 
 
 async def soon(watch: Any) -> Any:
@@ -141,3 +165,68 @@ async def test_watched_queries_are_shared_until_one_asks_who_calls(database_url:
         assert mine[2]._view.become(ANONYMOUS) == [0]
         assert await soon(mine[2]) == []
         assert board.runs == runs  # the answer was kept
+
+
+class Visitors:
+    """Users who come, go, sign in and out, and watch the same queries; what each has been given."""
+
+    def __init__(self, board: Board, test: TestApp, choice: Random) -> None:
+        self.board, self.test, self.choice = board, test, choice
+        self.queries = [board.mine, board.late, board.flagged, board.count]
+        self.users = {name: test.with_identity(subject=name) for name in ("ada", "bob")} | {"": test.with_identity()}
+        self.live = LiveQueries(test.runner, board.app.definitions())
+        self.views = [self.live.view() for _ in range(5)]
+        self.seen: list[dict[int, Any]] = [{} for _ in self.views]
+        for place in range(5):
+            self.come(place, "")
+
+    def come(self, place: int, name: str) -> None:
+        self.views[place].close()
+        self.views[place], self.seen[place] = self.live.view(self.users[name].caller), {}
+        for number, query in enumerate(self.queries):
+            self.views[place].add(number, query, {})
+
+    async def act(self) -> None:
+        name, place = self.choice.choice(list(self.users)), self.choice.randrange(len(self.views))
+        did, view = self.choice.choice(["write", "write", "toggle", "become", "refresh", "come"]), self.views[place]
+        if did == "write" and name:
+            await self.users[name].run_mutation(self.board.write, f"{name} {self.choice.random()}")
+        elif did == "toggle":
+            await self.test.run_mutation(self.board.toggle)
+        elif did == "become":
+            for changed in view.become(self.users[name].caller):
+                self.seen[place].pop(changed, None)
+        elif did == "refresh" and (same := view.caller.identity) is not None:
+            assert view.become(self.test.with_identity(subject=same.subject).caller) == []
+        elif did == "come":
+            self.come(place, name)
+
+    def take(self) -> None:
+        for view, answers in zip(self.views, self.seen, strict=True):
+            answers.update(taken(view))
+            owner = "nobody" if view.caller.identity is None else view.caller.identity.subject
+            lists = [answers[number] for number in range(3) if number in answers]
+            assert all(text.startswith(owner) or (text, owner) == ("flag", "ada") for one in lists for text in one)
+
+    async def settle(self) -> None:
+        await settle(self.live)
+        await settle(self.live)
+        self.take()
+        for view, answers in zip(self.views, self.seen, strict=True):
+            asked = self.test.with_identity(view.caller.identity)
+            assert answers == {number: await asked.run_query(one) for number, one in enumerate(self.queries)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_user_is_ever_given_a_row_of_another(database_url: str, seed: int) -> None:
+    board, choice = Board(), random_of(seed)
+    async with TestApp(board.app, database_url) as test:
+        visitors = Visitors(board, test, choice)
+        for _ in range(40):
+            await visitors.act()
+            for _ in range(choice.randrange(3)):
+                await step(visitors.live)
+                visitors.take()
+            if choice.random() < 0.5:
+                await visitors.settle()
+        await visitors.live.close()

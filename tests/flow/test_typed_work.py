@@ -70,14 +70,14 @@ async def test_a_result_has_the_type_that_its_function_names(database_url: str) 
 
 async def test_arguments_of_a_batch_are_written_like_a_call(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        works = await pool.enqueue_batch(backend, keep, [keep.arguments("a"), keep.arguments(text="b")])
+        works = await pool.enqueue_batch(backend, keep, [keep.args("a"), keep.args(text="b")])
         await backend.run_until_idle()
         ends = [await pool.result(backend, work) for work in works]
         notes = [end.value[0] for end in ends if isinstance(end, Success)]
         rows = [await backend.run_query(text_of, note) for note in notes]
         assert [row.text for row in rows if row] == ["a", "b"]
         with pytest.raises(ArgumentsInvalid, match="given twice"):
-            keep.arguments("a", text="b")  # type: ignore[misc]  # wrong on purpose
+            keep.args("a", text="b")  # type: ignore[misc]  # wrong on purpose
 
 
 def test_type_checkers_see_the_options_that_there_are() -> None:

@@ -37,6 +37,7 @@ class Site:
 
     what: str
     definition: TableDefinition
+    is_rule: bool = False  # traced for one caller, so a list of values may be empty
 
     def refuse(self, problem: str, fix: str = "") -> NoReturn:
         """Raise the error for code that cannot be translated, with the code to write instead."""
@@ -186,12 +187,12 @@ class Operand(StandIn):
         given = (
             sorted(options, key=repr) if isinstance(options, AbstractSet) else list(options)
         )  # sets have another order each time
-        if not given:
+        if not given and not self._at.is_rule:
             self._at.refuse(f"{self!r}.in_() has no values, so it is never true")
         if any(isinstance(one, StandIn) for one in given):
             self._at.refuse(f"{self!r}.in_() takes constants", "Compare with other fields by ==, joined with |")
         constants = tuple(self._constant(one) for one in given if one is not None)
-        parts: list[ex.Condition] = [ex.OneOf(self._node, constants)] if constants else []
+        parts: list[ex.Condition] = [ex.OneOf(self._node, constants)] if constants or not given else []
         if len(constants) < len(given):
             parts.append(ex.Missing(self._node))
         return Clause(self._at, parts[0] if len(parts) == 1 else ex.Some(tuple(parts)))

@@ -35,6 +35,7 @@ from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.keys import check_key_kinds, check_several, declared_key, encode_one
+from penstock.schema.rules import Rules
 from penstock.schema.tighten import tighten
 
 _MAX_COLUMNS = 1024
@@ -63,8 +64,9 @@ class Table(BaseModel, metaclass=_Frozen):
     """A row of a typed SQL table; subclass it to declare one.
 
     Each annotated field is a column of a fitting SQL type; nested models, lists, dicts and unions become JSON.
-    `Index(...)` attributes are its indexes. penstock adds `id` and `creation_time`, and sets both on insert. A row is
-    a value: it is frozen, and changes are made with ``ctx.db.patch`` and ``ctx.db.replace``.
+    `Index(...)` attributes are its indexes, and a `Rules(...)` attribute says what callers may do. penstock adds `id`
+    and `creation_time`, and sets both on insert. A row is a value: it is frozen, and changes are made with
+    ``ctx.db.patch`` and ``ctx.db.replace``.
 
     Class arguments:
         name: The SQL table's name; the class name in snake case by default.
@@ -86,7 +88,7 @@ class Table(BaseModel, metaclass=_Frozen):
         extra="forbid",
         strict=True,
         populate_by_name=True,
-        ignored_types=(Index,),
+        ignored_types=(Index, Rules),
         ser_json_bytes="base64",
         val_json_bytes="base64",
     )
@@ -214,6 +216,7 @@ class TableDefinition:
     live: bool  # whether its changes are captured for live queries
     columns: tuple[Column, ...]  # all columns in order, the system's first
     indexes: Mapping[str, Index]  # the declared indexes by name
+    rules: Rules | None  # what callers may do with its rows; None if they may do everything
     positions: Mapping[str, int] = field(repr=False)
 
     def column(self, name: str) -> Column:
@@ -329,6 +332,7 @@ def _define(table: type[Table]) -> TableDefinition:
         live=declared.live,
         columns=tuple(columns),
         indexes={index.name: index for index in table.__indexes__},
+        rules=_rules(table),
         positions={column.name: position for position, column in enumerate(columns)},
     )
     _check_indexed_kinds(definition)
@@ -378,6 +382,14 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
                     fix=f"Its fields are {', '.join(cls.model_fields)}.",
                 )
             yield index
+
+
+def _rules(cls: type[Table]) -> Rules | None:
+    declared = ((name, one) for owner in reversed(cls.__mro__) for name, one in vars(owner).items())
+    found = {name: one for name, one in declared if isinstance(one, Rules)}
+    if len(found) > 1:
+        raise DeclarationError(f"Table {cls.__name__} has rules twice: {', '.join(found)}.", fix="Write one Rules(…).")
+    return next(iter(found.values()), None)
 
 
 def _check_indexed_kinds(definition: TableDefinition) -> None:

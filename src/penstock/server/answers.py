@@ -88,6 +88,10 @@ def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev:
         return refusal(error.status, error.code, error.message, error.headers)
     if isinstance(error, errors.TryAgain):
         return _again(error, exchange, dev=dev)
+    if isinstance(error, errors.RateLimited):
+        exchange.error = error.code
+        after = {"retry-after": str(math.ceil(error.retry_after))}
+        return refusal(429, error.data["code"], error.data["message"], after)
     return Answer(200, function_error(error, exchange, form, dev=dev))
 
 

@@ -44,8 +44,9 @@ class Transaction:
 
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "bytes_read", "caller", "cancels", "clock", "committed", "failure", "given_ends", "jobs", "now",
-        "page_ends", "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "wrote",
+        "_seed", "ask", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure", "given_ends",
+        "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements", "store", "wakes",
+        "work", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,9 @@ class Transaction:
         self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
         self.work = work  # the attempt at a job that it runs in
         self.caller = caller
+        self.rules: dict[tuple[type[Table], str], Any] = {}  # of tables, for the caller
+        self.facts: dict[Any, tuple[Any, set[str] | None]] = {}  # that rules need, and the tables they were read from
+        self.ask: Callable[[Any], Awaitable[Any]] = _asks_nobody  # runs a function of a ctx in this transaction
         self._config = config
         self._seed = seed
         self._random: Random | None = None
@@ -120,8 +124,14 @@ class Transaction:
 
     def forget_rows(self) -> None:
         self.rows.clear()
+        self.facts.clear()
         if self.shared is not None:
             self.shared.forget_rows()
+
+    def forget_facts(self, table: str) -> None:
+        """Forget what rules know, after a write to a table from which they may have read it."""
+        if self.facts:
+            self.facts = {ask: (value, of) for ask, (value, of) in self.facts.items() if of and table not in of}
 
     def identity(self) -> Identity | None:
         """The identity of the caller. What depends on it concerns no other caller."""
@@ -299,6 +309,10 @@ class Transaction:
             self.failure = error  # a part that cannot be undone alone is undone with all
 
 
+async def _asks_nobody(function: Any) -> Any:
+    raise NotImplementedError
+
+
 class Scope(Calls):
     """The calls of one run of a function in a transaction: one at a time, and none left un-awaited.
 
@@ -306,12 +320,13 @@ class Scope(Calls):
     are not undone with it. Calls of the parent from inside of it would wait for ever, and are refused.
     """
 
-    __slots__ = ("_hold", "lock", "transaction", "writable")
+    __slots__ = ("_hold", "lock", "ruled", "transaction", "writable")
 
-    def __init__(self, transaction: Transaction, function: str, *, writable: bool) -> None:
+    def __init__(self, transaction: Transaction, function: str, *, writable: bool, ruled: bool = False) -> None:
         super().__init__(function)
         self.transaction = transaction
         self.writable = writable
+        self.ruled = ruled  # whether it acts for the caller, so that the rules of tables hold
         self.lock = asyncio.Lock()
         self._hold: object = None
 

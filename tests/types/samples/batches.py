@@ -48,9 +48,9 @@ async def enqueue(ctx: MutationCtx) -> None:
     await pool.enqueue(ctx, send, to=1)  # refused: call-overload
     await pool.enqueue(ctx, send, text="Hello")  # refused: call-overload
     await pool.enqueue(ctx, send, [Message("ada")])  # refused: call-overload
-    many = [send.arguments(to=name) for name in ("ada", "eve")]
+    many = [send.args(to=name) for name in ("ada", "eve")]
     assert_type(await pool.enqueue_batch(ctx, send, many), list[JobId[str]])
-    await pool.enqueue_batch(ctx, send, [send.arguments(name="ada")])  # refused: call-arg
+    await pool.enqueue_batch(ctx, send, [send.args(name="ada")])  # refused: call-arg
 
 
 @app.action

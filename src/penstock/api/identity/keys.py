@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 import jwt
@@ -83,7 +84,7 @@ class KeySet:
 
     async def _fetch(self) -> None:
         try:
-            async with self._threads.place(self.provider.issuer) as place:
+            async with asyncio.timeout(2 * _PATIENCE), self._threads.place(self.provider.issuer) as place:
                 self._keys = await place.run(lambda: _fetch_keys(self.provider))
         except Exception as error:  # noqa: BLE001 - whatever a provider sends, the keys that are known are kept
             self._failed = True
@@ -124,16 +125,25 @@ def _keys_in(found: Any, provider: Provider) -> Keys:
 
 
 def _fetch_json(url: str) -> Any:
+    request = Request(url, headers={"accept": "application/json"})  # noqa: S310 - `is_safe` has seen it
+    try:
+        with _opener(url).open(request, timeout=_PATIENCE) as answer:
+            return json.loads(_read(answer, url))
+    except HTTPError as error:
+        error.close()
+        raise
+
+
+def _read(answer: Any, url: str) -> bytes:
     clock = SystemClock()
     until, body = clock.monotonic() + _PATIENCE, b""
-    with _opener(url).open(Request(url, headers={"accept": "application/json"}), timeout=_PATIENCE) as answer:  # noqa: S310 - `is_safe` has seen it
-        while step := answer.read1(_STEP):
-            body += step
-            if len(body) > _LARGEST:
-                raise ValueError(f"{url} has more than {_LARGEST} bytes")
-            if clock.monotonic() > until:
-                raise TimeoutError(f"{url} took longer than {_PATIENCE:g} seconds")
-    return json.loads(body)
+    while step := answer.read1(_STEP):
+        body += step
+        if len(body) > _LARGEST:
+            raise ValueError(f"{url} has more than {_LARGEST} bytes")
+        if clock.monotonic() > until:
+            raise TimeoutError(f"{url} took longer than {_PATIENCE:g} seconds")
+    return body
 
 
 class _NoRedirects(HTTPRedirectHandler):

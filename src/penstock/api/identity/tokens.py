@@ -51,7 +51,7 @@ class Tokens:
     def __init__(self, engine: Engine, providers: Sequence[Provider]) -> None:
         self._clock = engine.clock
         self._api_keys = engine.store.api_keys
-        self._threads = Threads("penstock-identity", max(1, len(providers)))
+        self._threads = Threads("penstock-identity", 2 * len(providers) + 1)  # one may hang for a while
         self._key_sets = [KeySet(one, self._threads, engine.clock) for one in providers]
         self._known: dict[bytes, Verified] = {}
 

@@ -164,7 +164,7 @@ class Workpool:
         Args:
             ctx: As for `enqueue`.
             function: As for `enqueue`.
-            arguments: The arguments of each call, by name. Type checkers see those of ``function.arguments(…)``.
+            arguments: The arguments of each call, by name. Type checkers see those of ``function.args(…)``.
                 They are asked for once, one by one, so they may come from a generator: while those before are stored;
                 but where nobody awaits, and on connections, before that.
 

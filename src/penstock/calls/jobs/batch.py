@@ -107,7 +107,9 @@ class Batches:
                 ended.append((running, Outcome(JobEvent.CANCELED)))
                 continue
             try:
-                item = batch.item(function.name, function.signature.check_json(running.job.args))
+                arguments = function.signature.check_json(running.job.args)
+                await self._runner.check_access_alone(function, arguments, 1, caller_of_job(function))
+                item = batch.item(function.name, arguments)
                 items.append((item, running) if batch.with_attempts else item)
             except Exception as error:  # noqa: BLE001 - it fails alone
                 ended.append((running, failure(error)))

@@ -23,14 +23,14 @@ from penstock.calls.run.running import Cancellation, Running, no_work
 from penstock.calls.run.sql import prepare_sql
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
-from penstock.errors import DataError
+from penstock.errors import ContextError, DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Work
 from penstock.schema.table import Table
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls, tracked
-from penstock.transaction.transaction import Scope
+from penstock.transaction.transaction import Scope, Transaction
 from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
@@ -66,6 +66,16 @@ class Runs(Attempts, ABC):
         attempt: Running | None = None,
         caller: Caller = SYSTEM,
     ) -> Run: ...
+
+    @abstractmethod
+    async def check_access(
+        self, transaction: Transaction, function: AnyFunction, arguments: Mapping[str, Any], depth: int
+    ) -> None: ...
+
+    @abstractmethod
+    async def check_access_alone(
+        self, function: AnyFunction, arguments: Mapping[str, Any], depth: int, caller: Caller
+    ) -> None: ...
 
     @abstractmethod
     def nested_query(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Run: ...
@@ -136,8 +146,26 @@ class QueryCtx:
         return work
 
     @tracked
+    async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
+        """Check that the caller may call a function with these arguments.
+
+        Raises:
+            AccessDenied: The function's access does not let the caller in.
+            NotSignedIn: Nor anybody without an identity, as the caller is.
+        """
+        async with self._scope.held():
+            arguments = function.arguments(args, kwargs)
+            await self._runner.check_access(self._scope.transaction, function, arguments, self._depth + 1)
+
+    @tracked
     async def sql(
-        self, query: str, /, *, reads: Sequence[type[Table]] | None = None, **values: Any
+        self,
+        query: str,
+        /,
+        *,
+        reads: Sequence[type[Table]] | None = None,
+        unruled: bool = False,
+        **values: Any,
     ) -> list[dict[str, Any]]:
         """Rows of an SQL query that the builder cannot say, in the same snapshot, with ``:named`` values.
 
@@ -147,13 +175,21 @@ class QueryCtx:
             query: The query.
             reads: The tables that it reads: a live query then runs again when one of their rows changes, and otherwise
                 whenever any row does.
+            unruled: Whether it may read all rows. Rules of tables do not hold in SQL: a public function of a program
+                with rules has to say so, and choose the caller's rows itself.
             **values: Its values by name.
 
         Raises:
+            ContextError: Rules would not hold, and `unruled` is not given.
             DataError: It is no query, or writes.
             LimitExceeded: It gives more rows than one transaction may read.
         """
         transaction = self._scope.transaction
+        if self._scope.ruled and transaction.statements.ruled and not unruled:
+            raise ContextError(
+                "ctx.sql: the rules of tables do not hold in SQL.",
+                fix="Choose the caller's rows in the query, and write unruled=True; or use ctx.db.",
+            )
         sql, args = prepare_sql(query, values, transaction.store.dialect)
         async with self._scope.lock:
             names, rows = await transaction.fetch_read_only(sql, args, reads)
@@ -308,6 +344,12 @@ class ActionCtx:
         if self._random is None:
             self._random = random_of(self._runner.engine.clock.seed())
         return self._random
+
+    @tracked
+    async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
+        """Check that the caller may call a function with these arguments; see `QueryCtx.check_access`."""
+        arguments = function.arguments(args, kwargs)
+        await self._runner.check_access_alone(function, arguments, self._depth + 1, self._caller)
 
     @tracked
     async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:

@@ -6,25 +6,38 @@ Owns the three kinds of run, at the top and nested. Every road to user code lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 from weakref import ref
 
+from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.containment import contained
 from penstock.calls.run.context import ActionCtx, Given, MutationCtx, QueryCtx, Run, Runs
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.ratelimits import key_of, policy_of, take_tokens
 from penstock.calls.run.running import PLAIN, Execution, Moment, Running
 from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
-from penstock.errors import CallTimeout, CursorInvalid, LimitExceeded, TryAgain, at_the_door
-from penstock.functions.function import AnyFunction, FunctionKind, check_depth, expect
+from penstock.errors import (
+    AccessDenied,
+    CallTimeout,
+    CursorInvalid,
+    LimitExceeded,
+    NotSignedIn,
+    RateLimited,
+    TryAgain,
+    at_the_door,
+)
+from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
 from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer
 from penstock.observe import points
@@ -171,11 +184,17 @@ class Runner(Runs):
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
         moment = execution.moment or (self.now(), self.engine.clock.seed())
+        has_paid = depth > 0 or execution.work is not None
         with self.engine.journal.call(function):
             async with self.engine.thread(function, depth) as thread:
 
                 async def once(queue: int | None) -> Any:
-                    return await self._mutation_once(function, await check(), depth, thread, queue, moment, execution)
+                    nonlocal has_paid
+                    arguments = await check()
+                    if not has_paid:
+                        await self._take_token(function, execution.caller)
+                        has_paid = True
+                    return await self._mutation_once(function, arguments, depth, thread, queue, moment, execution)
 
                 return await self.attempt_write(once, function.name, for_ever=execution.settle is not None)
 
@@ -200,6 +219,9 @@ class Runner(Runs):
     ) -> Any:
         with self.engine.journal.call(function):
             check_depth(function, depth)
+            if depth == 0 and attempt is None:
+                await self._take_token(function, caller)
+            await self.check_access_alone(function, arguments, depth + 1, caller)
             if function.runtime == "process":
                 text = encode_json(arguments, f"The arguments of {function.name}").encode()
                 work = None if attempt is None else attempt.work
@@ -327,9 +349,77 @@ class Runner(Runs):
     ) -> Run:
         check_depth(function, depth)
         writable = function.kind is FunctionKind.MUTATION
-        scope = Scope(transaction, function.name, writable=writable)
+        is_ruled = function.public and not transaction.caller.is_system
+        scope = Scope(transaction, function.name, writable=writable, ruled=is_ruled)
         ctx = MutationCtx(self, scope, depth) if writable else QueryCtx(self, scope, depth)
-        return self.run_handler(function, ctx, arguments, depth, thread)
+        run = self.run_handler(function, ctx, arguments, depth, thread)
+        if transaction.caller.is_system:
+            return run
+        transaction.ask = lambda facts: self._ask(transaction, facts, {}, depth + 1)
+        return run if function.access is None else self._guarded(run, transaction, function, arguments, depth)
+
+    async def _guarded(
+        self, run: Run, transaction: Transaction, function: AnyFunction, arguments: Arguments, depth: int
+    ) -> Any:
+        try:
+            await self.check_access(transaction, function, arguments, depth + 1)
+        except BaseException:
+            run.close()
+            raise
+        return await run
+
+    async def check_access(
+        self, transaction: Transaction, function: AnyFunction, arguments: Mapping[str, Any], depth: int
+    ) -> None:
+        """Check that the caller of a transaction may call a function. What its guards read counts as read.
+
+        Raises:
+            AccessDenied: Its access does not let the caller in.
+            NotSignedIn: The same, and the caller has no identity.
+        """
+        if function.access is None or transaction.caller.is_system:
+            return
+        asked = _Asked(self, transaction, function.arguments((), arguments), depth)
+        if not await function.access.lets_in(asked):
+            if transaction.identity() is None:
+                raise NotSignedIn
+            raise AccessDenied(f"The access of {function.name} does not let this caller in.")
+
+    async def check_access_alone(
+        self, function: AnyFunction, arguments: Mapping[str, Any], depth: int, caller: Caller
+    ) -> None:
+        """The same for an action, in a snapshot of its own."""
+        if function.access is None or caller.is_system:
+            return
+
+        async def once() -> None:
+            async with reading(self.engine.store.begin_read) as session:
+                transaction = self.transaction(session, self.now(), self.engine.clock.seed(), None, caller)
+                await self.check_access(transaction, function, arguments, depth)
+
+        await self.attempt(once, function.name)
+
+    async def _take_token(self, function: AnyFunction, caller: Caller) -> None:
+        """Take a token of the function's rate limit for a call from outside, before it runs: it is not given back.
+
+        Raises:
+            RateLimited: There is none.
+        """
+        if (name := function.rate_limit) is None or caller.is_system:
+            return
+        policy = policy_of(self.engine.rate_limits, name)
+        status = await take_tokens(JobCalls(self, None), name, policy, key_of(caller), 1, reserve=False)
+        if not status.ok:
+            raise RateLimited(status.retry_after.total_seconds())
+
+    def _ask(
+        self, transaction: Transaction, asked: Callable[..., Any], arguments: Mapping[str, Any], depth: int
+    ) -> Run:
+        """Run a guard, or a function that reads facts for rules; it reads all rows."""
+        function = _asked_query(asked)
+        check_depth(function, depth)
+        ctx = QueryCtx(self, Scope(transaction, function.name, writable=False), depth)
+        return self.run_handler(function, ctx, dict(arguments), depth, None, asked)
 
     async def run_handler(
         self,
@@ -377,6 +467,27 @@ class Runner(Runs):
             return await thread.run(work)
         async with self.engine.thread(function, depth, nested=True) as own:
             return await self._in_thread(function, work, depth, own)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A call whose access is asked; see `functions.access`."""
+
+    runner: Runner
+    transaction: Transaction
+    arguments: Mapping[str, Any]
+    depth: int
+
+    def identity(self) -> Identity | None:
+        return self.transaction.identity()
+
+    def ask(self, guard: Callable[..., Any], arguments: Mapping[str, Any]) -> Run:
+        return self.runner._ask(self.transaction, guard, arguments, self.depth)  # noqa: SLF001 - a part of it
+
+
+@cache
+def _asked_query(asked: Callable[..., Any]) -> AnyFunction:
+    return QueryFunction(asked, public=False)
 
 
 def _digest(encoded: bytes) -> bytes:

@@ -62,6 +62,7 @@ class SyncQueryCtx:
         """See `QueryCtx.work`."""
         return self._twin.work
 
+    check_access = waits(QueryCtx.check_access)
     sql = waits(QueryCtx.sql)
     run_query = waits(QueryCtx.run_query)
 
@@ -150,6 +151,7 @@ class SyncActionCtx:
         """See `ActionCtx.random`."""
         return self._twin.random
 
+    check_access = waits(ActionCtx.check_access)
     rate_limit = waits(ActionCtx.rate_limit)
 
     def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock:

@@ -52,7 +52,7 @@ _ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|([0-9]{250}){4}"
 class PostgresSpelling(Spelling):
     """PostgreSQL's SQL for filters."""
 
-    true = "true"
+    true, never = "true", "false"
 
     def leaf(self, leaf: Leaf) -> Part:
         return Part(self._leaf(leaf), self._guards(leaf))
@@ -221,6 +221,8 @@ class PostgresSpelling(Spelling):
 
     def _constant(self, constant: Constant, kind: Kind) -> str:
         value: Any = constant.value
+        if kind is Kind.TEXT:
+            return self.text(value) or literal(value)
         if kind is Kind.REAL:
             return _real(float(value))
         if kind in {Kind.INTEGER, Kind.DECIMAL}:
@@ -273,7 +275,6 @@ def _datetime_text(value: datetime) -> str:
 
 # Untyped texts take the type of the column that they are compared with.
 _CONSTANTS: dict[Kind, Callable[[Any], str]] = {
-    Kind.TEXT: literal,
     Kind.BOOLEAN: lambda value: "true" if value else "false",
     Kind.BYTES: lambda value: f"decode('{value.hex()}', 'hex')",
     Kind.DATETIME: lambda value: literal(_datetime_text(value)),

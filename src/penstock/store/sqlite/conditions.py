@@ -76,7 +76,7 @@ class _Unsayable(Exception):
 class LiteSpelling(Spelling):
     """SQLite's SQL for filters."""
 
-    true = "1"
+    true, never = "1", "0"
 
     def leaf(self, leaf: Leaf) -> Part:
         guards: list[str] = []
@@ -262,6 +262,8 @@ class LiteSpelling(Spelling):
     def _constant(self, constant: Constant, kind: Kind, linear: bool) -> str:
         if linear and kind is Kind.DATETIME:
             return integer_literal(_microseconds(constant))
+        if kind is Kind.TEXT and (mark := self.text(constant.value)) is not None:
+            return mark
         return constant_literal(constant, kind, self.dialect.encode.get(kind))
 
     def _field(self, field: Field, guards: list[str], linear: bool) -> str:
