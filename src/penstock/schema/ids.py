@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, TypeVar, get_args, get_origin
-from weakref import WeakKeyDictionary
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -46,11 +45,10 @@ class Id(str, Generic[T]):
             """A class, as FastAPI takes no generic parameter types; for a table that comes later, a generic type."""
             if cls is not Id or not hasattr(target, "__id_prefix__") or is_several(target):
                 return super().__class_getitem__(target)
-            found = _classes.get(target)
-            if found is None:
-                name = f"Id[{target.__name__}]"
-                found = _classes[target] = type(name, (Id,), {"__slots__": (), "__target__": target})
-            return found
+            if "__id_class__" not in vars(target):
+                names = {"__slots__": (), "__target__": target}
+                target.__id_class__ = type(f"Id[{target.__name__}]", (Id,), names)
+            return target.__id_class__
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -70,8 +68,6 @@ class Id(str, Generic[T]):
             described["pattern"] = f"^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{{_LENGTH - 1}}}$"
         return described
 
-
-_classes: WeakKeyDictionary[Any, type[Id[Any]]] = WeakKeyDictionary()  # by table
 
 RowId = Id[T] | tuple[Any, ...]  # as `get` and the like take it: a tuple for tables with several key columns
 
