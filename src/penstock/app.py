@@ -201,6 +201,8 @@ class App(Declaring):
     def config(self, **settings: Any) -> Config:
         """The settings in force: those given here, then those of `App`, the environment and the project files.
 
+        For the database `default_database` comes after `App`.
+
         Raises:
             ConfigError: There is no such setting, or it cannot have this value.
         """

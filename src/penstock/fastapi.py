@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.server.answers import framework_answer
 from penstock.server.asgi import asgi_app
 from penstock.server.http import send_answer
+from penstock.server.requests import Refused
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ def install(
 
     web.router.lifespan_context = lifespan
     web.add_exception_handler(PenstockError, answer)
+    web.add_exception_handler(Refused, answer)
     if path is not None:
         web.mount(path, asgi)
     return asgi.opening.backend

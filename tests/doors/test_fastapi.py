@@ -83,9 +83,16 @@ async def test_the_backend_opens_with_the_web_app_and_is_mounted_beside_it(datab
 
     web = fastapi.FastAPI(lifespan=own)
     backend = install(web, app, path="/backend")
+
+    @web.get("/own")
+    async def own_endpoint(of: Any = fastapi.Depends(backend)) -> bool:
+        return of.app is app
+
     async with web.router.lifespan_context(web) as state:
         assert (began, state) == (["own"], {"own": "state"})
-        assert (await backend()).app is app
         async with client_of(web) as http:
+            assert (await http.get("/own")).json() is True
             assert (await http.get("/backend/readyz")).json() == {"status": "ready"}
             assert (await http.get("/backend/rest/no/such")).status_code == 404
+    async with client_of(web) as http:
+        assert (await http.get("/own")).json()["code"] == "ShuttingDown"
