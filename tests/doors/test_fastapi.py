@@ -85,7 +85,7 @@ async def test_the_backend_opens_with_the_web_app_and_is_mounted_beside_it(datab
     backend = install(web, app, path="/backend")
 
     @web.get("/own")
-    async def own_endpoint(of: Any = fastapi.Depends(backend)) -> bool:
+    async def own_endpoint(of: Any = fastapi.Depends(backend)) -> bool:  # noqa: B008, FAST002 - a name of this function
         return of.app is app
 
     async with web.router.lifespan_context(web) as state:
