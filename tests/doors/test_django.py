@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.db.utils import ConnectionHandler
 from sqlalchemy import make_url
+from stage.guests import django_connection
+
+from penstock import ConfigError
+from penstock.django import apps
+from penstock.store.open import sqlite_path
 
 MANAGE = Path(__file__).parents[2] / "examples" / "django" / "manage.py"
 
@@ -37,6 +43,23 @@ def test_the_tests_of_the_example_pass(store: str, request: pytest.FixtureReques
     told = ran("test", "desk", "--noinput", "--verbosity", "2", DESK_TEST_FILE=str(tmp_path / "test.db"), **given)
     assert "Ran 3 tests" in told
     assert "OK" in told
+
+
+def test_the_database_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    django_connection("sqlite:///any.db")  # which configures Django
+    postgres = {"ENGINE": "django.db.backends.postgresql", "NAME": "my shop", "USER": "ada", "PASSWORD": "a&b"}
+    lite = {"ENGINE": "django.db.backends.sqlite3"}
+    named = {
+        "default": {**postgres, "HOST": "/run/pg", "PORT": 5433, "OPTIONS": {"sslmode": "require", "pool": True}},
+        "lite": {**lite, "NAME": tmp_path / "a b.db"},
+        "memory": {**lite, "NAME": ":memory:"},
+    }
+    monkeypatch.setattr(apps, "connections", ConnectionHandler(named))
+    place = "user=ada&password=a%26b&host=%2Frun%2Fpg&port=5433&sslmode=require"
+    assert apps.database_url(apps.alias()) == f"postgresql:///my%20shop?{place}"
+    assert sqlite_path(apps.database_url("lite")) == tmp_path / "a b.db"
+    with pytest.raises(ConfigError, match="TEST NAME"):
+        apps.database_url("memory")
 
 
 def test_the_command_line_is_one_of_django() -> None:

@@ -143,6 +143,7 @@ async def test_each_kind_of_error_has_its_status(database_url: str) -> None:
         )
         assert "row" in (await refused(422, "ArgumentsInvalid", "GET", "/seats?row=x"))["message"]
         await refused(413, "RequestTooLarge", "POST", "/add", json={"name": "A" * 5000})
+        await refused(400, "NestedTooDeeply", "GET", "/total?numbers=" + "[" * 90 + "]" * 90)
         await refused(413, "LimitExceeded", "GET", "/seats?name=" + "A" * 5000)
         await refused(415, "UnsupportedMediaType", "POST", "/add", data={"name": "A2"})
         await refused(409, "UniqueViolation", "POST", "/add", json={"name": "A1"})

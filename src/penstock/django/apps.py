@@ -30,7 +30,7 @@ class PenstockConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
 
     def ready(self) -> None:
         """Import the app, which uses Django's database from now on. Its tables are made after Django's."""
-        self.app = load_app(find_program(getattr(settings, "PENSTOCK_APP", None), Path.cwd()))
+        self.app = load_app(find_program(settings.PENSTOCK_APP, Path.cwd()))
         self.app.default_database = lambda: database_url(alias())
         post_migrate.connect(self._migrate, sender=self)
 

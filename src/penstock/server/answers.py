@@ -116,7 +116,7 @@ def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answ
         after = getattr(error, "retry_after", None)
         return Answer(error.status, to_json(told), {} if after is None else {"retry-after": str(math.ceil(after))})
     if _is_callers(error):
-        status = next((_DOOR_STATUSES[kind] for kind in type(error).__mro__ if kind in _DOOR_STATUSES), 422)
+        status = next(_DOOR_STATUSES[kind] for kind in type(error).__mro__ if kind in _DOOR_STATUSES)
         headers = {"www-authenticate": "Bearer"} if status == 401 else None  # noqa: PLR2004 - HTTP's number
         return refusal(status, code, _printable(str(error)), headers)
     for kind, (status, message) in _STATUSES.items():

@@ -76,15 +76,10 @@ async def read_call(request: Request, config: Config) -> Call:
     return call
 
 
-async def read_arguments(request: Request, config: Config) -> Call:
-    """The call of a request whose URL names the function, and whose body, if any, is the object of its arguments."""
-    path = path_in_url(request)
-
-    def read(body: bytes) -> Call:
-        message = _object_in(body or b"{}")
-        return _call_of(message, {"path": path, "args": message.value})
-
-    return await read_body(request, config, read)
+def call_in(path: str, arguments: bytes) -> Call:
+    """The call of a function with an object of arguments, or without any."""
+    message = _object_in(arguments or b"{}")
+    return _call_of(message, {"path": path, "args": message.value})
 
 
 def path_in_url(request: Request) -> str:

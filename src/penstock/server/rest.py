@@ -22,7 +22,7 @@ from penstock.server.answers import plain_answer
 from penstock.server.callers import credentials_of
 from penstock.server.http import opened, send_answer, send_json
 from penstock.server.opening import Opening
-from penstock.server.requests import function_path, path_in_url, read_arguments
+from penstock.server.requests import call_in, function_path, path_in_url, read_body
 from penstock.wire.outgoing import Format, encode_result
 
 
@@ -43,18 +43,16 @@ class Rest:
             return send_answer(plain_answer(error, exchange, dev=self._config.dev))
 
     async def _call(self, request: Request) -> bytes:
-        backend, exchange = await opened(self._opening), exchange_of(request)
+        backend, path = await opened(self._opening), function_path(path_in_url(request))
+        exchange_of(request).function = path
         if request.method == "POST":
-            call = await read_arguments(request, self._config)
-            path, kind, args = call.path, None, call.args
+            kind, call = None, await read_body(request, self._config, partial(call_in, path))
         else:
-            path, kind = function_path(path_in_url(request)), FunctionKind.QUERY
-            args = self._arguments_in_url(request, backend, path)
-        exchange.function = path
+            kind, call = FunctionKind.QUERY, call_in(path, self._arguments_in_url(request, backend, path))
         with at_the_door():
             credentials = await credentials_of(request, backend.tokens, self._config.admin_token)
         encode = partial(encode_result, form=Format.CLEAN)
-        result: bytes = await backend.dispatch.call(path, kind, args, caller=credentials.caller, finish=encode)
+        result: bytes = await backend.dispatch.call(path, kind, call.args, caller=credentials.caller, finish=encode)
         return result
 
     @staticmethod

@@ -32,5 +32,4 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
 
 
 def _run(arguments: list[str]) -> int:
-    named = getattr(settings, "PENSTOCK_APP", None)
-    return run([*(["--app", named] if named else []), *arguments])
+    return run(["--app", settings.PENSTOCK_APP, *arguments])
