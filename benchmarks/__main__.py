@@ -33,6 +33,7 @@ from benchmarks import (
     scheduling,
     sockets,
     tasks,
+    tokens,
 )
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
@@ -54,6 +55,7 @@ BENCHMARKS = (
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,
     *sockets.BENCHMARKS,
+    *tokens.BENCHMARKS,
     *check.BENCHMARKS,
     *bars.BENCHMARKS,
 )

@@ -22,6 +22,7 @@ import httpx
 from benchmarks.databases import StoreName
 from benchmarks.footprint import dev_program, memory_of
 from benchmarks.harness import Bar, Bench, Benchmark, Side, compare, spread
+from benchmarks.tokens import issuer, token
 
 _PROGRAM = """
 from penstock import App, Index, MutationCtx, QueryCtx, Table
@@ -60,6 +61,26 @@ async def cell(ctx: QueryCtx, number: int) -> str:
 async def beside_the_first(ctx: QueryCtx, number: int) -> str:
     return (await _row(ctx, 0)).value + (await _row(ctx, number)).value
 """
+_WITH_USERS = (
+    _PROGRAM.replace("App()", f"App(auth=[{issuer('ES256')}])").replace("import App,", "import App, CustomJWT,")
+    + """
+
+ran = 0
+
+
+@app.query
+async def own(ctx: QueryCtx, number: int) -> str:
+    global ran
+    ran += 1
+    identity = await ctx.auth.get_user_identity()
+    return (identity.subject if identity else "") + (await _row(ctx, number)).value
+
+
+@app.query
+async def runs(ctx: QueryCtx) -> int:
+    return ran
+"""
+)
 _PATIENCE = 120.0
 _AT_ONCE = 100
 _PER_SECOND = 10
@@ -214,17 +235,35 @@ class Crowd:
 
 @asynccontextmanager
 async def _serving(
-    bench: Bench, store: StoreName, rows: int, size: int = 10
+    bench: Bench, store: StoreName, rows: int, size: int = 10, program: str = _PROGRAM
 ) -> AsyncIterator[tuple[tuple[str, int], httpx.AsyncClient, asyncio.subprocess.Process]]:
     """A server of so many rows; its address, what calls it over HTTP, and its process."""
     async with (
         bench.databases.fresh(store) as url,
-        dev_program(bench, _PROGRAM, "serve", url) as (process, host, port),
+        dev_program(bench, program, "serve", url) as (process, host, port),
         httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=_PATIENCE) as http,
     ):
         for first in range(0, rows, 500):
             await _call(http, "main:fill", first=first, last=min(first + 500, rows), size=size)
         yield (host, port), http, process
+
+
+@asynccontextmanager
+async def _watching(
+    address: tuple[str, int], queries: Sequence[Sequence[tuple[str, dict[str, Any]]]]
+) -> AsyncIterator[Crowd]:
+    """A crowd that has its first answers."""
+    crowd = Crowd(address, queries)
+    await crowd.connect()
+    try:
+        yield crowd
+    finally:
+        crowd.close()
+
+
+def _cells(count: int) -> list[list[tuple[str, dict[str, Any]]]]:
+    """A query of its own for each client."""
+    return [[("main:cell", {"number": number})] for number in range(count)]
 
 
 async def _call(http: httpx.AsyncClient, path: str, **args: Any) -> None:
@@ -261,13 +300,13 @@ def _p95(values: Sequence[float]) -> float:
 async def one_query(bench: Bench, store: StoreName) -> float:
     """All clients watch one query: p95 until the last one has what was written."""
     clients = bench.sizes.sockets
-    async with _serving(bench, store, 1) as (address, http, process):
-        crowd = Crowd(address, [[("main:cell", {"number": 0})]] * clients)
-        await crowd.connect()
+    async with (
+        _serving(bench, store, 1) as (address, http, process),
+        _watching(address, _cells(1) * clients) as crowd,
+    ):
         before = _spent(process)
         taken = await _writes(crowd, http, bench.sizes.socket_writes, lambda _: (0, range(clients)), 1 / _PER_SECOND)
         bench.report("processor_ms_per_write", (_spent(process) - before) / len(taken))
-        crowd.close()
     bench.row(spread(f"{clients} clients", taken, " ms"))
     return _p95(taken)
 
@@ -275,12 +314,12 @@ async def one_query(bench: Bench, store: StoreName) -> float:
 async def own_queries(bench: Bench, store: StoreName) -> float:
     """Each client watches a query of its own, and each write concerns one of them."""
     clients = bench.sizes.sockets
-    async with _serving(bench, store, clients) as (address, http, _):
-        crowd = Crowd(address, [[("main:cell", {"number": number})] for number in range(clients)])
-        await crowd.connect()
+    async with (
+        _serving(bench, store, clients) as (address, http, _),
+        _watching(address, _cells(clients)) as crowd,
+    ):
         chosen = lambda number: (at := number * 7919 % clients, [at])  # noqa: E731 - far from each other
         taken = await _writes(crowd, http, 2 * bench.sizes.socket_writes, chosen, 1 / _PER_SECOND)
-        crowd.close()
     bench.row(spread(f"{clients} queries", taken, " ms"))
     return _p95(taken)
 
@@ -288,11 +327,9 @@ async def own_queries(bench: Bench, store: StoreName) -> float:
 async def all_stale(bench: Bench, store: StoreName) -> float:
     """Each client watches a query of its own, and each write concerns all of them: seconds."""
     clients = bench.sizes.sockets
-    async with _serving(bench, store, clients) as (address, http, _):
-        crowd = Crowd(address, [[("main:beside_the_first", {"number": number})] for number in range(clients)])
-        await crowd.connect()
+    queries = [[("main:beside_the_first", {"number": number})] for number in range(clients)]
+    async with _serving(bench, store, clients) as (address, http, _), _watching(address, queries) as crowd:
         taken = await _writes(crowd, http, bench.sizes.pairs, lambda _: (0, range(clients)), 0.5)
-        crowd.close()
     bench.row(spread(f"{clients} queries", taken, " ms"))
     return max(taken) / 1000
 
@@ -306,11 +343,9 @@ async def socket_memory(bench: Bench) -> float:
             [("main:cell", {"number": number}) for number in range(first, first + _QUERIES)]
             for first in range(0, clients * _QUERIES, _QUERIES)
         ]
-        crowd = Crowd(address, queries)
-        await crowd.connect()
-        await asyncio.sleep(1)
-        taken = memory_of(process.pid)[0] - before
-        crowd.close()
+        async with _watching(address, queries):
+            await asyncio.sleep(1)
+            taken = memory_of(process.pid)[0] - before
     bench.row(f"{clients} clients with {_QUERIES} queries of {_SIZE} bytes", f"{taken:.0f} MB")
     return taken * 1000 / clients
 
@@ -322,7 +357,7 @@ async def back_after_restart(bench: Bench) -> float:
         async with dev_program(bench, _PROGRAM, "serve", url) as (_, host, port):
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=_PATIENCE) as http:
                 await _call(http, "main:fill", first=0, last=clients, size=10)
-            crowd = Crowd((host, port), [[("main:cell", {"number": number})] for number in range(clients)])
+            crowd = Crowd((host, port), _cells(clients))
             await crowd.connect()
             crowd.returns = True
         for _ in range(bench.sizes.drains):
@@ -338,14 +373,13 @@ async def back_after_restart(bench: Bench) -> float:
 
 async def over_socket(bench: Bench, store: StoreName) -> float:
     """Mutations over sockets against mutations over HTTP: twenty callers of each, one after another."""
-    async with _serving(bench, store, _CALLERS) as (address, _, _):
-        crowd = Crowd(address, [[("main:cell", {"number": number})] for number in range(_CALLERS)])
-        await crowd.connect()
+    async with (
+        _serving(bench, store, _CALLERS) as (address, _, _),
+        _watching(address, _cells(_CALLERS)) as crowd,
+    ):
         sockets = [_socket_caller(crowd.sockets[number], number) for number in range(_CALLERS)]
         plain = [await _http_caller(address, number) for number in range(_CALLERS)]
-        ratio = await compare(bench, Side("socket", sockets), Side("HTTP", plain))
-        crowd.close()
-    return ratio
+        return await compare(bench, Side("socket", sockets), Side("HTTP", plain))
 
 
 def _socket_caller(socket: Socket, number: int) -> Callable[[], Awaitable[None]]:
@@ -391,11 +425,46 @@ async def _http_caller(address: tuple[str, int], number: int) -> Callable[[], Aw
     return call
 
 
+async def refresh(bench: Bench, store: StoreName) -> float:
+    """Each client with queries of its user brings a new token; how many queries run."""
+    clients = bench.sizes.sockets
+    queries = [[("main:own", {"number": number}) for number in range(_QUERIES)] for _ in range(clients)]
+    async with _serving(bench, store, _QUERIES, program=_WITH_USERS) as (address, http, process):
+        crowd = Crowd(address, queries)
+        await crowd.connect()
+        await _sign_in(crowd, 0)
+        before, spent = await _runs(http), _spent(process)
+        bench.row(f"{clients} clients with {_QUERIES} queries", f"{await _sign_in(crowd, 1):.0f} ms")
+        bench.report("processor_ms", _spent(process) - spent)
+        ran = await _runs(http) - before
+        crowd.close()
+    return ran
+
+
+async def _sign_in(crowd: Crowd, version: int) -> float:
+    """Send a new token of each client's user; milliseconds until all have the identity's next version."""
+    come, messages = crowd.expect(b'"identity":%d' % (version + 1), range(len(crowd.sockets))), []
+    for number in crowd.sockets:
+        said = {"baseVersion": version, "tokenType": "User", "value": token("ES256", number, age=60 - version)}
+        messages.append(json.dumps({"type": "Authenticate", **said}).encode())
+    begun = time.perf_counter()
+    for socket, message in zip(crowd.sockets.values(), messages, strict=True):
+        socket.send(message)
+    await come()
+    return (time.perf_counter() - begun) * 1000
+
+
+async def _runs(http: httpx.AsyncClient) -> int:
+    found: int = (await http.post("/api/query", json={"path": "main:runs", "args": {}})).json()["value"]
+    return found
+
+
 _STORES: tuple[StoreName, ...] = ("postgres", "sqlite")
 BENCHMARKS = (
     *(Benchmark(f"socket_one_query_{store}", partial(one_query, store=store), Bar(at_most=100)) for store in _STORES),
     *(Benchmark(f"socket_own_query_{store}", partial(own_queries, store=store), Bar(at_most=30)) for store in _STORES),
     *(Benchmark(f"socket_all_stale_{store}", partial(all_stale, store=store), Bar(at_most=2)) for store in _STORES),
+    *(Benchmark(f"socket_refresh_{store}", partial(refresh, store=store), Bar(at_most=0)) for store in _STORES),
     Benchmark("socket_memory_kb", socket_memory, Bar(at_most=60)),
     Benchmark("socket_back_seconds", back_after_restart, Bar(at_most=3)),
     *(Benchmark(f"socket_mutation_{store}", partial(over_socket, store=store), Bar(at_least=1.2)) for store in _STORES),

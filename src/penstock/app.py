@@ -39,8 +39,8 @@ from penstock.observe.tracing import find_tracing
 from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.services.live import LiveQueries
-from penstock.services.live_capture import declare_live
+from penstock.services.live.capture import declare_live
+from penstock.services.live.live import LiveQueries
 from penstock.services.planner.planner import Planner
 from penstock.services.pruner import Pruner
 from penstock.services.relay.relay import Relay

@@ -52,6 +52,9 @@ class Config:
         max_result_bytes: Bytes of a job's stored result.
         call_timeout: How long a call from outside may take.
         max_calls: Calls from outside at the same time. Further calls get Overloaded.
+        max_watched: Different queries that one process watches. Beyond that, new clients get Overloaded, and further
+            queries of others LimitExceeded.
+        max_watched_bytes: Bytes of the answers of these queries, as JSON; in memory they take several times as much.
         threads: Threads for functions written with def: as many each for queries, mutations and actions.
         processes: Processes for actions with runtime="process".
         worker_jobs: Jobs that one worker runs at the same time.
@@ -88,6 +91,8 @@ class Config:
     max_result_bytes: int = _MIB
     call_timeout: float = 60.0
     max_calls: int = 1_000
+    max_watched: int = 50_000
+    max_watched_bytes: int = 128 * _MIB
     threads: int = 32
     processes: int = 2
     worker_jobs: int = 100

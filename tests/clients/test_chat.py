@@ -15,7 +15,7 @@ from typing import Any
 import chat
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
-from stage.clients import CHAT, ChatServer, client, node_modules, serving
+from stage.clients import CHAT, ChatServer, Server, client, node_modules, serving
 from stage.needs import program
 from stage.wire import Wire
 
@@ -56,6 +56,18 @@ async def visitor(opened: Browser, url: str, name: str, **how: Any) -> AsyncIter
     yield page
     assert [line for line in errors if not line.startswith("WebSocket connection to")] == []
     await context.close()
+
+
+@asynccontextmanager
+async def ada(database: str, **how: Any) -> AsyncIterator[tuple[Server, Wire, Page]]:
+    """The page of one visitor, over a wire."""
+    async with (
+        serving(database, ChatServer) as server,
+        Wire(server.port).running() as wire,
+        browser() as opened,
+        visitor(opened, wire.url, "Ada", **how) as page,
+    ):
+        yield server, wire, page
 
 
 async def write(page: Page, text: str) -> None:
@@ -123,11 +135,7 @@ async def follow(command: list[str], url: str, count: int, send: str = "") -> li
 
 async def test_scrolling_back_shows_every_message_once(database_url: str) -> None:
     await put(database_url, 100)
-    async with (
-        serving(database_url, ChatServer) as server,
-        browser() as opened,
-        visitor(opened, server.url, "Ada", viewport=PHONE) as page,
-    ):
+    async with ada(database_url, viewport=PHONE) as (_, _, page):
         await expect(page.locator(".message").first).to_contain_text("message 99")
         assert await page.locator(".message").count() < 100
         await page.get_by_role("log").focus()
@@ -143,12 +151,7 @@ async def test_scrolling_back_shows_every_message_once(database_url: str) -> Non
 
 async def test_a_message_is_shown_at_once_and_never_taken_away(database_url: str) -> None:
     await put(database_url, 3)
-    async with (
-        serving(database_url, ChatServer) as server,
-        Wire(server.port).running() as wire,
-        browser() as opened,
-        visitor(opened, wire.url, "Ada") as page,
-    ):
+    async with ada(database_url) as (_, wire, page):
         await expect(page.locator(".message")).to_have_count(3)
         await page.evaluate(COUNT)
         wire.flowing.clear()
@@ -166,12 +169,7 @@ async def test_a_message_is_shown_at_once_and_never_taken_away(database_url: str
 
 async def test_a_page_that_was_cut_off_catches_up_and_sends_once(database_url: str) -> None:
     await put(database_url, 1)
-    async with (
-        serving(database_url, ChatServer) as server,
-        Wire(server.port).running() as wire,
-        browser() as opened,
-        visitor(opened, wire.url, "Ada") as page,
-    ):
+    async with ada(database_url) as (server, wire, page):
         await expect(page.get_by_role("status")).to_have_text("live")
         wire.refuses = True
         wire.cut()
@@ -189,9 +187,7 @@ async def test_a_page_that_was_cut_off_catches_up_and_sends_once(database_url: s
 async def test_the_page_fits_a_phone_the_night_and_a_keyboard(database_url: str) -> None:
     await put(database_url, 2)
     async with (
-        serving(database_url, ChatServer) as server,
-        browser() as opened,
-        visitor(opened, server.url, "Ada", viewport=PHONE, color_scheme="dark") as page,
+        ada(database_url, viewport=PHONE, color_scheme="dark") as (server, _, page),
         client("http", server.url) as http,
     ):
         await http.mutation("chat:open_channel", name="other")

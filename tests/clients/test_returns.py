@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Literal
 
 import pytest
 from stage import tally
-from stage.clients import SOCKETS, Client, ClientError, Kind, client, serving
+from stage.clients import SOCKETS, Client, ClientError, Kind, Server, client, serving
 from stage.databases import make_tables
 from stage.server import server as postgres_server_of_its_own
 from stage.wire import Side, Wire
@@ -28,15 +30,22 @@ async def watch_all(one: Client) -> None:
     await one.subscribe("count", "stage/tally:count", text="x")
 
 
+@asynccontextmanager
+async def watching(url: str, kind: Kind) -> AsyncIterator[tuple[Server, Wire, Client]]:
+    """A client that watches over a wire, where there are no lines yet."""
+    async with serving(url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
+        await watch_all(one)
+        await one.shows(lines=[], count=0)
+        yield server, wire, one
+
+
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[1]}{'-half' * place[2]}")
 @pytest.mark.parametrize("kind", SOCKETS)
 async def test_a_mutation_takes_effect_once_wherever_its_connection_is_lost(
     database_url: str, kind: Kind, place: Place
 ) -> None:
     side, message, half = place
-    async with serving(database_url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
-        await watch_all(one)
-        await one.shows(lines=[], count=0)
+    async with watching(database_url, kind) as (_, wire, one):
         for number in range(1, 4):
             wire.cut_at(side, message, half=half)
             assert await one.mutation("stage/tally:write", text="x") == number
@@ -50,10 +59,7 @@ async def test_a_mutation_takes_effect_once_wherever_its_connection_is_lost(
 async def test_mutations_under_way_take_effect_once_while_connections_are_lost_again_and_again(
     database_url: str, kind: Kind
 ) -> None:
-    async with serving(database_url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
-        await watch_all(one)
-        await one.shows(lines=[], count=0)
-
+    async with watching(database_url, kind) as (_, wire, one):
         done, unsure = [], []
 
         async def write(name: str) -> None:
@@ -85,15 +91,26 @@ async def _passed(wire: Wire, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", SOCKETS)
+async def test_an_action_whose_connection_is_lost_fails_in_javascript_and_runs_again_in_python(
+    sqlite_url: str, kind: Kind
+) -> None:
+    async with watching(sqlite_url, kind) as (_, wire, one):
+        wire.cut_at("server", "ActionResponse")
+        action = one.action("stage/tally:write_from_outside", text="x")
+        if kind == "python":
+            assert await action == 2, "it ran before"
+        else:
+            with pytest.raises(ClientError, match="Connection lost while action was in flight"):
+                await action
+        count = 1 + (kind == "python")
+        await one.shows(lines=["x"] * count, count=count)
+        assert [one.connection for one in wire.passed if one.type == "Action"] == [1, 2][:count]
+        assert one.said == []
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
 async def test_to_come_back_runs_no_query_more_than_once(database_url: str, kind: Kind) -> None:
-    async with (
-        serving(database_url) as server,
-        Wire(server.port).running() as wire,
-        client(kind, wire.url) as one,
-        client("http", server.url) as http,
-    ):
-        await watch_all(one)
-        await one.shows(lines=[], count=0)
+    async with watching(database_url, kind) as (server, wire, one), client("http", server.url) as http:
         before = await http.action("stage/tally:runs_of_lines")
         for number in range(1, 4):
             wire.cut()
@@ -106,14 +123,7 @@ async def test_to_come_back_runs_no_query_more_than_once(database_url: str, kind
 
 @pytest.mark.parametrize("kind", SOCKETS)
 async def test_what_is_slow_to_arrive_arrives(database_url: str, kind: Kind) -> None:
-    async with (
-        serving(database_url) as server,
-        Wire(server.port).running() as wire,
-        client(kind, wire.url) as one,
-        client("http", server.url) as http,
-    ):
-        await watch_all(one)
-        await one.shows(lines=[], count=0)
+    async with watching(database_url, kind) as (server, wire, one), client("http", server.url) as http:
         wire.flowing.clear()
         write = asyncio.ensure_future(one.mutation("stage/tally:write", text="x"))
         for _ in range(3):
@@ -131,8 +141,7 @@ async def test_what_is_slow_to_arrive_arrives(database_url: str, kind: Kind) -> 
 async def test_a_server_that_comes_back_has_its_clients_back(
     database_url: str, kind: Kind, how: Literal["stop", "kill"]
 ) -> None:
-    async with serving(database_url) as server, Wire(server.port).running() as wire, client(kind, wire.url) as one:
-        await watch_all(one)
+    async with watching(database_url, kind) as (server, _, one):
         await one.mutation("stage/tally:write", text="x")
         await one.shows(lines=["x"], count=1)
         await (server.stop() if how == "stop" else server.kill())

@@ -146,6 +146,11 @@ async def say(ctx: MutationCtx, text: str, times: int = 1, fails: bool = False) 
         raise ApplicationError("said too much")
 
 
+@app.action
+async def say_in_action(ctx: ActionCtx) -> None:
+    logging.getLogger("shop").warning("from outside")
+
+
 @app.query
 def say_in_thread(ctx: sync.QueryCtx) -> None:
     logging.getLogger("shop").error("and %d%%", 5)

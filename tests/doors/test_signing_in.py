@@ -5,93 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import httpx
 import pytest
 from doors.test_socket import closed
-from stage.listening import listening
-from stage.provider import Provider, provider
+from stage.household import ADMIN, house
 from stage.sockets import SocketClient, socket_client
 
-from penstock import OIDC, App, Identity, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.identity.api_key import PREFIX, hash_of
-from penstock.testing import TestApp, TestClock
 
-ADMIN = "the admin token:"
+MODULE = "stage.household"
 SECOND = timedelta(seconds=1)
-
-
-class Paper(Table):
-    owner: str
-    text: str
-
-
-class House:
-    """A server, its provider, and how often its queries ran."""
-
-    def __init__(self, issuer: Provider) -> None:
-        self.issuer = issuer
-        self.app = app = App(tables=[Paper], auth=[OIDC(issuer.url, "shop")])
-        self.runs = 0
-        self.url = ""
-        self.test: TestApp
-        self.http: httpx.AsyncClient
-
-        @app.query
-        async def whoami(ctx: QueryCtx) -> Identity | None:
-            self.runs += 1
-            return await ctx.auth.get_user_identity()
-
-        @app.query
-        async def papers(ctx: QueryCtx, loud: bool = False) -> list[str]:
-            """The papers of the caller."""
-            self.runs += 1
-            owner = (await ctx.auth.require()).subject
-            found = [paper.text async for paper in ctx.db.query(Paper) if paper.owner == owner]
-            return [one.upper() for one in found] if loud else found
-
-        @app.query
-        async def number(ctx: QueryCtx) -> int:
-            self.runs += 1
-            return await ctx.db.query(Paper).count()
-
-        @app.mutation
-        async def write(ctx: MutationCtx, text: str) -> str:
-            owner = (await ctx.auth.require()).subject
-            await ctx.db.insert(Paper(owner=owner, text=text))
-            return owner
-
-        @app.internal_query
-        async def inner(ctx: QueryCtx) -> bool:
-            return ctx._scope.transaction.caller.is_system
-
-    async def call(self, kind: str, function: str, authorization: str = "", /, **args: Any) -> httpx.Response:
-        headers = {"authorization": authorization} if authorization else {}
-        body = {"path": f"{__name__}:{function}", "args": args, "format": "json"}
-        return await self.http.post(f"/api/{kind}", json=body, headers=headers)
-
-    @asynccontextmanager
-    async def socket(self) -> AsyncIterator[SocketClient]:
-        async with socket_client(self.url, __name__) as client:
-            await client.connect()
-            yield client
-
-
-@asynccontextmanager
-async def house(database: str) -> AsyncIterator[House]:
-    clock = TestClock()
-    with provider(clock) as issuer:
-        one = House(issuer)
-        async with (
-            TestApp(one.app, database, clock=clock, admin_token=ADMIN) as test,
-            listening(asgi_app(one.app, backend=test)) as url,
-            httpx.AsyncClient(base_url=url) as http,
-        ):
-            one.url, one.test, one.http = url, test, http
-            yield one
 
 
 async def authenticate(client: SocketClient, token: str = "", kind: str = "User", **more: Any) -> None:
@@ -126,13 +51,13 @@ async def test_a_token_or_a_key_signs_in_over_http(database_url: str) -> None:
         assert (await one.call("mutation", "write", token, text="x")).json()["value"] == "ada"
         failed = (await one.call("mutation", "write", text="x")).json()
         assert failed["errorData"] == {"code": "NotSignedIn", "message": "Sign in to do this."}
-        url = f"/api/query?path={__name__}:papers&args={{}}&format=json"
+        url = f"/api/query?path={MODULE}:papers&args={{}}&format=json"
         assert (await one.http.get(url, headers={"authorization": token})).json()["value"] == ["x"]
-        batch = {"queries": [{"path": f"{__name__}:papers", "args": {}}]}
+        batch = {"queries": [{"path": f"{MODULE}:papers", "args": {}}]}
         found = await one.http.post("/api/query_batch", json=batch, headers={"authorization": token})
         assert found.json()["results"][0]["value"] == ["x"]
         ts = (await one.http.post("/api/query_ts")).json()["ts"]
-        body = {"path": f"{__name__}:papers", "args": {}, "ts": ts}
+        body = {"path": f"{MODULE}:papers", "args": {}, "ts": ts}
         found = await one.http.post("/api/query_at_ts", json=body, headers={"authorization": token})
         assert found.json()["value"] == ["x"]
 
@@ -231,10 +156,30 @@ async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database
             assert client.answers[0] == [], "an update after the token's end is not sent"
 
 
+async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
+    async with house(sqlite_url) as one:
+        headers = {"authorization": f"Bearer {one.issuer.token()}"}
+        url = f"/api/subscribe?path={MODULE}:papers&args={{}}&format=json"
+        async with one.http.stream("GET", url, headers=headers) as stream:
+            lines = stream.aiter_lines()
+            found = [line async for line in _until_data(lines)]
+            assert found[-1].endswith('"value":[]}')
+            one.test.clock.advance(3606 * SECOND)
+            await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
+            assert "secret" not in "".join([line async for line in lines])
+
+
+async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    async for line in lines:
+        yield line
+        if line.startswith("data:"):
+            return
+
+
 async def test_a_call_that_is_sent_again_by_somebody_else_is_another_call(sqlite_url: str) -> None:
     async with house(sqlite_url) as one:
         for user in ("ada", "bob", "ada"):
-            async with socket_client(one.url, __name__) as client:
+            async with socket_client(one.url, MODULE) as client:
                 await client.connect("the-same-session", count=1)
                 await authenticate(client, one.issuer.token(user))
                 await client.call("Mutation", "write", 5, text="x")

@@ -14,6 +14,8 @@ from stage.sockets import SocketClient, socket_client
 from stage.waits import until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from penstock.clock import SystemClock
+from penstock.errors import LimitExceeded
 from penstock.server import sockets as socket_module
 from penstock.wire.tags import read_u64, u64_text
 
@@ -162,6 +164,54 @@ async def test_a_client_watches_a_thousand_queries_at_most(far_shop: Shop) -> No
         assert "1000 queries" in client.answers[1000]["errorMessage"]
 
 
+@pytest.mark.one_store_each
+async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(far_shop: Shop) -> None:
+    async with far_shop(max_watched=2) as (api, test), one(api) as client, one(api) as other:
+        await client.modify([client.added(0, "count"), client.added(1, "echo", value=1), client.added(2, "all_books")])
+        await client.transition()
+        assert (client.answers[0], client.answers[1]) == (0, 1)
+        assert "Raise max_watched" in client.answers[2]["errorMessage"]
+        await other.watch(0, "count")
+        await other.until(0, 0)
+        subscribe = f"/api/subscribe?path={MODULE}:count"
+        refused = await api.http.get(subscribe)
+        assert (refused.status_code, refused.json()["code"]) == (503, "Overloaded")
+        async with socket_client(str(api.http.base_url), MODULE) as third:
+            assert await closed(third) == (1013, "TooManyConcurrentRequests")
+        query: Any = test.engine.registry.find(f"{MODULE}:all_books")
+        with pytest.raises(LimitExceeded):
+            test.live(query)
+        await client.modify([{"type": "Remove", "queryId": 1}])
+        await client.watch(3, "all_books")  # the answer that is kept makes room for it
+        await client.until(3, [])
+        assert len(test.live_queries.report()) == 2
+
+
+@pytest.mark.one_store_each
+async def test_metrics_tell_what_is_watched(far_shop: Shop) -> None:
+    async with far_shop(metrics_token="x") as (api, test), one(api) as client, one(api) as other:
+        for watching in (client, other):
+            await watching.modify([watching.added(0, "count")])
+            await watching.until(0, 0)
+        await client.watch(1, "find", title="Emma")
+        await client.until(1, None)
+        await api.value("mutation", "add", title="Emma")
+        await other.until(0, 1)
+        await sql(test, "update book set copies = 7")
+        while (client.answers[1] or {}).get("copies") != 7:
+            await client.transition()
+        text = (await api.http.get("/metrics", headers={"authorization": "Bearer x"})).text
+        found = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("penstock_live"))
+        gauges = [float(found[f"penstock_live_{name}"]) for name in ("clients", "watched", "entries", "bytes")]
+        assert gauges[:3] == [2, 3, 2]
+        assert gauges[3] > 10
+        count = 'penstock_live_runs_total{function="doors.http_fixtures:count",outcome='
+        assert float(found[f'{count}"changed"}}']) == 2
+        assert float(found[f'{count}"equal"}}']) >= 1
+        assert float(found["penstock_live_transitions_total"]) >= 5
+        assert float(found["penstock_live_tick_seconds_count"]) >= 3
+
+
 # ----- mutations and actions
 
 
@@ -259,6 +309,23 @@ async def test_values_have_the_form_of_convex(far_shop: Shop) -> None:
         assert client.answers[0] == [*values[:2], "aGk=", *values[3:]]
 
 
+@pytest.mark.one_store_each
+async def test_what_functions_log_is_told_in_development(far_shop: Shop) -> None:
+    in_thread = ["[ERROR] and 5%", "[ERROR] %d"]
+    for dev in (True, False):
+        async with far_shop(dev=dev) as (api, _), one(api) as client, one(api) as other:
+            for watching in (client, other):
+                await watching.modify([watching.added(0, "say_in_thread"), watching.added(1, "count")])
+                changed = await watching.transition()
+                assert [changed[number]["logLines"] for number in (0, 1)] == [in_thread * dev, []], "one run is of both"
+            for fails in (False, True):
+                await client.call("Mutation", "say", text="hello", fails=fails)
+                assert (await client.receive())["logLines"] == ["[WARNING] said hello", *in_thread] * dev
+                await client.transition()
+            await client.call("Action", "say_in_action")
+            assert (await client.receive())["logLines"] == ["[WARNING] from outside"] * dev
+
+
 # ----- clients that come back
 
 
@@ -330,6 +397,36 @@ async def test_a_client_with_a_new_session_is_known_by_the_time_that_it_saw(far_
             while (response := await stranger.receive())["type"] != "MutationResponse":
                 pass
             assert response["result"] != first["result"]
+
+
+async def test_who_only_watches_writes_nothing_and_two_who_draw_one_number_are_told_apart(
+    far_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dull(SystemClock):
+        def seed(self) -> int:
+            return 7
+
+    monkeypatch.setattr(socket_module, "SystemClock", Dull)
+    python = {"client": PYTHON, "path": "/api/sync"}
+    async with far_shop() as (api, test), one(api, **python) as first, one(api, **python) as second:
+        await api.value("mutation", "add", title="Emma", copies=9)
+        for client in (first, second):
+            await client.transition()
+            await client.watch(0, "count")
+            await client.until(0, 1)
+        requests = (
+            "penstock_session_request" if test.config.database.startswith("sqlite") else "penstock.session_request"
+        )
+        assert await sql(test, f"select 1 from {requests}") == []
+        for client, left in ((first, 8), (second, 7)):
+            await client.call("Mutation", "sell", title="Emma")
+            assert (await client.receive())["result"] == left
+            await client.transition()
+        for client, left in ((first, 8), (second, 7)):
+            async with socket_client(str(api.http.base_url), MODULE, **python) as again:
+                await again.connect(None, 1, client.version["ts"])
+                await again.call("Mutation", "sell", 0, title="Emma")
+                assert (await again.receive())["result"] == left
 
 
 async def test_times_go_on_where_a_client_saw_a_later_one_than_the_database_has(

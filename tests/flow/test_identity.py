@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from stage.watching import settle, step
 
-from penstock import App, Identity, Index, MutationCtx, NotSignedIn, QueryCtx, Table, sync
+from penstock import App, Identity, Index, LimitExceeded, MutationCtx, NotSignedIn, QueryCtx, Table, sync
 from penstock.clock import Random, random_of
 from penstock.identity.caller import ANONYMOUS
 from penstock.live.view import View
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
@@ -165,6 +165,20 @@ async def test_watched_queries_are_shared_until_one_asks_who_calls(database_url:
         assert mine[2]._view.become(ANONYMOUS) == [0]
         assert await soon(mine[2]) == []
         assert board.runs == runs  # the answer was kept
+
+
+@pytest.mark.one_store_each
+async def test_watchers_who_turn_out_to_need_their_own_answers_get_them_beyond_the_limit(database_url: str) -> None:
+    board = Board()
+    async with TestApp(board.app, database_url, max_watched=2) as test:
+        users = [test.with_identity(subject=name) for name in ("ada", "bob", "eve")]
+        await users[2].run_mutation(board.write, "eve's")
+        watches = [user.live(board.mine) for user in users]
+        assert [await soon(watch) for watch in watches] == [[], [], ["eve's"]]
+        assert watches[0]._view.become(test.with_identity(subject="max").caller) == [0]
+        assert await soon(watches[0]) == []
+        with pytest.raises(LimitExceeded):
+            users[0].live(board.count)
 
 
 class Visitors:

@@ -15,7 +15,7 @@ from stage.watching import settle, watched
 from penstock import ActionCtx, Id, JobId, MutationCtx, QueryCtx, Table
 from penstock.clock import SystemClock
 from penstock.errors import ValueInvalid
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)

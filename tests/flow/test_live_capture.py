@@ -12,7 +12,7 @@ from stage.watching import settle, watched
 from penstock import App, Index, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.services.feed_watch import FeedWatch
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.store.postgres import catalog
 from penstock.testing import TestApp
 

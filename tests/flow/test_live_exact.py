@@ -16,7 +16,7 @@ from stage.watching import settle
 from penstock import Index, QueryCtx, Table
 from penstock.clock import Random, random_of
 from penstock.live.view import View
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 from penstock.transaction.segments import Range
 

@@ -18,7 +18,8 @@ from penstock.changes.demand import Demands
 from penstock.clock import random_of
 from penstock.errors import Conflict
 from penstock.live.view import View
-from penstock.services.live import LiveQueries
+from penstock.services.live import batch
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 LATER = timedelta(seconds=10)
@@ -34,7 +35,10 @@ class Account(Table):
 
 
 class Bank(Stage):
-    """Two accounts that hold 100 together, and queries of which some end when the test lets them."""
+    """Two accounts that hold 100 together, and queries of which some end when the test lets them.
+
+    These take long, and all others take no time: how busy the machine is does not matter.
+    """
 
     keys: list[Id[Any]]
     live: LiveQueries
@@ -42,7 +46,8 @@ class Bank(Stage):
     def __init__(self) -> None:
         super().__init__(Account)
         self.is_open, self.permits, self.changed = True, 0, asyncio.Event()
-        self.begun = 0
+        self.begun, self.most_at_once, self.time = list[int](), 0, 0.0
+        self.held_tasks = set[Any]()
         self.raises: Callable[[], BaseException] = ValueError
 
         @self.app.query
@@ -53,7 +58,7 @@ class Bank(Stage):
 
         @self.app.query
         async def slow(ctx: QueryCtx, number: int) -> int:
-            self.begun += 1
+            self.begun.append(number)
             row = await ctx.db.get(Account, self.keys[number])
             await self.may_end()
             assert row is not None
@@ -66,6 +71,7 @@ class Bank(Stage):
 
         @self.app.query
         async def held(ctx: QueryCtx, number: int) -> int:
+            self.begun.append(number)
             await self.may_end()
             return number + await ctx.db.query(Account).count()
 
@@ -80,12 +86,21 @@ class Bank(Stage):
     async def started(self, url: str, **settings: Any) -> AsyncIterator[TestApp]:
         """The app under test with two accounts; the test makes the ticks."""
         async with self.open(url, **settings) as test:
+            patches = pytest.MonkeyPatch()
+            patches.setattr(batch, "profile_timer", lambda: self.time)
+            patches.setattr(batch.Batch, "_spend", lambda _batch, task: self.spend(task))
             self.keys = await self.insert(test, Account(owner="a", amount=50), Account(owner="b", amount=50))
             self.live = LiveQueries(test.runner, self.app.definitions())
             try:
                 yield test
             finally:
+                patches.undo()
                 await self.live.close()
+
+    async def spend(self, task: asyncio.Task[None]) -> None:
+        """Wait until all queries of a batch are done, or one is held."""
+        while not task.done() and task not in self.held_tasks:
+            await asyncio.wait([task], timeout=0.001)
 
     def view(self, *queries: Any) -> View:
         """A view of queries, each of the account whose number is its own."""
@@ -104,9 +119,16 @@ class Bank(Stage):
 
     async def may_end(self) -> None:
         """Wait until the test lets a run end."""
-        while not self.is_open and not self.permits:
-            self.changed.clear()
-            await self.changed.wait()
+        task = asyncio.current_task()
+        try:
+            while not self.is_open and not self.permits:
+                self.time += 1.0
+                self.held_tasks.add(task)
+                self.most_at_once = max(self.most_at_once, len(self.held_tasks))
+                self.changed.clear()
+                await self.changed.wait()
+        finally:
+            self.held_tasks.discard(task)
         self.permits = max(0, self.permits - 1)
 
     def let_end(self, *, all_of_them: bool) -> None:
@@ -203,6 +225,22 @@ async def test_queries_that_come_with_a_slow_one_do_not_wait_for_it(database_url
         assert (taken(slow), taken(also_slow)) == ({0: 50}, {0: 2})
 
 
+async def test_new_queries_of_many_clients_begin_one_after_another_the_oldest_first(sqlite_url: str) -> None:
+    stage = Bank()
+    async with stage.started(sqlite_url) as test:
+        stage.is_open = False
+        for number in range(6):
+            stage.live.view().add(0, stage.held, {"number": number})
+            test.clock.advance(timedelta(seconds=1))
+            if number % 2:
+                await stage.live.tick()
+        while len(stage.begun) < 6:
+            await stage.live.tick()
+        assert (stage.begun, stage.most_at_once) == ([*range(6)], 2)
+        stage.let_end(all_of_them=True)
+        await settle(stage.live)
+
+
 async def test_a_query_that_waits_for_its_turn_is_looked_at_now_and_then(database_url: str) -> None:
     stage = Bank()
     async with stage.started(database_url) as test:
@@ -256,7 +294,7 @@ async def test_a_late_query_that_nobody_watches_any_more_is_left(database_url: s
         view.close()
         again = stage.view(stage.slow)
         stage.let_end(all_of_them=False)
-        while stage.begun < 2:
+        while len(stage.begun) < 2:
             await step(stage.live)
         assert taken(again) is None, "its run is another one"
         assert await stage.next_of(again) == {0: 50}

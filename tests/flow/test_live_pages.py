@@ -20,7 +20,7 @@ from stage.stories import Tell, one_backend, tell_in
 from penstock import App, CursorInvalid, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table, gte, lt
 from penstock.live.entry import Answer, Entry
 from penstock.live.view import View
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 

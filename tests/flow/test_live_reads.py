@@ -13,7 +13,7 @@ from stage.watching import settle, watched
 
 from penstock import Id, Index, QueryCtx, Table, gt
 from penstock.live.entry import Entry
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,14 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import sql
+from stage.outboxes import in_transaction, sql
 from stage.reactive import Stage
 from stage.watching import settle
 
 from penstock import Id, QueryCtx, Table
 from penstock.errors import LimitExceeded
 from penstock.live.view import MOST_QUERIES, View
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
+from penstock.store.contract.session import Session
+from penstock.store.nouns.requests import RequestKey
 from penstock.testing import TestApp
 
 
@@ -130,6 +132,31 @@ async def test_the_clock_of_ticks_never_falls_in_any_process(database_url: str) 
         assert clocks == sorted(clocks if lite else set(clocks))
 
 
+async def test_a_request_is_looked_for_until_all_who_seek_it_have_let_it_go(database_url: str) -> None:
+    """As two connections of one client do."""
+    stage, request = Bank(), RequestKey("session", 1, 2)
+    async with stage.open(database_url) as test:
+        live = stage.live(test)
+        for _ in range(2):
+            live.seek(request)
+        live.let_go(request)
+        assert live.view().expect() == 1
+        await settle(live)
+        assert request not in live.shown
+
+        async def record(session: Session) -> None:
+            assert await test.engine.store.requests.record(session, request, "", test.clock.now())
+
+        await in_transaction(test, record)
+        live.seek(request)
+        assert live.view().expect() == 2
+        await settle(live)
+        live.let_go(request)
+        assert live.shown == {request: 2}
+        live.let_go(request)
+        assert live.shown == {}
+
+
 async def test_a_view_takes_so_many_queries_and_no_more(database_url: str) -> None:
     stage = Bank()
     async with stage.open(database_url) as test:
@@ -218,6 +245,26 @@ async def test_a_kept_answer_that_changes_is_dropped_and_not_run(database_url: s
         await sql(test, "update account set amount = 2")
         await settle(live)
         assert ([one.watchers for one in live.report()], stage.runs) == ([1], runs)
+
+
+async def test_answers_of_so_many_bytes_are_watched_and_kept_ones_make_room(sqlite_url: str) -> None:
+    stage = Bank()
+    async with stage.open(sqlite_url, max_watched_bytes=8) as test:
+        keys = await stage.insert(test, Account(owner="a", amount=1000), Account(owner="b", amount=1000))
+        live = stage.live(test)
+        views = [live.view() for _ in keys]
+        for view, key in zip(views, keys, strict=True):
+            view.add(0, stage.amount, {"key": key})
+        await settle(live)
+        assert not live.has_room
+        with pytest.raises(LimitExceeded, match="answers of 8 bytes"):
+            views[0].add(1, stage.total, {})
+        views[1].close()
+        assert (live.has_room, len(live.report())) == (True, 2)
+        views[0].add(1, stage.total, {})
+        for _ in range(2):
+            await settle(live)
+        assert (taken(views[0]), len(live.report()), live.has_room) == ({0: 1000, 1: 2000}, 2, False)
 
 
 async def test_so_many_answers_are_kept_and_no_more(database_url: str) -> None:

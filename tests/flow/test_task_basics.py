@@ -7,11 +7,10 @@ import logging
 from collections import Counter
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
-from stage.databases import Databases, name_of
+from stage.databases import Databases, as_user, name_of
 from stage.reactive import Stage, record_of, settle, task_row
 from stage.told import events
 from stage.waits import until
@@ -539,12 +538,6 @@ async def tell_of_rights(url: str, admin: asyncpg.Connection[Any], writer: str) 
         await settle(test)
         await settle(test, timedelta(days=2))
         assert await record_of(test, order) is None, "it is forgotten, too"
-
-
-def as_user(url: str, user: str) -> str:
-    """The URL of a database for another user."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=f"{user}:secret@{parts.netloc.rpartition('@')[2]}"))
 
 
 async def record_job(test: TestApp, doc_id: Any, name: str = "react") -> Any:

@@ -100,7 +100,7 @@ async def test_forged_and_foreign_tokens_are_refused() -> None:
             issuer.token(key="second", exp="soon"): "a time that is none",
             issuer.token(key="second", exp=1e300): "a time that is none",
             issuer.token(key="second", much="x" * 8192): "more than 8192 characters",
-            unsigned({"alg": "ES256"}, good): "has no key None",
+            unsigned({"alg": "ES256"}, good): "has no key ''",
             unsigned({"alg": "ES256", "kid": "second"}, "text"): "no JSON Web Token",
             unsigned({"alg": "ES256", "kid": "first", "x": 1}, {"a": "x"}).replace(".", "…"): "strange ones",
             "[" * 8000: "no JSON Web Token",
@@ -195,6 +195,7 @@ def test_an_unsafe_provider_is_refused_when_it_is_declared() -> None:
         lambda: OIDC("https://shop.example", ""),
         lambda: CustomJWT("shop", "http://shop.example/keys", "ES256"),
         lambda: CustomJWT("shop", "data:nonsense", "ES256"),
+        lambda: CustomJWT("shop", "data:,[]", "ES256"),
         lambda: CustomJWT("shop", "data:;base64,@", "ES256"),
         lambda: CustomJWT("shop", "https://shop.example/keys", "HS256"),  # type: ignore[arg-type]  # wrong on purpose
     ):
@@ -207,6 +208,7 @@ def test_an_unsafe_provider_is_refused_when_it_is_declared() -> None:
 def test_claims_become_the_fields_of_convex() -> None:
     claims = {
         "iss": "i", "sub": "s", "aud": "a", "exp": 1, "iat": 1, "nbf": 1, "jti": "j", "auth_time": 1,
+        "nonce": "n", "at_hash": "h",
         "name": "N", "picture": "P", "zoneinfo": "Z", "locale": "L", "birthdate": "B", "updated_at": 0,
         "email_verified": True, "address": {"formatted": "here"}, "gender": 5, "org": {"id": 1},
     }  # fmt: skip

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.databases import connected
+from stage.databases import as_user, connected
 from stage.outboxes import run_sql, sql
 from stage.processes import Process
 from stage.theatre import ROOM, Other, Seat, Theatre, insert
+from stage.told import events
 from stage.watching import burn, settle, watched
 
-from penstock import MutationCtx
+from penstock import MutationCtx, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.clock import random_of
 from penstock.live.entry import Entry
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 
@@ -173,10 +177,7 @@ async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch
     """As when a process that watches is killed."""
     monkeypatch.setattr(Demands, "room", 8)
     stage = Theatre()
-    async with stage.open(database_url) as test:
-        live, entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
+    async with stage.captured(database_url) as (test, live, entry):
         for number in range(30):
             await sql(test, insert(f"seat_{number}"))
         assert 0 < await captured(test) <= 10
@@ -191,10 +192,7 @@ async def test_a_demand_that_nobody_prolongs_ends(database_url: str, monkeypatch
 async def test_a_demand_is_prolonged_before_it_ends(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Demands, "room", 40)
     stage = Theatre()
-    async with stage.open(database_url) as test:
-        live, entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
+    async with stage.captured(database_url) as (test, live, entry):
         for number in range(100):
             await sql(test, insert(f"seat_{number}"))
             await settle(live)
@@ -255,6 +253,49 @@ async def test_a_writer_needs_no_right_of_penstocks(postgres_url: str) -> None:
             await other.execute("drop owned by theatre_guest; drop role theatre_guest")
 
 
+async def test_a_user_who_may_not_have_tables_captured_polls_them_and_is_told_once_what_to_grant(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Theirs(Table, source="theirs", key="nr", managed=False, live=True):
+        nr: int
+
+    stage, name = Theatre(), "theatre_lowly"
+    stage.app._tables.append(Theirs)
+
+    @stage.app.query
+    async def theirs(ctx: QueryCtx) -> int:
+        return await ctx.db.query(Theirs).count()
+
+    await run_sql(postgres_url, "create table theirs (nr integer primary key)")
+    async with stage.open(postgres_url) as owner, connected(postgres_url) as other:
+        await other.execute(
+            f"create role {name} login; grant usage on schema penstock to {name};"
+            f"grant select, insert, update, delete on all tables in schema public, penstock to {name}"
+        )
+        try:
+            async with stage.app.open(as_user(postgres_url, name), push_schema=False, clock=owner.clock) as test:
+                live = LiveQueries(test.runner, stage.app.definitions())
+                entries = [watched(live, one) for one in (stage.count, theirs)]
+                for number in range(1, 4):
+                    await sql(owner, insert(f"seat_{number}"), f"insert into theirs values ({number})")
+                    owner.clock.advance(timedelta(seconds=6))
+                    await settle(live)
+                    assert [_answer(one) for one in entries] == [number, number]
+                    live._feed.position = None  # as after an error
+                told = events(caplog, "live.polled")
+                assert [one["table"] for one in told] == ["seat", "other", "theirs"]
+                await other.execute(";".join(one["fix"] for one in told))
+                live = LiveQueries(test.runner, stage.app.definitions())
+                entries = [watched(live, one) for one in (stage.count, theirs)]
+                for _ in range(2):
+                    await settle(live)
+                await sql(owner, "delete from seat", "delete from theirs")
+                await settle(live)
+                assert [(_answer(one), one.next_run_at) for one in entries] == [(0, math.inf)] * 2
+        finally:
+            await other.execute(f"drop owned by {name}; drop role {name}")
+
+
 def notified(test: TestApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One item for each time that a process wakes the others."""
     told = list[str]()
@@ -266,10 +307,7 @@ async def test_only_writers_of_a_table_that_is_watched_wake_others(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Theatre()
-    async with stage.open(database_url) as test:
-        live, _entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
+    async with stage.captured(database_url) as (test, _live, _entry):
         told, signals = notified(test, monkeypatch), test.engine.store.signals
         signals.wrote({"other"})
         assert told == []
@@ -283,11 +321,8 @@ async def test_a_writer_wakes_who_watches_in_another_process(
     if database_url.startswith("sqlite"):
         pytest.skip("each process looks at the version of the file")
     stage = Theatre()
-    async with stage.open(database_url) as test, stage.open(database_url) as other:
+    async with stage.captured(database_url), stage.open(database_url) as other:
         told, signals = notified(other, monkeypatch), other.engine.store.signals
-        live, _entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
         await stage.insert(other, Other())
         await signals._asker  # type: ignore[attr-defined]  # it asks once a second
         assert told == []
@@ -333,10 +368,7 @@ async def test_a_demand_that_ends_unseen_is_noticed(
 ) -> None:
     monkeypatch.setattr(Demands, "room", 8)
     stage = Theatre()
-    async with stage.open(database_url) as test:
-        live, entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
+    async with stage.captured(database_url) as (test, live, entry):
 
         async def miss() -> None:
             await burn(test, 20)

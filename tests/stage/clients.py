@@ -70,6 +70,15 @@ class Client:
         """Watch it no more."""
         await self._order("unsubscribe", name=name)
 
+    async def sign(self, *tokens: str) -> None:
+        """Sign in with these tokens, of which it fetches one after another; with none, sign out."""
+        await self._order("sign", args={"tokens": tokens})
+
+    async def signed_in(self) -> dict[str, Any]:
+        """How many tokens it has fetched, and whether it shows its user as signed in; of the JavaScript clients."""
+        found: dict[str, Any] = (await self._order("sign", args={}))["value"]
+        return found
+
     async def query(self, path: str, **args: Any) -> Any:
         return _value(await self._order("query", path=path, args=args))
 

@@ -107,3 +107,9 @@ def make_tables(url: str, *tables: type[Table]) -> None:
         await store.close()
 
     asyncio.run(main())
+
+
+def as_user(url: str, user: str) -> str:
+    """The URL of a database for another user, whose password is "secret" if it is asked for."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{user}:secret@{parts.netloc.rpartition('@')[2]}"))

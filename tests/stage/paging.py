@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from penstock import CursorInvalid, Page, PaginationOptions
 from penstock.live.entry import Answer
 from penstock.live.view import Step, View
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 
 
 class Render(NamedTuple):

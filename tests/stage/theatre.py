@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from stage.reactive import Stage
-from stage.watching import watched
+from stage.watching import settle, watched
 
 from penstock import Index, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.live.entry import Entry
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
 ROOM = 30
@@ -43,6 +45,15 @@ class Theatre(Stage):
         """A process that watches, whose ticks the test makes."""
         live = LiveQueries(test.runner, self.app.definitions())
         return live, watched(live, self.count)
+
+    @asynccontextmanager
+    async def captured(self, url: str) -> AsyncIterator[tuple[TestApp, LiveQueries, Entry]]:
+        """The app under test, and a process that watches a table, which is captured by now."""
+        async with self.open(url) as test:
+            live, entry = self.watching(test)
+            await settle(live)
+            await settle(live)
+            yield test, live, entry
 
 
 def insert(name: str) -> str:

@@ -10,7 +10,7 @@ from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.functions.function import AnyFunction
 from penstock.live.entry import Entry
-from penstock.services.live import LiveQueries
+from penstock.services.live.live import LiveQueries
 
 
 def watched(live: LiveQueries, function: AnyFunction, **arguments: Any) -> Entry:

@@ -87,6 +87,7 @@ class BackendWords:
 
         Raises:
             ArgumentsInvalid: Its signature refuses the arguments.
+            LimitExceeded: This process watches as many queries as it may.
         """
         expect(function, FunctionKind.QUERY)
         return self._watch(function, function.signature.check(function.signature.bind(args, kwargs)), self.caller)

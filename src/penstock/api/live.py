@@ -6,6 +6,7 @@ import copy
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.calls.run.bridge import Wait
+from penstock.errors import LimitExceeded
 from penstock.functions.function import AnyFunction
 from penstock.live.view import View
 
@@ -21,7 +22,11 @@ class Watch(Generic[R]):
 
     def __init__(self, view: View, function: AnyFunction, arguments: dict[str, Any]) -> None:
         self._view = view
-        view.add(0, function, arguments)
+        try:
+            view.add(0, function, arguments)
+        except LimitExceeded:
+            view.close()
+            raise
 
     def __aiter__(self) -> Self:
         return self

@@ -27,7 +27,9 @@ _TEXTS = {
     },
 }  # fmt: skip
 _FLAGS = ("email_verified", "phone_number_verified")
-_OF_THE_TOKEN = {"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "auth_time"}
+_OF_THE_TOKEN = {
+    "iss", "sub", "aud", "exp", "nbf", "iat", "jti", "auth_time", "nonce", "at_hash", "c_hash", "s_hash",
+}  # fmt: skip
 _SPELLED = {"true": True, "false": False}  # as some providers write them
 
 

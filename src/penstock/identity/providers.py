@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import json
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from penstock.errors import DeclarationError
@@ -80,7 +80,7 @@ class CustomJWT:
                 f"CustomJWT: there is no algorithm {self.algorithm!r}.", fix=f"Write one of {', '.join(ALGORITHMS)}."
             )
         if self.jwks.startswith("data:"):
-            data_of(self.jwks)
+            key_set_in(self.jwks)
         else:
             _check("CustomJWT", "jwks", self.jwks)
 
@@ -117,20 +117,23 @@ def is_safe(url: str, *, beside: str | None = None) -> bool:
     return scheme == "https" and bool(host)
 
 
-def data_of(url: str) -> bytes:
-    """The content of a ``data:`` URL.
+def key_set_in(url: str) -> Any:
+    """The JSON Web Key Set that a ``data:`` URL is made of.
 
     Raises:
         DeclarationError: It is none.
     """
-    head, comma, data = url.partition(",")
+    head, _, data = url.partition(",")
+    content = unquote_to_bytes(data)
     try:
-        if comma:
-            content = unquote_to_bytes(data)
-            return base64.b64decode(content, validate=True) if head.endswith(";base64") else content
-    except binascii.Error:
-        pass
-    raise DeclarationError("CustomJWT: jwks is no data: URL.", fix="Write data:application/json;base64,… .")
+        found = json.loads(base64.b64decode(content, validate=True) if head.endswith(";base64") else content)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("keys"), list):
+        raise DeclarationError(
+            "CustomJWT: jwks is a data: URL without a key set.", fix="Write data:application/json;base64,… ."
+        )
+    return found
 
 
 def _check(kind: str, name: str, url: str) -> None:

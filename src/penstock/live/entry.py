@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -14,6 +14,7 @@ from penstock.identity.caller import Caller
 from penstock.jobs.job import JobStatus
 
 Key = tuple[str, str, str, str | None]  # the name of the function, its arguments as text, for whom, and the journal
+ANYBODY = ""  # for whom an entry is whose query has not read who calls
 QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are late
 _CAUSES = 5
 
@@ -29,6 +30,7 @@ class Answer:
     size: int = 0  # bytes of its result, about
     jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
     journal: str | None = None  # the ends of the pages that it read, which the next run gets
+    lines: Sequence[str] = ()  # what the run has logged, in development
 
 
 class EntryReport(NamedTuple):

@@ -107,7 +107,7 @@ class View:
             journal: That of an earlier answer: the pages of the query keep their ends.
 
         Raises:
-            LimitExceeded: The view watches 1,000 queries.
+            LimitExceeded: The view watches 1,000 queries, or the process as many as it may.
         """
         if len(self.queries) >= MOST_QUERIES:
             raise LimitExceeded(

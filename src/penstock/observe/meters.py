@@ -97,6 +97,19 @@ METERS = {
     ),
     "penstock_outbox_parked": Meter("gauge", ("outbox",), "Parked messages, up to 10,000."),
     "penstock_outbox_paused": Meter("gauge", ("outbox",), "Whether the outbox is paused: 1 or 0."),
+    "penstock_live_clients": Meter(
+        "gauge", (), "Web sockets, event streams and iterators that watch queries in this process."
+    ),
+    "penstock_live_watched": Meter("gauge", (), "Queries that these watch, equal ones counted each."),
+    "penstock_live_entries": Meter("gauge", (), "Different queries among them, and those that are kept for a while."),
+    "penstock_live_bytes": Meter("gauge", (), "Bytes of their answers, as JSON."),
+    "penstock_live_runs": Meter(
+        "counter", ("function", "outcome"), "Runs of watched queries, as changed, or as equal to the answer before."
+    ),
+    "penstock_live_transitions": Meter("counter", (), "Transitions that this process sent over web sockets."),
+    "penstock_live_tick_seconds": Meter(
+        "histogram", (), "Duration of a tick, which brings all watched queries to one snapshot."
+    ),
     "penstock_database_up": Meter("gauge", (), "Whether the database answered this scrape: 1 or 0."),
     "penstock_calls": Meter(
         "counter", ("function", "outcome"), "Runs of functions, in jobs too, as success, error or canceled."
@@ -127,7 +140,7 @@ class Meters:
         self.counters: dict[str, Counter[Labels]] = {name: Counter() for name in _names("counter")}
         # for each histogram its values, by labels
         self.histograms: dict[str, dict[Labels, Histogram]] = {name: {} for name in _names("histogram")}
-        # for each gauge that this process knows by itself: the functions that read it, by its one label
+        # for each gauge that this process knows by itself: the functions that read it, by its one label, or by ""
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
 
     def add(self, name: str, *labels: str, number: int = 1) -> None:
@@ -141,7 +154,10 @@ class Meters:
         histogram.observe(value)
 
     def read_gauges(self) -> dict[str, dict[Labels, float]]:
-        return {name: {(label,): value for label, value in read().items()} for name, read in self.gauges.items()}
+        return {
+            name: {(label,) if label else (): value for label, value in read().items()}
+            for name, read in self.gauges.items()
+        }
 
 
 def _names(kind: str) -> list[str]:

@@ -32,11 +32,11 @@ from penstock.errors import (
 )
 from penstock.functions.function import FunctionKind
 from penstock.identity.caller import SYSTEM
+from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
 from penstock.server.answers import Answer, answer_error, function_error, refusal, success, with_lines
 from penstock.server.callers import Credentials, credentials_of
-from penstock.server.loglines import log_lines
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
 from penstock.server.subscribe import EventStream, WrittenAnswers
@@ -130,8 +130,7 @@ class Api:
         exchange.function = call.path
         backend = await opened(self._opening)
         _, credentials = await self._caller(request)
-        if len(self._opening.streams) >= self._config.max_calls:
-            raise Overloaded(f"This server sends {self._config.max_calls} streams already.")
+        check_room(backend)
         view = backend.live_queries.view(credentials.caller)
         try:
             view.add(0, *backend.dispatch.prepare_query(call.path, call.args))
@@ -233,6 +232,16 @@ async def opened(opening: Opening) -> Backend:
     except Exception as error:
         event("server.open_failed", logging.ERROR, exc_info=error, error=type(error).__name__)
         raise Refused(500, "NotOpened", "This server cannot open its database.") from error
+
+
+def check_room(backend: Backend) -> None:
+    """Refuse a new client while this process watches as many queries as it may.
+
+    Raises:
+        Overloaded: It does.
+    """
+    if not backend.live_queries.has_room:
+        raise Overloaded("This server watches as many queries as it may.", fix="Try again in a moment.")
 
 
 def _version() -> str:

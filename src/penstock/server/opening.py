@@ -23,8 +23,8 @@ _LAST_WORD = 1.0  # seconds
 ABORT = "penstock.abort"  # in the state of a connection: cuts it, whatever is still unsent
 
 
-class Connection(Protocol):
-    """A web socket."""
+class Endless(Protocol):
+    """An answer without an end: a web socket, or a stream of events. Stopping does not wait for these."""
 
     closed: asyncio.Future[None]
 
@@ -38,8 +38,7 @@ class Opening:
     ) -> None:
         self.config = backend.config if backend is not None else config or app.config()
         self.draining = False
-        self.streams = set[asyncio.Task[None]]()  # answers without an end; stopping does not wait for these
-        self.sockets = set[Connection]()
+        self.endless = set[Endless]()
         self._app = app
         self._services = tuple(services)
         self._backend = backend
@@ -74,17 +73,15 @@ class Opening:
             await self.end()
 
     def drain(self) -> None:
-        """Take on no more calls, and end the streams."""
+        """Take on no more calls, and end the answers without an end."""
         self.draining = True
-        for stream in self.streams:
-            stream.cancel()
-        for one in self.sockets:
+        for one in self.endless:
             one.hang_up()
 
     async def hung_up(self) -> None:
-        """Wait for a moment until clients of web sockets have been told that the server stops."""
-        if self.sockets:
-            await asyncio.wait({one.closed for one in self.sockets}, timeout=_LAST_WORD)
+        """Wait for a moment until those who have such an answer have been told that the server stops."""
+        if self.endless:
+            await asyncio.wait({one.closed for one in self.endless}, timeout=_LAST_WORD)
 
     def begin_request(self) -> None:
         self._under_way += 1

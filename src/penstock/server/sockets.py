@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,10 +29,11 @@ from penstock.errors import CallTimeout, InputError, TryAgain, Unauthenticated
 from penstock.functions.function import FunctionKind
 from penstock.identity.caller import Caller
 from penstock.live.view import Step, View
+from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.answers import Exchange, function_error
 from penstock.server.callers import Credentials, anonymous, as_admin, with_token
-from penstock.server.http import opened
+from penstock.server.http import check_room, opened
 from penstock.server.opening import ABORT, Opening
 from penstock.server.requests import Refused, check_brackets, function_path
 from penstock.server.subscribe import WrittenAnswers
@@ -47,7 +48,10 @@ _PATIENCE = 60.0  # seconds that a client may take for one message
 _LAST_WORD = 1.0  # seconds for the end of the connection
 _RETURN, _SETTLE = 0.5, 0.02  # seconds in which a client that is back begins to send again, and sends all of it
 _MOST_CALLS = 1000
-_TAG = 0x7FFFF  # the bits of a time in which a client without a lasting session finds its session's number
+# The last bits of the times of a client without a lasting session are the number of its session. The last bits of the
+# database's time make room for it, so that times stay below 2**63.
+_TAG_BITS, _LEFT_OUT = 30, 19
+_TAG = 2**_TAG_BITS - 1
 
 _SUCCESS, _ERROR = b'{"status":"success",', b'{"status":"error",'
 _MESSAGE = len(b'{"status":"error","errorMessage":')
@@ -74,6 +78,7 @@ class _Held:
 
     request: int
     result: bytes
+    lines: Sequence[str]
     key: RequestKey | None  # None if nothing is watched that could show what it wrote
 
 
@@ -128,7 +133,8 @@ class Socket:
         self._skew: int | None = None  # of the client's clock, in milliseconds
         self._offset = 0  # of its times, if those of the database went back
         # calls
-        self._session = ""
+        self._session = ""  # none yet if it has no lasting one, and calls no mutation
+        self._is_back = False  # whether it brings the number of its session
         self._resends = False  # whether it may send again what it sent over a connection before
         self._mutations: list[tuple[sockets.Call, Message, Credentials]] = []
         self._mutating: asyncio.Task[None] | None = None
@@ -150,7 +156,7 @@ class Socket:
         """Talk to the client until it leaves, or has to go."""
         began = self._clock.monotonic()
         talking = asyncio.create_task(self._talk(), name="penstock-socket")
-        self._opening.sockets.add(self)
+        self._opening.endless.add(self)
         try:
             end = await self._end
             talking.cancel()
@@ -159,7 +165,7 @@ class Socket:
         finally:
             talking.cancel()
             self._mutations.clear()
-            self._opening.sockets.discard(self)
+            self._opening.endless.discard(self)
             self.closed.set_result(None)
             for one in self._held:
                 if one.key is not None:
@@ -195,6 +201,7 @@ class Socket:
     async def _talk(self) -> None:
         try:
             self._backend = await opened(self._opening)
+            check_room(self._backend)
             self._view = self._backend.live_queries.view(self._credentials.caller)
             await self._connect()
             sending = asyncio.create_task(self._guarded(self._send))
@@ -270,17 +277,21 @@ class Socket:
         if self._is_npm:
             self._session = f"session {first.session_id}"  # never that of a client with a number
         else:
-            number = observed & _TAG or await self._new_session()
-            self._session = str(number)
-            observed = observed & ~_TAG | number
+            self._is_back = observed & _TAG > 0
+            observed |= 0 if self._is_back else self._clock.seed() & _TAG or 1
         self._reached = self._reached._replace(ts=observed)
 
-    async def _new_session(self) -> int:
+    async def _begin_session(self) -> None:
+        """Reserve the number of a session for its first mutation: who only watches writes nothing.
+
+        If another client reserved it meanwhile, this one has the next one that is free.
+        """
         requests, now = self._backend.engine.store.requests, self._backend.engine.clock.now()
-        while True:
-            number = 1 + self._clock.seed() % _TAG
-            if await requests.reserve(str(number), now):
-                return number
+        number = self._reached.ts & _TAG
+        while not await requests.reserve(str(number), now) and not self._is_back:
+            number += 1
+            self._reached = self._reached._replace(ts=self._reached.ts + 1)
+        self._session = str(number)
 
     def _modify(self, found: sockets.ModifyQuerySet, message: Message) -> None:
         if found.base_version != self._reached.query_set or found.new_version <= found.base_version:
@@ -373,32 +384,41 @@ class Socket:
 
     async def _mutate(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
         await self._check(credentials)
-        caller = credentials.caller
+        lines: Sequence[str] = ()
         try:
             path, args = _called(call.udf_path, call.args, message)
-            key = RequestKey(self._session, call.request_id, _hash_of(path, args, caller))
-            ending = partial(self._end_mutation, key)
-            again = self._resends
-            result = await self._backend.dispatch.call_once(path, args, key, ending, resent=again, caller=caller)
+            if not self._session:
+                await self._begin_session()
+            key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
+            call_once = partial(self._backend.dispatch.call_once, resent=self._resends, caller=credentials.caller)
+            with log_lines(told=self._config.dev) as lines:
+                result = await call_once(path, args, key, partial(self._end_mutation, key))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            self._out.append(sockets.mutation_failure(call.request_id, self._call_failure(error, call.udf_path)))
+            failure = self._call_failure(error, call.udf_path)
+            self._out.append(sockets.mutation_failure(call.request_id, failure, lines))
             self._responded = True
         else:
-            self._respond(call.request_id, result, key)
+            self._respond(call.request_id, result, lines, key)
         finally:
-            if self._committing is not None and all(one.key != self._committing for one in self._held):
+            if self._committing is not None:
                 self._backend.live_queries.let_go(self._committing)
-            self._committing = None
+                self._committing = None
 
     def _end_mutation(self, key: RequestKey, result: Any) -> bytes:
         """Write the result of a mutation, whose commit comes next: a tick may show it before its response is here."""
-        self._committing = key
-        self._backend.live_queries.seek(key)
+        if self._committing is None:  # or it runs again, after a conflict
+            self._committing = key
+            self._backend.live_queries.seek(key)
         return encode_result(result, Format.ENCODED)
 
-    def _respond(self, request: int, result: bytes, key: RequestKey) -> None:
-        alone = not self._queries or self._watching.closed
-        self._held.append(_Held(request, result, None if alone else key))
+    def _respond(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
+        if not self._queries or self._watching.closed:
+            self._held.append(_Held(request, result, lines, None))
+            return
+        if self._committing is None:  # it took effect before
+            self._backend.live_queries.seek(key)
+        self._committing = None
+        self._held.append(_Held(request, result, lines, key))
 
     async def _act(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
         self._opening.begin_request()
@@ -410,15 +430,18 @@ class Socket:
 
     async def _run_action(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
         await self._check(credentials)
-        caller = credentials.caller
+        lines: Sequence[str] = ()
         try:
             path, args = _called(call.udf_path, call.args, message)
-            encode = partial(encode_result, form=Format.ENCODED)
-            outcome = await self._backend.dispatch.call(path, FunctionKind.ACTION, args, caller=caller, finish=encode)
+            encode, caller = partial(encode_result, form=Format.ENCODED), credentials.caller
+            with log_lines(told=self._config.dev) as lines:
+                outcome = await self._backend.dispatch.call(
+                    path, FunctionKind.ACTION, args, caller=caller, finish=encode
+                )
             failed = False
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             outcome, failed = self._call_failure(error, call.udf_path), True
-        self._out.append(sockets.action_response(call.request_id, outcome, failed=failed))
+        self._out.append(sockets.action_response(call.request_id, outcome, lines, failed=failed))
 
     def _call_failure(self, error: Exception, path: str) -> bytes:
         """The message of an error, and perhaps the field of its data.
@@ -484,7 +507,7 @@ class Socket:
             one = self._held.pop(0)
             if one.key is not None:
                 self._backend.live_queries.let_go(one.key)
-            messages.append(sockets.mutation_success(one.request, one.result, self._reached.ts))
+            messages.append(sockets.mutation_success(one.request, one.result, self._reached.ts, one.lines))
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
@@ -494,15 +517,16 @@ class Socket:
 
     def _shown_at(self, one: _Held) -> float:
         """The number of the first tick that shows a mutation, if it has come."""
-        live = self._backend.live_queries
-        if one.key is not None and one.key not in live.shown:  # or an earlier connection of the client let it go
-            live.seek(one.key)
+        shown = self._backend.live_queries.shown
+        if one.key is not None and one.key not in shown:
             self._watching.expect()
-        return 0 if one.key is None else live.shown.get(one.key, math.inf)
+        return 0 if one.key is None else shown.get(one.key, math.inf)
 
     def _reach(self, step: Step) -> None:
         self._tick = step.tick.number
-        ts = step.tick.clock if self._is_npm else step.tick.clock & ~_TAG | self._reached.ts & _TAG
+        ts = step.tick.clock
+        if not self._is_npm:
+            ts = ts >> _LEFT_OUT << _TAG_BITS | self._reached.ts & _TAG
         if ts + self._offset < self._reached.ts:
             self._offset = (self._reached.ts - ts + _TAG) & ~_TAG
             event("socket.clock_went_back", logging.WARNING, by=self._offset)
@@ -514,13 +538,17 @@ class Socket:
             written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes[number] = sockets.query_modification(number, outcome, answer.journal, failed=failed)
+            self._changes[number] = sockets.query_modification(
+                number, outcome, answer.journal, answer.lines, failed=failed
+            )
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)
         times = b"" if self._skew is None else sockets.times(self._skew, now)
         text = sockets.transition(self._sent, self._reached, self._changes.values(), times).decode()
         self._sent, self._changes, self._responded = self._reached, {}, False
+        if (meters := self._backend.engine.journal.meters) is not None:
+            meters.add("penstock_live_transitions")
         return sockets.chunks(text, now) if self._takes_chunks else [text]
 
 

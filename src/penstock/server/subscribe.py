@@ -69,8 +69,14 @@ class EventStream(Response):
         self._view = view
         self._encode = encode
         self._check = check
-        self._streams = opening.streams
+        self._endless = opening.endless
         self._clock = clock
+        self._sending: asyncio.Task[None]
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hang_up(self) -> None:
+        """End the stream."""
+        self._sending.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -81,14 +87,16 @@ class EventStream(Response):
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
-        self._streams.add(sending)
+        self._sending = sending
+        self._endless.add(self)
         try:
             with suppress(asyncio.CancelledError):  # a server that stops cancels what does not end
                 await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not leaving.done():
                 await _end(scope, send, leaving)
         finally:
-            self._streams.discard(sending)
+            self._endless.discard(self)
+            self.closed.set_result(None)
             sending.cancel()
             leaving.cancel()
         # It was too slow, has left, was told to end, or its token holds no more.

@@ -5,7 +5,7 @@ Owns their fields and their spelling. Values are written by `wire.outgoing`; the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -133,39 +133,45 @@ def times(skew: int, server_ts: int) -> bytes:
     return b',"clientClockSkew":%d,"serverTs":%d' % (skew, server_ts)
 
 
-def query_modification(number: int, outcome: bytes, journal: str | None, *, failed: bool) -> bytes:
+def query_modification(
+    number: int, outcome: bytes, journal: str | None, lines: Sequence[str] = (), *, failed: bool
+) -> bytes:
     """A query has another answer: `outcome` is its value, or its error, with the names of these fields."""
     kind = b"QueryFailed" if failed else b"QueryUpdated"
-    return b'{"type":"%b","queryId":%d,%b,"logLines":[],"journal":%b}' % (kind, number, outcome, to_json(journal))
+    fields = kind, number, outcome, to_json(lines), to_json(journal)
+    return b'{"type":"%b","queryId":%d,%b,"logLines":%b,"journal":%b}' % fields
 
 
 def query_removed(number: int) -> bytes:
     return b'{"type":"QueryRemoved","queryId":%d}' % number
 
 
-def mutation_success(request: int, result: bytes, ts: int) -> bytes:
-    return b'{"type":"MutationResponse","requestId":%d,"success":true,"result":%b,"ts":"%b","logLines":[]}' % (
+def mutation_success(request: int, result: bytes, ts: int, lines: Sequence[str]) -> bytes:
+    return b'{"type":"MutationResponse","requestId":%d,"success":true,"result":%b,"ts":"%b","logLines":%b}' % (
         request,
         result,
         u64_text(ts).encode(),
+        to_json(lines),
     )
 
 
-def mutation_failure(request: int, error: bytes) -> bytes:
+def mutation_failure(request: int, error: bytes, lines: Sequence[str]) -> bytes:
     """A mutation has failed: `error` is its message, and perhaps the field of its data."""
-    return b'{"type":"MutationResponse","requestId":%d,"success":false,"result":%b,"ts":null,"logLines":[]}' % (
+    return b'{"type":"MutationResponse","requestId":%d,"success":false,"result":%b,"ts":null,"logLines":%b}' % (
         request,
         error,
+        to_json(lines),
     )
 
 
-def action_response(request: int, outcome: bytes, *, failed: bool) -> bytes:
+def action_response(request: int, outcome: bytes, lines: Sequence[str], *, failed: bool) -> bytes:
     """An action has ended: `outcome` is its value, or the message of its error and perhaps the field of its data."""
     success = b"false" if failed else b"true"
-    return b'{"type":"ActionResponse","requestId":%d,"success":%b,"result":%b,"logLines":[]}' % (
+    return b'{"type":"ActionResponse","requestId":%d,"success":%b,"result":%b,"logLines":%b}' % (
         request,
         success,
         outcome,
+        to_json(lines),
     )
 
 

@@ -18,7 +18,7 @@ import jwt
 from penstock.calls.run.threads import Threads
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ProviderUnavailable
-from penstock.identity.providers import OIDC, Provider, data_of, is_safe, issuer_url
+from penstock.identity.providers import OIDC, Provider, is_safe, issuer_url, key_set_in
 from penstock.observe.logs import event
 
 _FRESH, _SERVED = 300.0, 86400.0  # seconds
@@ -42,7 +42,7 @@ class KeySet:
         self._failed = False
         self._fetching: asyncio.Task[None] | None = None
         if provider.keys_url.startswith("data:"):
-            self._keys = _keys_in(json.loads(data_of(provider.keys_url)), provider)
+            self._keys = _keys_in(key_set_in(provider.keys_url), provider)
             self._fetched_at = float("inf")
 
     async def find(self, key_id: str) -> jwt.PyJWK | None:
@@ -117,7 +117,7 @@ def _keys_in(found: Any, provider: Provider) -> Keys:
     for one in found["keys"]:
         try:
             key = jwt.PyJWK(one)
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except (jwt.PyJWTError, ValueError, TypeError, AttributeError):
             continue
         if key.key_id and key.public_key_use in {None, "sig"} and key.algorithm_name in provider.algorithms:
             keys[key.key_id] = key

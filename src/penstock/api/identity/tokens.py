@@ -98,10 +98,10 @@ class Tokens:
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
             raise _refused("The token is no JSON Web Token.", reason="InvalidAuthHeader") from error
         header, claims = found["header"], found["payload"]
-        keys = self._keys_for(claims)
-        key = await keys.find(str(header.get("kid")))
+        keys, key_id = self._keys_for(claims), header.get("kid", "")
+        key = await keys.find(key_id)
         if key is None:
-            raise _refused(f"{keys.provider.issuer} has no key {header.get('kid')!r}.")
+            raise _refused(f"{keys.provider.issuer} has no key {key_id!r}.")
         try:
             claims = jwt.decode(
                 token,
@@ -121,7 +121,6 @@ class Tokens:
             raise _refused(f"The token was refused: {error}.") from error
         expires_at = self._check_times(claims)
         identity = identity_of(claims, flat=isinstance(keys.provider, CustomJWT))
-        key_id = str(header["kid"])
         return Verified(identity, expires_at, lambda: keys.has(key_id))
 
     def _keys_for(self, claims: dict[str, Any]) -> KeySet:

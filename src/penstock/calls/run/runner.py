@@ -39,8 +39,9 @@ from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
-from penstock.live.entry import Answer
+from penstock.live.entry import Answer, Entry
 from penstock.observe import points
+from penstock.observe.loglines import log_lines
 from penstock.store.contract.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
@@ -118,15 +119,7 @@ class Runner(Runs):
                 return await at.use(lambda session, now: self._queries_in(session, now, runs, thread, caller), "query")
             return await self.attempt(lambda: self._queries_once(runs, thread, caller), "A batch of queries")
 
-    async def watch(
-        self,
-        session: Session,
-        function: AnyFunction,
-        arguments: Arguments,
-        caller: Caller,
-        seed: int,
-        journal: str | None = None,
-    ) -> Answer:
+    async def watch(self, session: Session, entry: Entry) -> Answer:
         """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
 
         The journal of an earlier answer keeps the ends of its pages.
@@ -135,14 +128,15 @@ class Runner(Runs):
         Raises:
             TryAgain: The snapshot is lost.
         """
-        transaction = self.transaction(session, self.now(), seed, None, caller)
+        function, journal = entry.function, entry.journal
+        transaction = self.transaction(session, self.now(), entry.seed, None, entry.caller)
         limit = self.engine.config.call_timeout
-        timer = asyncio.timeout(limit)
+        timer, lines = asyncio.timeout(limit), list[str]()
         try:
             transaction.given_ends = decode_journal(journal)
             async with timer, self.engine.thread(function, 0) as thread:
-                with self.engine.journal.call(function):
-                    run = self._in_transaction(transaction, function, arguments, 0, thread)
+                with self.engine.journal.call(function), log_lines(told=self.engine.config.dev) as lines:
+                    run = self._in_transaction(transaction, function, entry.arguments, 0, thread)
                     result = await contained(function, run)
             encoded = function.signature.result_json(result)
         except Exception as error:  # noqa: BLE001 - it concerns those who watch this query, and nobody else
@@ -157,10 +151,14 @@ class Runner(Runs):
                 error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             kept = None if isinstance(error, CursorInvalid) else journal  # its pages are to begin again
-            answer = Answer(transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept)
+            answer = Answer(
+                transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept, lines=lines
+            )
         else:
             ends = encode_journal(transaction.page_ends)
-            answer = Answer(transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends)
+            answer = Answer(
+                transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends, lines=lines
+            )
         if not (jobs := transaction.read_set.jobs):
             return answer
         return replace(answer, jobs=await self.engine.store.jobs.find_many(session, [*jobs], transaction.now))

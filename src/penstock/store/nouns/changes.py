@@ -94,6 +94,11 @@ class Changes(Noun, ABC):
         ((since,),) = await self._run("demand_since")  # in another transaction: the first one may be older than a write
         return Demand(since, {row[0]: row[1] for row in rows})
 
+    async def refused(self, interests: Sequence[int]) -> dict[int, str]:
+        """Those of some interests on demand that this user may not demand, each with the right that is missing."""
+        rows = await self._look("refused", interests=list(interests)) if "refused" in self._queries else ()
+        return {row[0]: f"grant update on sequence penstock.demand_{row[0]} to {row[1]}" for row in rows}
+
     async def demanded(self, interests: Sequence[int]) -> set[int]:
         """Those of some interests on demand that are captured now."""
         return {row[0] for row in await self._look("demanded", interests=list(interests))}

@@ -165,6 +165,11 @@ select i.id, setval(format('penstock.demand_%s', i.id)::regclass,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint + :room)
 from penstock.interest i where i.capture = i.id and i.id = any(:interests::integer[]);
 
+-- refused: the interests on demand whose sequence this user may not write, and the user.
+-- PostgreSQL: SQLite has no users.
+select i.id, quote_ident(current_user) from penstock.interest i where i.id = any(:interests::integer[])
+    and not has_sequence_privilege(to_regclass(format('penstock.demand_%s', i.id)), 'UPDATE');
+
 -- demand_since: a transaction that begins now; on SQLite the last change.
 -- SQLite: a number says it.
 select coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);

@@ -2,7 +2,7 @@
 -- SQLite: there are no snapshots, and numbers say it all.
 select null, coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
 -- PostgreSQL: the snapshot of this statement.
-select pg_current_snapshot()::text, (select last_value from penstock.change_seq);
+select pg_current_snapshot()::text, coalesce(pg_sequence_last_value('penstock.change_seq'::regclass), 0);
 
 -- hold_room: keep the feed from being emptied until the transaction ends.
 -- PostgreSQL: on SQLite there is one writer.

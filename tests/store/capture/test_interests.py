@@ -35,18 +35,6 @@ PARTED = (
 PATIENCE = 30.0
 
 
-@pytest.fixture
-def postgres_url(migrated_postgres_url: str) -> str:
-    """URL of a database with penstock's own tables."""
-    return migrated_postgres_url
-
-
-@pytest.fixture
-def sqlite_url(migrated_sqlite_url: str) -> str:
-    """The same, of a SQLite file."""
-    return migrated_sqlite_url
-
-
 async def kinds(store: Store) -> list[tuple[str, Any]]:
     changes = (await store.changes.read(BEGINNING, 1000)).changes
     return [(one.kind, one.key_values()[0] if one.key else None) for one in changes]

@@ -36,12 +36,6 @@ PAID = Interest(name="paid", table="orders", key=["id"], matches="{row}.status =
 ALL = Interest(name="all", table="orders", key=["id"], before=["amount"], after=["amount"])
 
 
-@pytest.fixture
-def sqlite_url(migrated_sqlite_url: str) -> str:
-    """URL of a database with penstock's own tables."""
-    return migrated_sqlite_url
-
-
 @asynccontextmanager
 async def captured(
     url: str, *interests: Interest, table: str = ORDERS

@@ -43,12 +43,6 @@ LIKE_OTHERS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def sqlite_url(migrated_sqlite_url: str) -> str:
-    """URL of a database with penstock's own tables."""
-    return migrated_sqlite_url
-
-
 @asynccontextmanager
 async def table(
     url: str, columns: str, rows: Sequence[str], **interest: Any

@@ -42,18 +42,6 @@ KINDS = [
 ]
 
 
-@pytest.fixture
-def postgres_url(migrated_postgres_url: str) -> str:
-    """URL of a database with penstock's own tables."""
-    return migrated_postgres_url
-
-
-@pytest.fixture
-def sqlite_url(migrated_sqlite_url: str) -> str:
-    """The same, of a SQLite file."""
-    return migrated_sqlite_url
-
-
 async def rows(store: Store, sql: str) -> list[Sequence[Any]]:
     session = await store.begin_read()
     try:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+from stage.databases import as_user
 from stage.feed import NOW, opened
 
 from penstock.changes.change import CapturedChange
@@ -26,12 +26,6 @@ PAID = Interest(
 ALL = Interest(name="all", table="orders", key=["id"])
 TOLD = replace(ALL, after=["amount"])
 SOME = replace(TOLD, matches="{row}.id > 0")
-
-
-@pytest.fixture
-def postgres_url(migrated_postgres_url: str) -> str:
-    """URL of a database with penstock's own tables."""
-    return migrated_postgres_url
 
 
 @asynccontextmanager
@@ -575,8 +569,7 @@ async def test_a_table_of_somebody_else_is_refused_with_the_right_that_is_missin
             f"grant all on all tables in schema penstock to {name}; grant all on schema public to {name}"
         )
         try:
-            parts = urlsplit(postgres_url)
-            async with opened(urlunsplit(parts._replace(netloc=f"{name}@"))) as stranger:
+            async with opened(as_user(postgres_url, name)) as stranger:
                 with pytest.raises(ConfigError):
                     await stranger.interests.declare([ALL], NOW)
             assert await store.interests.list() == []
@@ -613,8 +606,7 @@ async def test_what_nobody_may_read_of_others_is_not_told(postgres_url: str) -> 
             f"grant select on all tables in schema penstock to {name}"
         )
         try:
-            parts = urlsplit(postgres_url)
-            async with opened(urlunsplit(parts._replace(netloc=f"{name}@"))) as lowly:
+            async with opened(as_user(postgres_url, name)) as lowly:
                 assert await lowly.changes.oldest_transaction() is None
         finally:
             await other.execute(f"drop owned by {name}; drop role {name}")

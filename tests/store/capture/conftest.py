@@ -1,0 +1,7 @@
+"""Where tests of captured changes begin."""
+
+from __future__ import annotations
+
+from stage.migrated import postgres_url, sqlite_url
+
+__all__ = ["postgres_url", "sqlite_url"]
