@@ -61,4 +61,4 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
+	rm -rf .venv .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

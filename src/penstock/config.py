@@ -135,6 +135,7 @@ _RANGES_OF = {
     "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
 }
 _CHOICES = {"synchronous": {"full", "normal"}}
+_NO_SETTINGS = {"app", "check", "codegen"}  # what else project files say, to the command line
 _PREFIX = "PENSTOCK_"
 _OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
     "PENSTOCK_APP",
@@ -230,7 +231,7 @@ def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
             content = content.get(part, {})
             if not isinstance(content, dict):
                 raise ConfigError(f"{file}: {part} must be a table, not {content!r}.")
-        found.append((str(file), {key: value for key, value in content.items() if key != "app"}))
+        found.append((str(file), {key: value for key, value in content.items() if key not in _NO_SETTINGS}))
     return found
 
 

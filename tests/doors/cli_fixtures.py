@@ -147,7 +147,7 @@ class Process:
         ours, theirs = os.pipe()
         known = {**os.environ, **_NOT_COMPILED, **environment}
         self._process: Fork | subprocess.Popen[bytes]
-        if "dev" in arguments:  # it starts again what it was started with
+        if {"dev", "--watch"} & {*arguments}:  # it starts again what it was started with
             command = [sys.executable, "-m", "penstock", *arguments]
             self._process = subprocess.Popen(command, cwd=folder, env=known, stdout=theirs, stderr=theirs)
         else:

@@ -99,7 +99,8 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert "worker.stopped" in "".join(process.lines)
 
 
-def test_dev_waits_for_a_program_that_imports(console: Console) -> None:
+def test_dev_waits_for_a_program_that_imports_and_writes_its_clients(console: Console) -> None:
+    console.write("penstock.toml", '[codegen]\npython = "clients"\n')
     console.write("hello.py", HELLO.replace("app = App()", "app = App("))
     with console.start("dev", "--port", "0") as process:
         process.wait_for("SyntaxError")
@@ -107,6 +108,13 @@ def test_dev_waits_for_a_program_that_imports(console: Console) -> None:
         console.write("hello.py", HELLO)
         assert call(process.wait_for(r"server +(http.*)")[1], "hello:hello") == "one"
         process.wait_for("Starts again when the source changes")
+        console.write("hello.py", HELLO.replace("(ctx: QueryCtx", "(ctx: QueryCtx, name: str"))
+        process.wait_for("hello.py changed")
+        process.wait_for("ready at")
+        assert "name: str" in (console.folder / "clients" / "api.py").read_text("utf-8")
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+        assert "api.py changed" not in "".join(process.lines)
 
 
 def test_dev_runs_jobs(bookings: Console) -> None:

@@ -19,6 +19,8 @@ import pytest
 from pydantic import BaseModel
 
 from penstock.client import AsyncClient, Client, FunctionError, ServerError, ServerUnreachable
+from penstock.client import client as client_module
+from penstock.client.answers import AnswerStream
 from penstock.client.encoding import encode
 from penstock.errors import (
     ApplicationError,
@@ -348,3 +350,62 @@ def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     for client in (Client, AsyncClient):
         with pytest.raises(ConfigError, match=r"penstock\[client\]"):
             client("http://x")
+
+
+# ----- live answers
+
+
+def events(*answers: Any) -> httpx.Response:
+    """A stream of answers, which then ends."""
+    text = ":\n\n" + "".join(f"id: 1\ndata: {json.dumps(one, ensure_ascii=False)}\n\n" for one in answers)
+    return httpx.Response(200, content=text.encode(), headers={"content-type": "text/event-stream; charset=utf-8"})
+
+
+def test_a_live_query_outlasts_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_LONGEST_PAUSE", 0.0)
+    one, two = ({"status": "success", "value": value} for value in ("a\u2028\x85", {"$bytes": "/w=="}))
+    failed = {"status": "error", "errorMessage": "no", "errorData": "sold out"}
+    gone, draining = httpx.ConnectError("refused"), refusal(503, "ShuttingDown")
+    answers: list[httpx.Response | Exception]
+    answers = [gone, events(one), *[gone] * 9, draining, events(one, two), httpx.ReadError("cut"), events(two, failed)]
+
+    def wait() -> list[Any]:
+        server, asked = answered(*answers)
+        with (
+            Client("http://x", transport=httpx.MockTransport(server)) as client,
+            client.live("a:b") as found,
+        ):
+            seen = [next(found), next(found)]
+            with pytest.raises(ApplicationError):
+                next(found)
+        return [*seen, len(asked)]
+
+    async def await_it() -> list[Any]:
+        server, asked = answered(*answers)
+        async with (
+            AsyncClient("http://x", transport=httpx.MockTransport(server)) as client,
+            client.live("a:b") as found,
+        ):
+            seen = [await anext(found), await anext(found)]
+            with pytest.raises(ApplicationError):
+                await anext(found)
+        return [*seen, len(asked)]
+
+    assert wait() == asyncio.run(await_it()) == ["a\u2028\x85", b"\xff", len(answers)]
+
+
+def test_a_live_query_that_was_never_answered_gives_up() -> None:
+    server, asked = answered(*[refusal(503, "Overloaded")] * 3, refusal(404, "NotFound"))
+    with Client("http://x", transport=httpx.MockTransport(server), retries=2) as client:
+        with client.live("a:b") as found, pytest.raises(Overloaded):
+            next(found)
+        with client.live("a:b") as found, pytest.raises(ServerError):
+            next(found)
+    assert len(asked) == 4
+
+
+def test_answers_are_found_in_pieces_of_any_size() -> None:
+    stream, text = AnswerStream(), events({"status": "success", "value": "\u2028"}).content
+    stream.connected({})
+    found = [answer for byte in text for answer in stream.answers(bytes([byte]))]
+    assert found == ["\u2028"]

@@ -41,6 +41,7 @@ BOB: dict[str, Any] = {"subject": "bob"}
 
 class Team(Table):
     owner: str
+    founder: str
     is_open: bool = False
 
 
@@ -70,11 +71,11 @@ class Club:
         self.app = app = App(tables=[Team])
         self.pool, self.ran = app.workpool("work"), list[str]()
 
-        @app.query(access=owner_of(Team, "team"))
+        @app.query(access=owner_of(Team, "team", claim="subject"))
         async def owned(ctx: QueryCtx, team: Id[Team]) -> str:
             return self.run("owned")
 
-        @app.query(access=is_bob | owner_of(Team, "team") & is_open)
+        @app.query(access=is_bob | owner_of(Team, "team", field="founder") & is_open)
         def mixed(ctx: sync.QueryCtx, team: Id[Team]) -> str:
             return self.run("mixed")
 
@@ -106,7 +107,7 @@ class Club:
             }
             await calls[how]()
 
-        @app.action(access=owner_of(Team, "team"))
+        @app.action(access=owner_of(Team, "team", field="founder"))
         async def act(ctx: ActionCtx, team: Id[Team]) -> str:
             return self.run("act")
 
@@ -126,7 +127,7 @@ class Club:
 
         @app.internal_mutation
         async def found(ctx: MutationCtx, owner: str) -> Id[Team]:
-            return await ctx.db.insert(Team(owner=owner, is_open=True))
+            return await ctx.db.insert(Team(owner=owner, founder=f"test|{owner}", is_open=True))
 
         self.owned, self.mixed, self.anyone, self.complaining, self.close = owned, mixed, anyone, complaining, close
         self.around, self.act, self.outer, self.letters, self.found = around, act, outer, letters, found

@@ -25,6 +25,7 @@ from penstock import (
     LimitExceeded,
     MutationCtx,
     NotSignedIn,
+    NotUnique,
     QueryCtx,
     RowNotFound,
     Rules,
@@ -221,8 +222,15 @@ def test_what_a_rule_lets_through_is_what_a_filter_of_all_rows_keeps(  # noqa: C
             "take": await query(ctx).take(size),
             "first": await query(ctx).first(),
             "count": await query(ctx).count(),
+            "unique": await only(query(ctx)),
             "filtered": await query(ctx).filter(lambda row: row.stars is None).collect(),
         }
+
+    async def only(query: Any) -> Any:
+        try:
+            return await query.unique()
+        except NotUnique:
+            return "several"
 
     async def computed(ctx: QueryCtx) -> list[Any]:
         by_owner = ctx.db.query(table).with_index(table.by_owner)
@@ -247,6 +255,7 @@ def test_what_a_rule_lets_through_is_what_a_filter_of_all_rows_keeps(  # noqa: C
             "take": wanted[:size],
             "first": wanted[0] if wanted else None,
             "count": len(wanted),
+            "unique": None if not wanted else wanted[0] if len(wanted) == 1 else "several",
             "filtered": [row for row in wanted if row.stars is None],
         }
         got = await user.run_query(read, lambda ctx: all_of(ctx, every))
@@ -535,5 +544,13 @@ def test_a_rule_that_looks_at_a_field_in_a_way_that_cannot_be_seen_runs_in_pytho
             trace_rule(definition_of(Note), rule, (who,), "A rule")
     for rule in even:
         trace_rule(definition_of(Note), rule, (who,), "A rule")
+    lacking: list[Callable[[Any, Identity], Any]] = [
+        lambda row, identity: row.stars == identity.claims.get("stars"),
+        lambda row, identity: row.team != identity.email,
+        lambda row, identity: row.team.in_(["red", identity.email]),
+    ]
+    for rule in lacking:
+        with pytest.raises(AccessDenied, match=r"None\. The caller may lack a claim"):
+            trace_rule(definition_of(Note), rule, (who,), "A rule")
     with pytest.raises(DeclarationError, match="would read for each row"):
         Rules(read=teams_of)

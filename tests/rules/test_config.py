@@ -24,7 +24,7 @@ def test_without_anything_every_setting_has_its_default(tmp_path: Path) -> None:
 
 def test_what_is_nearer_counts_more(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.penstock]\nthreads = 1\nprocesses = 1\nlease = 1\npoll = 1\n")
-    (tmp_path / "penstock.toml").write_text('app = "shop:app"\nprocesses = 2\nlease = 2\npoll = 2\n')
+    (tmp_path / "penstock.toml").write_text('app = "a:b"\nprocesses = 2\nlease = 2\npoll = 2\n[check]\n[codegen]\n')
     found = load(tmp_path, {"PENSTOCK_LEASE": "3", "PENSTOCK_POLL": "3"}, poll=4)
     assert (found.threads, found.processes, found.lease, found.poll) == (1, 2, 3.0, 4.0)
 

@@ -24,14 +24,16 @@ from stage.waits import SOON, until
 Kind = Literal["node", "react", "python", "http"]
 SOCKETS: tuple[Kind, ...] = ("node", "react", "python")
 CHAT = EXAMPLES / "chat"
+COMPILERS = TESTS / "clients"
 _QUIET = {"log", "info"}  # what clients say there is no error
 
 
-def node_modules() -> Path:
-    """The folder where the clients for JavaScript are installed, as by ``npm ci`` in the chat's folder."""
-    folder = Path(os.environ.get("PENSTOCK_TEST_NODE_MODULES", CHAT))
+def node_modules(folder: Path = CHAT) -> Path:
+    """A folder where packages for JavaScript are installed, as by ``npm ci``: the chat's, or `COMPILERS`."""
+    if folder == CHAT:
+        folder = Path(os.environ.get("PENSTOCK_TEST_NODE_MODULES", CHAT))
     if not (folder / "node_modules" / "convex").is_dir():
-        lack("npm, and npm ci --prefix examples/chat --ignore-scripts")
+        lack(f"npm, and npm ci --prefix {folder.relative_to(TESTS.parent)} --ignore-scripts")
     return folder
 
 

@@ -1,4 +1,5 @@
-"""What a type checker accepts and refuses in programs of users: the samples beside this file, and the documentation.
+"""What a type checker accepts and refuses in programs of users: the samples beside this file, the documentation, and
+a generated client.
 
 A line of a sample that has to be refused ends with ``# refused: `` and the codes of mypy's errors; every other line has
 to be accepted. ``assert_type`` in them says what results are.
@@ -13,7 +14,11 @@ from pathlib import Path
 
 import pytest
 from mypy import api
+from stage import everykind
 from stage.pages import PAGES, ROOT, modules_of
+
+from penstock.codegen.description import describe
+from penstock.codegen.python import python_module
 
 _HERE = Path(__file__).parent
 _MARK = re.compile(r"# refused: (?P<codes>[a-z, -]+)$")
@@ -52,6 +57,8 @@ def check(pages: Path) -> Found:
             path = pages / f"{name}.py"
             assert not path.exists(), f"two pages have a module {name}"
             path.write_text(text, "utf-8")
+    public = [function for function in everykind.app.registry if function.public]
+    (pages / "generated_client.py").write_text(python_module(describe(public)), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MYPYPATH", f"{ROOT / 'src'}:{_HERE}:{pages}")
         options = ["--strict", "--config-file=", "--explicit-package-bases", "--no-pretty", "--no-error-summary"]

@@ -12,17 +12,14 @@ import inspect
 import json
 import os
 import signal
-import sys
 import typing
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 from uuid import UUID
@@ -30,21 +27,22 @@ from uuid import UUID
 import click
 
 from penstock.app import SERVICES, App
+from penstock.cli.codegen import Places, project_places, sources_in, stale_files, write_files
 from penstock.cli.failure import ProgramFailed, show_failure, style
 from penstock.cli.opening import complete_serving, end_process, set_up_logs, shown_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
 from penstock.cli.program import find_program, load_app
-from penstock.clock import SystemClock, secret
+from penstock.cli.watch import AGAIN, Watch, start_again
+from penstock.clock import secret
 from penstock.config import Config
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.run import serve
 
-_AGAIN = "_PENSTOCK_STARTED_AGAIN"  # in the environment of a process that has replaced itself
 _GREETED = "greeted"
-_TOKEN = "_PENSTOCK_ADMIN_TOKEN"  # noqa: S105 - likewise, so that it stays the same
+_TOKEN = "_PENSTOCK_ADMIN_TOKEN"  # noqa: S105 - in the environment likewise, so that it stays the same
 _LONGEST_GRACE = 2.0
 
 
@@ -60,12 +58,13 @@ def command(options: Options, host: str, port: int, reload: bool) -> None:
     admin interface, unless admin_token is set.
     """
     set_up_logs(options.log_level or "info", options.log_format)
-    watch = Watch(_folders(options)) if reload else None
+    places = project_places()
+    watch = Watch(options, sources_in(places)) if reload else None
     life = Life(options, host, port, reload=reload)
-    life.load()
+    life.load(places)
     changed = complete_serving(_develop(life, watch))
     if changed is not None:
-        _start_again(changed, life)
+        start_again(changed, {AGAIN: _GREETED if life.greeted else "1", _TOKEN: life.token})
     end_process()
 
 
@@ -73,7 +72,7 @@ class Life:
     """One life of the process, from an import of the program to a change of its source."""
 
     def __init__(self, options: Options, host: str, port: int, *, reload: bool) -> None:
-        self.greeted = os.environ.get(_AGAIN) == _GREETED
+        self.greeted = os.environ.get(AGAIN) == _GREETED
         self.token = os.environ.pop(_TOKEN, "") or secret()
         self._options = options
         self._host = host
@@ -83,10 +82,12 @@ class Life:
         self._failure: Exception | None = None
         self._ready = asyncio.Event()
 
-    def load(self) -> None:
-        """Import the program. `serve` raises the error, if there was one."""
+    def load(self, places: Places) -> None:
+        """Import the program, and write its clients. `serve` raises the error, if there was one."""
         try:
-            self._app = load_app(find_program(self._options.app, Path.cwd()))
+            app = load_app(find_program(self._options.app, Path.cwd()))
+            write_files(stale_files(app, places))
+            self._app = app
         except (ProgramFailed, UsageError) as error:
             self._failure = error
 
@@ -110,7 +111,7 @@ class Life:
 
     def explain(self, error: Exception) -> None:
         """Show an error of the program, which the next change may correct; raises one that no change corrects."""
-        if isinstance(error, ConfigError) and _AGAIN not in os.environ:
+        if isinstance(error, ConfigError) and AGAIN not in os.environ:
             raise error
         show_failure(error, as_json=False, debug=self._options.debug)
         say(style("Waiting for a change of the source.", fg="cyan"))
@@ -146,22 +147,6 @@ async def _develop(life: Life, watch: Watch | None) -> Path | None:
         return changed.result() if changed.done() else None
     finally:
         changed.cancel()
-
-
-def _folders(options: Options) -> list[Path]:
-    folders = [Path.cwd()]
-    with suppress(UsageError):  # serving will say what is wrong
-        folders.append(find_program(options.app, Path.cwd()).sources)
-    return folders
-
-
-def _start_again(changed: Path, life: Life) -> None:
-    folder = Path.cwd()
-    name = changed.relative_to(folder) if changed.is_relative_to(folder) else changed
-    say(style(f"{name} changed", fg="cyan"))
-    sys.stdout.flush()
-    environment = {**os.environ, _AGAIN: _GREETED if life.greeted else "1", _TOKEN: life.token}
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - it is this program
 
 
 _PLAUSIBLE: dict[Any, Any] = {
@@ -242,40 +227,3 @@ def _plausible(annotation: Any) -> Any:
     if type(None) in inner:
         return None
     return {list: [], dict: {}}.get(origin or annotation)
-
-
-_PAUSE = 0.4
-_MOST_FOLDERS = 2000  # in a very large folder nobody is kept waiting
-_PROJECT_FILES = {"penstock.toml", "pyproject.toml"}
-_NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
-
-
-class Watch:
-    def __init__(self, folders: list[Path]) -> None:
-        self._folders = [folder for folder in folders if not any(other in folder.parents for other in folders)]
-        self._known = self._look()
-
-    async def changed(self) -> Path:
-        """Wait until a file has been written, added or removed; its path."""
-        while not (different := dict(set(self._look().items()) ^ set(self._known.items()))):
-            await SystemClock().sleep(_PAUSE)
-        return min(different)
-
-    def _look(self) -> dict[Path, tuple[int, int]]:
-        found = {}
-        for folder in self._folders:
-            for path in _sources(folder):
-                with suppress(OSError):  # it went away meanwhile
-                    stat = path.stat()
-                    found[path] = (stat.st_mtime_ns, stat.st_size)
-        return found
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    for place, inner, files in islice(os.walk(folder), _MOST_FOLDERS):
-        inner[:] = [
-            name
-            for name in inner
-            if not name.startswith(".") and name not in _NO_SOURCE and not Path(place, name, "pyvenv.cfg").exists()
-        ]
-        yield from (Path(place, name) for name in files if name.endswith(".py") or name in _PROJECT_FILES)

@@ -24,6 +24,8 @@ _COMMANDS = {
     "worker": ("penstock.cli.worker", "Run the services: jobs, crons, reactive tasks, outboxes."),
     "run": ("penstock.cli.functions:run_command", "Run a function."),
     "functions": ("penstock.cli.functions", "List the functions of the app."),
+    "codegen": ("penstock.cli.codegen", "Write typed clients: TypeScript, Python, OpenAPI."),
+    "function-spec": ("penstock.cli.codegen:function_spec_command", "Print the functions for Convex's tools."),
     "migrate": ("penstock.cli.migrate", "Make the database fit the app."),
     "data": ("penstock.cli.data", "Show tables and their rows."),
     "export": ("penstock.cli.transfer:export_tables", "Write tables to files as JSON lines."),

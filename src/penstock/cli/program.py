@@ -11,6 +11,7 @@ import importlib.util
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,20 +131,27 @@ def _at_path(path: Path, name: str | None) -> Program:
 
 
 def _project_app(folder: Path) -> str | None:
-    for file, path in (("penstock.toml", ()), ("pyproject.toml", ("tool", "penstock"))):
-        if not (folder / file).is_file():
-            continue
-        try:
-            content: Any = tomllib.loads((folder / file).read_text("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{folder / file} cannot be read: {error}.") from error
-        for part in path:
-            content = content.get(part, {})
+    for file, content in project_files(folder):
         if not isinstance(app := content.get("app"), str | None):
-            raise ConfigError(f'{folder / file}: app must be text such as "shop.main:app", not {app!r}.')
+            raise ConfigError(f'{file}: app must be text such as "shop.main:app", not {app!r}.')
         if app:
             return app
     return None
+
+
+def project_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The project files of a folder with what they say of penstock, the first of them counts."""
+    for name, path in (("penstock.toml", ()), ("pyproject.toml", ("tool", "penstock"))):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            content: Any = tomllib.loads(file.read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}.") from error
+        for part in path:
+            content = content.get(part, {})
+        yield file, content
 
 
 def _search(folder: Path) -> str:

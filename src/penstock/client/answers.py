@@ -5,7 +5,7 @@ Owns the client's own errors, and the way back from status, code and text to an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock import errors
@@ -63,6 +63,25 @@ def read_answer(status: int, headers: Mapping[str, str], content: bytes) -> Any:
     if status == _OK and found.get("status") == "error":
         raise _function_error(found, headers)
     raise _refusal(status, headers, found, content)
+
+
+class AnswerStream:
+    """Finds the answers in an event stream, piece by piece; after a new connection only another one."""
+
+    def __init__(self) -> None:
+        self.last: bytes | None = None
+        self._rest = b""
+        self._headers: Mapping[str, str] = {}
+
+    def connected(self, headers: Mapping[str, str]) -> None:
+        self._rest, self._headers = b"", headers
+
+    def answers(self, piece: bytes) -> Iterator[Any]:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:") and line != self.last:
+                self.last = line
+                yield read_answer(_OK, self._headers, line.removeprefix(b"data:"))
 
 
 def _read(content: bytes) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
-from penstock.client.answers import ServerUnreachable, read_answer
+from penstock.client.answers import AnswerStream, ServerUnreachable, read_answer
 from penstock.client.encoding import encode
 from penstock.errors import ConfigError, TryAgain
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _Kind = Literal["query", "mutation", "action"]
 _HEADERS = {"content-type": "application/json"}
 _LONGEST_PAUSE = 30.0
+_LONGEST_SILENCE = 45.0  # seconds; the server sends something every 15
+_ENDED = "The server has ended the stream."
 
 T = TypeVar("T")
 
@@ -65,8 +68,15 @@ class _Caller(Generic[T]):
         uncertain = kind != "query" and error.facts.get("uncertain")
         if attempt > self._retries.get(kind, 0) or uncertain:
             raise error
-        seconds: float = error.facts.get("retry_after", 1.0) * 2 ** (attempt - 1) * (0.5 + self._clock.random())
+        return self._wait(attempt, error)
+
+    def _wait(self, attempt: int, error: TryAgain) -> float:
+        seconds: float = error.facts.get("retry_after", 1.0) * 2 ** min(attempt - 1, 9) * (0.5 + self._clock.random())
         return min(seconds, _LONGEST_PAUSE)
+
+    def _stream(self, parameters: Mapping[str, str]) -> Any:
+        timeout = {**self._http.timeout.as_dict(), "read": _LONGEST_SILENCE}
+        return self._http.stream("GET", "/api/subscribe", params=parameters, timeout=self._httpx.Timeout(**timeout))
 
 
 class Client(_Caller["httpx.BaseTransport"]):
@@ -110,6 +120,25 @@ class Client(_Caller["httpx.BaseTransport"]):
         """Call an action. Raises the errors of `query`."""
         return self._call("action", path, args, named)
 
+    @contextmanager
+    def live(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Iterator[Iterator[Any]]:
+        """Watch a query: its answer, and each later one when it is another one.
+
+        Example::
+
+            with client.live("bookings:upcoming", customer="Ada") as answers:
+                for bookings in answers:
+                    ...
+
+        After the first answer, a connection that is lost is made again for as long as it takes; before it, `retries`
+        times. The newest answer counts: of those that changed meanwhile, only the last one comes.
+
+        Raises:
+            ApplicationError: The function raised it for its callers, with data. The errors of `query` end it.
+        """
+        with closing(self._answers(_parameters(path, args, named))) as answers:
+            yield answers
+
     def close(self) -> None:
         """Close its connections."""
         self._http.close()
@@ -137,6 +166,27 @@ class Client(_Caller["httpx.BaseTransport"]):
             raise self._unreachable(error) from error
         return read_answer(response.status_code, response.headers, response.content)
 
+    def _answers(self, parameters: Mapping[str, str]) -> Generator[Any]:
+        stream, attempt = AnswerStream(), 1
+        while True:
+            try:
+                with self._stream(parameters) as response:
+                    if not _is_stream(response):
+                        read_answer(response.status_code, response.headers, response.read())
+                    stream.connected(response.headers)
+                    for piece in response.iter_bytes():
+                        for answer in stream.answers(piece):
+                            attempt = 1
+                            yield answer
+                error: TryAgain = ServerUnreachable(_ENDED)
+            except self._httpx.TransportError as lost:
+                error = self._unreachable(lost)
+            except TryAgain as refused:
+                error = refused
+            seconds = self._pause("query", attempt, error) if stream.last is None else self._wait(attempt, error)
+            threading.Event().wait(seconds)
+            attempt += 1
+
 
 class AsyncClient(_Caller["httpx.AsyncBaseTransport"]):
     """Calls functions, and is awaited; otherwise the same as `Client`."""
@@ -154,6 +204,14 @@ class AsyncClient(_Caller["httpx.AsyncBaseTransport"]):
     async def action(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
         """Call an action. See `Client.query`."""
         return await self._call("action", path, args, named)
+
+    @asynccontextmanager
+    async def live(
+        self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any
+    ) -> AsyncIterator[AsyncIterator[Any]]:
+        """Watch a query. See `Client.live`."""
+        async with aclosing(self._answers(_parameters(path, args, named))) as answers:
+            yield answers
 
     async def close(self) -> None:
         """Close its connections."""
@@ -181,6 +239,35 @@ class AsyncClient(_Caller["httpx.AsyncBaseTransport"]):
         except self._httpx.TransportError as error:
             raise self._unreachable(error) from error
         return read_answer(response.status_code, response.headers, response.content)
+
+    async def _answers(self, parameters: Mapping[str, str]) -> AsyncGenerator[Any]:
+        stream, attempt = AnswerStream(), 1
+        while True:
+            try:
+                async with self._stream(parameters) as response:
+                    if not _is_stream(response):
+                        read_answer(response.status_code, response.headers, await response.aread())
+                    stream.connected(response.headers)
+                    async for piece in response.aiter_bytes():
+                        for answer in stream.answers(piece):
+                            attempt = 1
+                            yield answer
+                error: TryAgain = ServerUnreachable(_ENDED)
+            except self._httpx.TransportError as lost:
+                error = self._unreachable(lost)
+            except TryAgain as refused:
+                error = refused
+            seconds = self._pause("query", attempt, error) if stream.last is None else self._wait(attempt, error)
+            await self._clock.sleep(seconds)
+            attempt += 1
+
+
+def _is_stream(response: Any) -> bool:
+    return str(response.headers.get("content-type", "")).startswith("text/event-stream")
+
+
+def _parameters(path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, str]:
+    return {"path": path, "args": encode({**(args or {}), **named}).decode(), "format": "convex_encoded_json"}
 
 
 def _body(path: str, args: Mapping[str, Any] | None, named: Mapping[str, Any]) -> bytes:

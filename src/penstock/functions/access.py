@@ -98,15 +98,14 @@ signed_in = Access(_has_identity)
 """Callers with an identity."""
 
 
-def owner_of(table: type[Table], argument: str, *, field: str = "owner", claim: str = "subject") -> Access:
+def owner_of(table: type[Table], argument: str, *, field: str = "owner", claim: str = "token_identifier") -> Access:
     """The owner of the row whose id is an argument. A row that does not exist has none.
 
     Args:
         table: The row's table.
         argument: The name of the argument.
         field: The field of the row that names the owner.
-        claim: The attribute of the caller's `Identity` that it equals. With several providers two users may have one
-            subject: compare ``"token_identifier"`` then.
+        claim: The attribute of the caller's `Identity` that it equals. Users of two providers may have one ``subject``.
 
     Raises:
         DeclarationError: The table has no such field, or an identity no such attribute.
@@ -114,7 +113,7 @@ def owner_of(table: type[Table], argument: str, *, field: str = "owner", claim: 
     if field not in table.model_fields:
         raise DeclarationError(f"owner_of: table {table.__name__} has no field {field!r}.", fix="Write field=….")
     if claim not in Identity.model_fields and claim not in Identity.model_computed_fields:
-        raise DeclarationError(f"owner_of: an identity has no {claim!r}.", fix='Write claim="subject".')
+        raise DeclarationError(f"owner_of: an identity has no {claim!r}.", fix="Write claim=….")
 
     async def owns(ctx: Any, row_id: Any) -> bool:
         identity = await ctx.auth.get_user_identity()

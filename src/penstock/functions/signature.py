@@ -25,7 +25,7 @@ from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 _RESULT = ConfigDict(strict=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
-_WIRE_NAMES = {"pagination_opts": "paginationOpts"}  # of parameters that clients send under another name
+WIRE_NAMES = {"pagination_opts": "paginationOpts"}  # of parameters that clients send under another name
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _MAX_ERRORS = 20
 _MANY_ERRORS = 1000  # of which not even a list is made: millions of them would take seconds and gigabytes
@@ -39,6 +39,10 @@ class Signature:
         handler: The function.
         name: Its name.
         of: For a batch function: the type of one call, whose parameters are then its arguments.
+
+    Attributes:
+        arguments: Its arguments, as a `TypedDict`.
+        returns: The annotation of its result.
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, of: Callable[..., Any] | None = None) -> None:
@@ -49,10 +53,12 @@ class Signature:
         hints = _hints(taken, name)
         fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
         self.ids = _ids(fields)  # those of them that are ids of a managed table, with the table
-        self._arguments = _build(name, lambda: _arguments_validator(name, fields))
+        self.arguments = _typed_dict(name, fields)
+        self._arguments = _build(name, lambda: _arguments_validator(name, self.arguments))
         result = hints.get("return", Any)
         if of is not None:
             result = result_of_one(_hints(handler, name).get("return", Any), name)
+        self.returns = result
         self.returns_nothing = result is None or result is type(None)
         self._result = None if result is Any else _build(name, lambda: _result_adapter(name, result))
 
@@ -173,7 +179,7 @@ def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
 
 def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
     annotation = hints.get(parameter.name, Any)
-    if (sent := _WIRE_NAMES.get(parameter.name)) is not None:
+    if (sent := WIRE_NAMES.get(parameter.name)) is not None:
         annotation = Annotated[annotation, Field(validation_alias=AliasChoices(parameter.name, sent))]
     return annotation if parameter.default is inspect.Parameter.empty else NotRequired[annotation]
 
@@ -184,10 +190,14 @@ def _ids(fields: Mapping[str, Any]) -> dict[str, type[Any]]:
     return {name: of for name, of in targets.items() if id_prefix_of(of) is not None}
 
 
-def _arguments_validator(name: str, fields: dict[str, Any]) -> SchemaValidator:
+def _typed_dict(name: str, fields: dict[str, Any]) -> Any:
     make: Any = TypedDict  # type checkers only know it with literal names
     shape = make(name.rpartition(":")[2], fields)
     shape.__pydantic_config__ = _STRICT
+    return shape
+
+
+def _arguments_validator(name: str, shape: Any) -> SchemaValidator:
     schema = TypeAdapter(shape).core_schema
     check_bytes(schema, name)
     return strict_validator(schema)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-from penstock.errors import DeclarationError
+from penstock.errors import AccessDenied, DeclarationError
 from penstock.reactive.describe import describe
-from penstock.reactive.expression import TERMS, Condition, Expression, OneOf, leaves, reads
+from penstock.reactive.expression import TERMS, Compare, Condition, Expression, OneOf, leaves, reads
 from penstock.reactive.signature import signature
 from penstock.reactive.standins import Operand, Row, Site, StandIn, condition_of, term_of
 from penstock.schema.fields import Kind
@@ -59,6 +59,7 @@ def trace_rule(
 
     Raises:
         DeclarationError: It does what no filter can, so Python has to ask it of each row.
+        AccessDenied: It compares a field with something that the caller lacks.
     """
     at = Site(what, definition, is_rule=True)
     row = _NotedRow(at)
@@ -146,7 +147,7 @@ def _called_twice(at: Site, function: object, expression: Callable[[object], Any
 
 def _parts(expression: Expression) -> int:
     """The number of conditions; each constant for JSON is one."""
-    if isinstance(expression, TERMS):
+    if isinstance(expression, (*TERMS, Compare)):
         return 1
     return sum(
         len(one.constants) if isinstance(one, OneOf) and one.term.kind is Kind.JSON else 1 for one in leaves(expression)
@@ -156,7 +157,7 @@ def _parts(expression: Expression) -> int:
 def _call(at: Site, function: Callable[[Any], Any], row: Row) -> Any:
     try:
         value = function(row)
-    except DeclarationError:
+    except (DeclarationError, AccessDenied):
         raise
     except Exception as error:
         raise DeclarationError(

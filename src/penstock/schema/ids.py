@@ -21,6 +21,7 @@ _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _LENGTH = 26
 JOB_PREFIX = "job"
+ID_OF = "penstock.id_of"  # in the metadata of a schema: the table whose ids it checks
 _SHIFTS = range(120, -1, -10)
 _LOW_BITS = 40
 _LOW = (1 << _LOW_BITS) - 1
@@ -54,11 +55,12 @@ class Id(str, Generic[T]):
     def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         target = target_of(source)
         if is_several(target):
-            return core_schema.no_info_plain_validator_function(partial(_checked_key, target))
+            return core_schema.no_info_plain_validator_function(partial(_checked_key, target), metadata={ID_OF: target})
         return core_schema.no_info_after_validator_function(
             partial(_checked, target),
             core_schema.str_schema(strict=True, max_length=1024),
             serialization=core_schema.to_string_ser_schema(),
+            metadata={ID_OF: target},
         )
 
     @classmethod

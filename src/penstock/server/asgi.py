@@ -21,6 +21,7 @@ from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
 from penstock.server.access import REQUEST_ID, Access
 from penstock.server.admin import admin_mount
+from penstock.server.apidocs import docs_routes
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
@@ -38,6 +39,7 @@ class Asgi(Starlette):
                 Mount("/api", app=_api(opening)),
                 Mount("/rest", app=_for_web_pages(opening, Rest(opening).routes())),
                 *health_routes(opening),
+                *docs_routes(opening),
                 metrics_route(opening),
                 admin_mount(opening),
             ],

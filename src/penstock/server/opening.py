@@ -39,7 +39,7 @@ class Opening:
         self.config = backend.config if backend is not None else config or app.config()
         self.draining = False
         self.endless = set[Endless]()
-        self._app = app
+        self.app = app
         self._services = tuple(services)
         self._backend = backend
         self._held: AsyncGenerator[None, None] | None = None
@@ -126,7 +126,7 @@ class Opening:
 
     async def _hold(self) -> AsyncGenerator[None, None]:
         """Keep the backend open. The event loop closes a generator that nobody else has closed."""
-        backend = Backend(self._app, self.config, SystemClock())
+        backend = Backend(self.app, self.config, SystemClock())
         await backend.start(self._services)
         self._backend = backend
         event("server.opened", logging.INFO, services=",".join(self._services) or "none")

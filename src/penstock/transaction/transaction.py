@@ -82,7 +82,7 @@ class Transaction:
         self.caller = caller
         self.rules: dict[tuple[type[Table], str], Any] = {}  # of tables, for the caller
         self.facts: dict[Any, tuple[Any, set[str] | None]] = {}  # that rules need, and the tables they were read from
-        self.ask: Callable[[Any], Awaitable[Any]] = _asks_nobody  # runs a function of a ctx in this transaction
+        self.ask: Callable[[Any], Awaitable[Any]]  # reads facts; set before a function that rules hold for
         self._config = config
         self._seed = seed
         self._random: Random | None = None
@@ -307,10 +307,6 @@ class Transaction:
             await self.session.rollback_to(savepoint)
         except errors.PenstockError as error:
             self.failure = error  # a part that cannot be undone alone is undone with all
-
-
-async def _asks_nobody(function: Any) -> Any:
-    raise NotImplementedError
 
 
 class Scope(Calls):

@@ -151,7 +151,7 @@ class QueryCtx:
 
         Raises:
             AccessDenied: The function's access does not let the caller in.
-            NotSignedIn: Nor anybody without an identity, as the caller is.
+            NotSignedIn: The same, and the caller has no identity.
         """
         async with self._scope.held():
             arguments = function.arguments(args, kwargs)

@@ -1,0 +1,73 @@
+"""Watches the source of a program, and starts the process again, so that no memory of the old code is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import NoReturn
+
+from penstock.cli.failure import style
+from penstock.cli.options import Options
+from penstock.cli.output import say
+from penstock.cli.program import find_program
+from penstock.clock import SystemClock
+from penstock.errors import UsageError
+
+AGAIN = "_PENSTOCK_STARTED_AGAIN"  # in the environment of a process that has replaced itself
+_PAUSE = 0.4
+_MOST_FOLDERS = 2000  # in a very large folder nobody is kept waiting
+_PROJECT_FILES = {"penstock.toml", "pyproject.toml"}
+_NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
+
+
+class Watch:
+    """The source files in the current folder and in that of the program, without those that are `written` anew."""
+
+    def __init__(self, options: Options, written: Collection[Path] = ()) -> None:
+        folders = [Path.cwd()]
+        with suppress(UsageError):  # who loads the program will say what is wrong
+            folders.append(find_program(options.app, Path.cwd()).sources)
+        self._written = written
+        self._folders = [folder for folder in folders if not any(other in folder.parents for other in folders)]
+        self._known = self._look()
+
+    async def changed(self) -> Path:
+        """Wait until a file has been written, added or removed; its path."""
+        while not (different := dict(set(self._look().items()) ^ set(self._known.items()))):
+            await SystemClock().sleep(_PAUSE)
+        return min(different)
+
+    def _look(self) -> dict[Path, tuple[int, int]]:
+        found = {}
+        for folder in self._folders:
+            for path in _sources(folder):
+                if path in self._written:
+                    continue
+                with suppress(OSError):  # it went away meanwhile
+                    stat = path.stat()
+                    found[path] = (stat.st_mtime_ns, stat.st_size)
+        return found
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for place, inner, files in islice(os.walk(folder), _MOST_FOLDERS):
+        inner[:] = [
+            name
+            for name in inner
+            if not name.startswith(".") and name not in _NO_SOURCE and not Path(place, name, "pyvenv.cfg").exists()
+        ]
+        yield from (Path(place, name) for name in files if name.endswith(".py") or name in _PROJECT_FILES)
+
+
+def start_again(changed: Path, environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a new one, with these variables besides."""
+    folder = Path.cwd()
+    name = changed.relative_to(folder) if changed.is_relative_to(folder) else changed
+    say(style(f"{name} changed", fg="cyan"))
+    sys.stdout.flush()
+    arguments = [sys.executable, *sys.orig_argv[1:]]
+    os.execve(sys.executable, arguments, {**os.environ, **environment})  # noqa: S606 - it is this program

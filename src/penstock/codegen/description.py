@@ -1,0 +1,152 @@
+"""The description of an app: its functions and rows as JSON Schemas, from which all its clients are written.
+
+Pydantic says what the wire has. Keywords with ``x-`` mark what JSON Schema has no word for: ids, rows and pages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core import core_schema
+
+from penstock.functions.function import AnyFunction
+from penstock.functions.signature import WIRE_NAMES
+from penstock.schema.ids import ID_OF, is_several
+from penstock.schema.table import SYSTEM_COLUMNS, Table, TableDefinition
+from penstock.transaction.pages import Page, PaginationOptions
+
+Schema = dict[str, Any]
+TYPES = "#/components/schemas/"  # where OpenAPI keeps them
+SAME = ("number", "boolean", "null", "string")  # types that JSON Schema and JavaScript call alike
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDescription:
+    """A function as its callers see it: `arguments` is the schema of an object, by their names on the wire."""
+
+    module: str
+    name: str
+    kind: str
+    public: bool
+    about: str
+    arguments: Schema
+    returns: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Functions by module and name, and the types that schemas refer to: rows of tables among them."""
+
+    functions: tuple[FunctionDescription, ...]
+    types: Mapping[str, Schema]
+
+    def named(self, schema: Schema) -> tuple[str, Schema] | None:
+        """The type that a schema refers to, by its name; None if it stands for itself."""
+        name = schema.get("$ref", "").removeprefix(TYPES)
+        return (name, self.types[name]) if name else None
+
+    def modules(self) -> dict[str, list[FunctionDescription]]:
+        """The functions by module."""
+        found: dict[str, list[FunctionDescription]] = {}
+        for function in self.functions:
+            found.setdefault(function.module, []).append(function)
+        return found
+
+
+def describe(functions: Iterable[AnyFunction], tables: Iterable[TableDefinition] = ()) -> Description:
+    """The description of functions, and of the rows of these tables beside those that functions take or return."""
+    chosen = sorted(functions, key=lambda function: function.name)
+    inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = []
+    for function in chosen:
+        inputs.append((function.name, "validation", TypeAdapter(function.signature.arguments)))
+        inputs.append((function.name, "serialization", TypeAdapter(function.signature.returns)))
+    inputs += [(table.name, "serialization", TypeAdapter(table.table)) for table in tables]
+    schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=_Schemas, ref_template=TYPES + "{model}")
+    types = {name: _as_on_the_wire(schema) for name, schema in shared.get("$defs", {}).items()}
+    taken = {function.name: schemas[function.name, "validation"]["$ref"].removeprefix(TYPES) for function in chosen}
+    described = [_described(one, types[taken[one.name]], schemas[one.name, "serialization"]) for one in chosen]
+    return Description(tuple(described), {name: schema for name, schema in types.items() if name not in taken.values()})
+
+
+def _described(function: AnyFunction, arguments: Schema, returns: Schema) -> FunctionDescription:
+    module, _colon, name = function.name.rpartition(":")
+    renamed = {WIRE_NAMES.get(name, name): schema for name, schema in arguments.get("properties", {}).items()}
+    required = [WIRE_NAMES.get(name, name) for name in arguments.get("required", ())]
+    schema = {"type": "object", "properties": renamed, "required": required, "additionalProperties": False}
+    about = inspect.getdoc(function.declared) or ""
+    return FunctionDescription(module, name, function.kind.value, function.public, about, schema, returns)
+
+
+def _as_on_the_wire(schema: Schema) -> Schema:
+    """The schema of a type; of a row with its marks, as `wire.outgoing` writes them."""
+    if "x-table" not in schema:
+        return schema
+    several = schema.pop("x-key-columns") > 1
+    fields = dict(schema["properties"])
+    marks: Schema = {"_id": {"type": "array" if several else "string", "x-id": schema["x-table"]}}
+    if schema.pop("x-managed"):
+        for name in SYSTEM_COLUMNS:
+            del fields[name]
+        marks["_creationTime"] = {"type": "number", "description": "Milliseconds since 1970."}
+    required = [*marks, *(name for name in schema.get("required", ()) if name in fields)]
+    return {**schema, "properties": marks | fields, "required": required}
+
+
+class _Schemas(GenerateJsonSchema):
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        found = super().generate_inner(schema)
+        target = schema.get("metadata", {}).get(ID_OF)
+        if (declared := getattr(target, "__declared__", None)) is None:
+            return found
+        return {**found, "type": "array" if is_several(target) else "string", "x-id": declared.sql_name}
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        found, cls = super().model_schema(schema), schema["cls"]
+        if issubclass(cls, Table) and self.mode == "serialization":
+            declared = cls.__declared__
+            found |= {"x-table": declared.sql_name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
+        elif issubclass(cls, Page | PaginationOptions):
+            found["x-pages"] = "page" if issubclass(cls, Page) else "options"
+            found.pop("description", None)  # it has Python's names
+        return found
+
+    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:  # noqa: ARG002 - as pydantic calls it
+        return {"type": "string", "contentEncoding": "base64"}
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:  # noqa: ARG002 - likewise
+        return {"type": "string", "format": "decimal"}
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        """Results have all their fields, also those with a default."""
+        outgoing = self.mode == "serialization" and field["type"] != "typed-dict-field"
+        return outgoing or super().field_is_required(field, total)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - likewise
+        return False
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:  # noqa: ARG002 - likewise
+        return {}  # a type that only Python knows may be anything
+
+
+def literals(schema: Schema) -> list[Any]:
+    """The values to which a schema is limited; none if it is not."""
+    return schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+
+
+def options(schema: Schema) -> list[Schema]:
+    """The schemas of which a value fits one; none if the schema is no union."""
+    return schema.get("anyOf") or schema.get("oneOf") or []
+
+
+def type_name(name: str, taken: Collection[str] = ()) -> str:
+    """The name of a type as programs write it, other than those that are taken."""
+    found = re.sub(r"\W", "", name, flags=re.ASCII).strip("_")
+    return f"{found}_" if found in taken else found

@@ -1,0 +1,37 @@
+// A page on generated apis, which the compiler accepts but for the marked lines.
+
+import { ConvexHttpClient } from "convex/browser";
+import { insertAtTop, useMutation, usePaginatedQuery, useQuery } from "convex/react";
+import { api as awkward } from "./awkward/api.js";
+import { api } from "./chat/api.js";
+import type { Doc, Id, Listed } from "./chat/dataModel.js";
+
+export function Chat({ channel }: { channel: Id<"channel"> }) {
+  const channels: Listed[] | undefined = useQuery(api.chat.channels);
+  const { results, loadMore } = usePaginatedQuery(api.chat.history, { channel }, { initialNumItems: 30 });
+  const send = useMutation(api.chat.send).withOptimisticUpdate((store, { author, text }) => {
+    const item: Doc<"message"> = { _id: "m" as Id<"message">, _creationTime: 0, channel, author, text };
+    insertAtTop({ paginatedQuery: api.chat.history, argsToMatch: { channel }, localQueryStore: store, item });
+    const known = store.getQuery(api.chat.channels, {}) ?? [];
+    store.setQuery(api.chat.channels, {}, known.map((one) => ({ ...one, messages: one.messages + 1 })));
+  });
+  // @ts-expect-error a query is no mutation
+  useMutation(api.chat.channels);
+  // @ts-expect-error its text is missing
+  void send({ channel: "general", author: "Ada" });
+  // @ts-expect-error an id of another table
+  useQuery(api.chat.history, { channel: results[0]._id, paginationOpts: { numItems: 1, cursor: null } });
+  return (
+    <button onClick={() => loadMore(10)}>
+      {results.map((message) => message.text.toUpperCase())} of {channels?.length}
+    </button>
+  );
+}
+
+export async function count(url: string): Promise<number> {
+  const client = new ConvexHttpClient(url);
+  const sent: Id<"message"> = await client.mutation(api.chat.send, { channel: "x", author: "Ada", text: url });
+  return (await client.query(api.chat.latest, { channel: sent })).length;
+}
+
+export const found = [awkward.a.b, awkward.a.b.c, awkward.live.dict, awkward.class.x] as const;

@@ -1,0 +1,91 @@
+"""``penstock codegen`` and ``function-spec``: what they write, where, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console
+
+pytest_plugins = ("doors.cli_fixtures",)
+
+LONE = """from penstock import App, QueryCtx
+app = App()
+@app.query
+async def hello(ctx: QueryCtx, name: str) -> str:
+    return name
+"""
+
+
+def test_clients_are_written_where_they_are_wanted_and_checked(console: Console) -> None:
+    console.write_bookings()
+    assert "Nothing says where" in console("codegen").err
+    assert console.ok("codegen", "--out", "all", "--python", "--openapi").err.count("wrote: ") == 2
+    assert {path.name for path in (console.folder / "all").iterdir()} == {"api.py", "openapi.json"}
+    console.write("penstock.toml", 'app = "bookings"\n[codegen]\ntypescript = "web/api"\npython = "clients"\n')
+    missing = console("codegen", "--check")
+    assert (missing.code, missing.err.count("not current: ")) == (1, 4)
+    console.ok("codegen")
+    assert 'book: FunctionReference<"mutation", "public"' in (console.folder / "web/api/api.d.ts").read_text("utf-8")
+    assert console.ok("codegen", "--check").err == ""
+    console.write_bookings(
+        ("guests: int = 1\n    status", "guests: float = 1.0\n    status"), ("guests: int", "guests: float")
+    )
+    changed = console("codegen", "--check", "--python")
+    assert (changed.code, changed.err) == (1, "not current: clients/api.py\n")
+    console.ok("config")  # to which the table is no setting
+
+
+def test_files_of_other_origin_and_unknown_clients_are_refused(console: Console) -> None:
+    console.write_bookings()
+    own = console.write("web/api.py", "mine = True\n")
+    assert "was not written by penstock codegen" in console("codegen", "--out", "web").err
+    assert own.read_text("utf-8") == "mine = True\n"
+    assert [path.name for path in own.parent.iterdir()] == ["api.py"]
+    console.write("penstock.toml", '[codegen]\nrust = "web"\n')
+    assert "codegen writes no rust" in console("codegen").err
+    console.write("penstock.toml", "[codegen]\npython = 3\n")
+    assert "must be a table of folders" in console("codegen").err
+
+
+def test_the_function_spec_is_that_of_convex(console: Console) -> None:
+    console.write_bookings()
+    spec = json.loads(console.ok("function-spec", "--url", "http://here").out)
+    assert spec["url"] == "http://here"
+    functions = {function["identifier"]: function for function in spec["functions"]}
+    assert functions["bookings.js:book"] == {
+        "identifier": "bookings.js:book",
+        "functionType": "Mutation",
+        "args": {
+            "type": "object",
+            "value": {
+                "customer": {"fieldType": {"type": "string"}, "optional": False},
+                "phone": {"fieldType": {"type": "string"}, "optional": False},
+                "guests": {"fieldType": {"type": "number"}, "optional": True},
+            },
+        },
+        "returns": {"type": "id", "tableName": "booking"},
+        "visibility": {"kind": "public"},
+    }
+    assert functions["bookings.js:remind"]["visibility"] == {"kind": "internal"}
+    row = functions["bookings.js:upcoming"]["returns"]["value"]["value"]
+    assert row["_creationTime"] == {"fieldType": {"type": "number"}, "optional": False}
+    assert row["status"]["fieldType"]["value"][1] == {"type": "literal", "value": "paid"}
+
+
+def test_watching_writes_again_when_the_source_changes(console: Console) -> None:
+    console.write("hello.py", LONE)
+    with console.start("codegen", "--out", ".", "--watch") as process:
+        process.wait_for("wrote: .*api.py")
+        process.wait_for("Waiting for a change")
+        console.write("hello.py", LONE.replace("name: str", "name: int"))
+        process.wait_for("hello.py changed")
+        process.wait_for("wrote: .*api.py")
+        console.write("hello.py", LONE + "app = (")
+        process.wait_for("SyntaxError")
+        process.wait_for("Waiting for a change")
+        process.tell(signal.SIGINT)
+        process.end()
+    assert "name: int" in (console.folder / "api.py").read_text("utf-8")
