@@ -123,6 +123,7 @@ from penstock.schema.ids import Id as Id
 from penstock.schema.index import Index as Index
 from penstock.schema.rules import Rules as Rules
 from penstock.schema.table import Table as Table
+from penstock.schema.table import UserTable as UserTable
 from penstock.server.asgi import asgi_app as asgi_app
 from penstock.transaction.pages import Page as Page
 from penstock.transaction.pages import PaginationOptions as PaginationOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -72,6 +72,8 @@ class App(Declaring):
         reactive_task: Decorates a handler that is run for rows of a table; see `ReactiveTasks.reactive_task`.
         outboxes: Its outboxes.
         outbox: Decorates a handler that gets the rows of a table, or messages, in their order; see `Outboxes.outbox`.
+        default_database: Gives the URL of its database if no code names one, before the environment and project files
+            are asked. A web framework sets it.
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
@@ -82,6 +84,7 @@ class App(Declaring):
         self._tables = list(tables)
         self.auth = tuple(auth)
         self._settings = settings
+        self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}
         self.rate_limits: dict[str, RateLimit] = {}
         self.guests = Guests(self.registry, self.rate_limits, self.config)
@@ -198,13 +201,17 @@ class App(Declaring):
     def config(self, **settings: Any) -> Config:
         """The settings in force: those given here, then those of `App`, the environment and the project files.
 
+        For the database `default_database` comes after `App`.
+
         Raises:
             ConfigError: There is no such setting, or it cannot have this value.
         """
         for variable, near in unknown_variables(os.environ).items():
             event("config.unknown_variable", logging.WARNING, variable=variable, meant=near or "nothing known")
-        given = {key: value for key, value in settings.items() if value is not None}
-        return load_config({**self._settings, **given})
+        given = {**self._settings, **{key: value for key, value in settings.items() if value is not None}}
+        if given.get("database") is None and self.default_database is not None:
+            given["database"] = self.default_database()
+        return load_config(given)
 
     @asynccontextmanager
     async def open(

@@ -53,6 +53,8 @@ PenstockError
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -128,6 +130,16 @@ class InputError(PenstockError):
     """
 
     at_the_door: bool = False
+
+
+@contextmanager
+def at_the_door(*, outside: bool = True) -> Iterator[None]:
+    """Mark the errors of a check as the caller's, if that is outside of all functions."""
+    try:
+        yield
+    except InputError as error:
+        error.at_the_door = outside
+        raise
 
 
 class FunctionNotFound(InputError):
@@ -220,15 +232,23 @@ class ApplicationError(PenstockError):
 
     Args:
         data: Any value that JSON can say; the client sees it as ``errorData``.
+        status: The HTTP status below ``/rest`` and in web frameworks; by default that of the class, 400. Convex's
+            clients get 200 in any case.
     """
 
-    def __init__(self, data: Any) -> None:
+    status: int = 400
+
+    def __init__(self, data: Any, *, status: int | None = None) -> None:
         super().__init__(data if isinstance(data, str) else repr(data))
         self.data = data
+        if status is not None:
+            self.status = status
 
 
 class NotSignedIn(ApplicationError):
     """The call is for users who have signed in. Its caller gets ``{"code": "NotSignedIn", "message": …}`` as data."""
+
+    status = 401
 
     def __init__(self) -> None:
         super().__init__({"code": "NotSignedIn", "message": "Sign in to do this."})
@@ -236,6 +256,8 @@ class NotSignedIn(ApplicationError):
 
 class AccessDenied(ApplicationError):
     """The caller may not do this. It gets ``{"code": "AccessDenied", "message": …}`` as data, and not the reason."""
+
+    status = 403
 
     def __init__(self, what: str) -> None:
         super().__init__({"code": "AccessDenied", "message": "You may not do this."})
@@ -253,6 +275,8 @@ class RateLimited(ApplicationError):
     Attributes:
         retry_after: Seconds after which the same call gets a token, if no other one takes it.
     """
+
+    status = 429
 
     def __init__(self, retry_after: float) -> None:
         message = "Too many calls of this kind. Try again later."

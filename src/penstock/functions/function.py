@@ -124,6 +124,14 @@ class Function(Generic[C, P, R, X]):
             raise ContextError(f"{self.name} is written with def.", fix="Call it in a function written with def.")
         return self.handler(ctx, *args, **kwargs)
 
+    def args(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The arguments of a call by name, for `Workpool.enqueue_batch`, so that type checkers see them.
+
+        Raises:
+            ArgumentsInvalid: There are too many, or one is given twice. Their types are checked later.
+        """
+        return self.signature.bind(args, kwargs)
+
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name, its defaults among them; not checked."""
         bound = self._parameters.bind(None, *args, **kwargs)

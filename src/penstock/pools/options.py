@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind, MutationFunction
@@ -34,6 +34,24 @@ class Duplicate:
     def until_start(self) -> bool:
         """Whether the key is free as soon as the work starts, and not only when it has ended."""
         return self.does in {"replace", "debounce"}
+
+
+class GivenOptions(TypedDict, total=False):
+    """The options of work in a pool, as type checkers see those that `Workpool.with_options` takes."""
+
+    retry: bool | Retry | None
+    on_complete: MutationFunction[Any, ..., Any, Any] | None
+    on_complete_retry: Retry | None
+    context: Any
+    run_at: datetime | None
+    run_after: timedelta | None
+    name: str | None
+    priority: int
+    timeout: timedelta | None
+    concurrency_key: str | None
+    key: str | None
+    on_duplicate: OnDuplicate
+    max_wait: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)

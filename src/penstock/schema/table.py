@@ -185,6 +185,17 @@ class Table(BaseModel, metaclass=_Frozen):
         return hash((type(self), *(self.__dict__[name] for name in type(self).model_fields)))
 
 
+if TYPE_CHECKING:
+
+    class UserTable(Table):
+        """A `Table` of another program which has a column ``id``: type checkers take that for the id of its rows."""
+
+        id: Any
+
+else:
+    UserTable = Table
+
+
 @dataclass(frozen=True)
 class _Declared:
     sql_name: str

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.routing import Mount, Router
+from starlette.routing import BaseRoute, Mount, Router
 from starlette.types import ASGIApp
 
 from penstock.app import App, Backend, ServiceName
@@ -25,6 +25,7 @@ from penstock.server.apidocs import docs_routes
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
+from penstock.server.rest import Rest
 from penstock.server.sockets import SocketApi
 from penstock.server.subscribe import WrittenAnswers
 
@@ -37,7 +38,8 @@ class Asgi(Starlette):
         written = WrittenAnswers(dev=opening.config.dev)
         super().__init__(
             routes=[
-                Mount("/api", app=_api(opening, written, origins)),
+                Mount("/api", app=_for_web_pages(Api(opening, written).routes(), origins)),
+                Mount("/rest", app=_for_web_pages(Rest(opening).routes(), origins)),
                 *health_routes(opening),
                 *docs_routes(opening),
                 metrics_route(opening),
@@ -87,8 +89,9 @@ def asgi_app(
     return Asgi(Opening(app, services, config, backend))
 
 
-def _api(opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> ASGIApp:
-    router: ASGIApp = Router(Api(opening, written).routes(), redirect_slashes=False)
+def _for_web_pages(routes: Sequence[BaseRoute], origins: Collection[str]) -> ASGIApp:
+    """Routes that pages of these origins may call."""
+    router: ASGIApp = Router(routes, redirect_slashes=False)
     router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
     if not origins:
         return router

@@ -6,8 +6,8 @@ Owns the check that a caller may call a function. Leaves transports to the doors
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.calls.run.containment import contained
@@ -15,7 +15,15 @@ from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.running import Execution
 from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
-from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded
+from penstock.errors import (
+    CallTimeout,
+    Conflict,
+    FunctionNotFound,
+    InputError,
+    LimitExceeded,
+    Overloaded,
+    at_the_door,
+)
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.store.contract.session import Session
@@ -76,7 +84,7 @@ class Dispatch:
             Overloaded: This process has as many calls under way as it takes on.
             CallTimeout: It took too long.
         """
-        with _at_the_door():
+        with at_the_door():
             function = self.find(path, kind, internal=internal)
             self._check_size(path, args)
         async with self._admitted(path) as timer:
@@ -148,7 +156,7 @@ class Dispatch:
             if not await requests.record(session, key, answer.decode(), now()):
                 raise Conflict("Another run of the same request took effect at the same time.")
 
-        with _at_the_door():
+        with at_the_door():
             function = self.find(path, FunctionKind.MUTATION)
             self._check_size(path, args)
         try:
@@ -171,7 +179,7 @@ class Dispatch:
             ArgumentsInvalid: Its signature refuses the arguments.
             LimitExceeded: The arguments are too large.
         """
-        with _at_the_door():
+        with at_the_door():
             function = self.find(path, FunctionKind.QUERY)
             self._check_size(path, args)
             return function, function.signature.check_json(args)
@@ -240,15 +248,5 @@ class Dispatch:
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
-    with _at_the_door():
+    with at_the_door():
         return await check_args(function, args)
-
-
-@contextmanager
-def _at_the_door() -> Iterator[None]:
-    """Mark errors of this check as the caller's."""
-    try:
-        yield
-    except InputError as error:
-        error.at_the_door = True
-        raise

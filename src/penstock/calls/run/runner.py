@@ -25,7 +25,16 @@ from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
-from penstock.errors import AccessDenied, CallTimeout, CursorInvalid, LimitExceeded, NotSignedIn, RateLimited, TryAgain
+from penstock.errors import (
+    AccessDenied,
+    CallTimeout,
+    CursorInvalid,
+    LimitExceeded,
+    NotSignedIn,
+    RateLimited,
+    TryAgain,
+    at_the_door,
+)
 from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
@@ -61,7 +70,8 @@ class Runner(Runs):
     async def run_query(
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
     ) -> Any:
-        return await self.query(function, _checked(function, FunctionKind.QUERY, given), depth, work, caller)
+        arguments = _checked(function, FunctionKind.QUERY, given, outside=not depth)
+        return await self.query(function, arguments, depth, work, caller)
 
     async def run_mutation(
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
@@ -71,7 +81,8 @@ class Runner(Runs):
         copied = copier(bound)
 
         async def check() -> Arguments:
-            return function.signature.check(copied(bound))
+            with at_the_door(outside=not depth):
+                return function.signature.check(copied(bound))
 
         return await self.mutation(function, check, depth, Execution(work=work, caller=caller))
 
@@ -83,7 +94,8 @@ class Runner(Runs):
         attempt: Running | None = None,
         caller: Caller = SYSTEM,
     ) -> Any:
-        return await self.action(function, _checked(function, FunctionKind.ACTION, given), depth, attempt, caller)
+        arguments = _checked(function, FunctionKind.ACTION, given, outside=not depth)
+        return await self.action(function, arguments, depth, attempt, caller)
 
     async def query(
         self,
@@ -511,6 +523,7 @@ class Budget:
         raise error
 
 
-def _checked(function: AnyFunction, kind: FunctionKind, given: Given) -> Arguments:
+def _checked(function: AnyFunction, kind: FunctionKind, given: Given, *, outside: bool = False) -> Arguments:
     expect(function, kind)
-    return function.signature.check(function.signature.bind(*given))
+    with at_the_door(outside=outside):
+        return function.signature.check(function.signature.bind(*given))
