@@ -27,6 +27,7 @@ class SocketClient:
         self.answers: dict[int, Any] = {}  # of its queries: values, or errors as they came
         self._request = 0
         self._query_set = 0
+        self.identity = 0  # the version of the last identity that it sent
 
     async def send(self, message: dict[str, Any] | str) -> None:
         await self.socket.send(message if isinstance(message, str) else json.dumps(message))
