@@ -15,7 +15,7 @@ from penstock.check.rule import Facts, Places, Rule, rule
 
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
-_KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request).?id", re.IGNORECASE)
+_KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request|doc).?id", re.IGNORECASE)
 _LONG = 10.0  # seconds
 _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}
 _WIDE = {"Exception", "BaseException"}
