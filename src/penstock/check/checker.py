@@ -32,15 +32,18 @@ class Report:
     lines: Mapping[Path, Sequence[str]]
 
 
-def check(paths: Iterable[Path], codes: Collection[str] | None = None) -> Report:
+def check(
+    paths: Iterable[Path], codes: Collection[str] | None = None, *, unsaved: Mapping[Path, str] | None = None
+) -> Report:
     """Check the files at these paths and below them. Nothing of them is run or imported.
 
     Args:
         paths: Files and folders.
         codes: The rules to look for; all by default.
+        unsaved: Texts to read in place of files, by the whole paths of these.
     """
     with _without_collector():
-        return _check(paths, codes)
+        return _check(Project(paths, unsaved or {}), codes)
 
 
 @contextmanager
@@ -55,9 +58,8 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _check(paths: Iterable[Path], codes: Collection[str] | None) -> Report:
+def _check(project: Project, codes: Collection[str] | None) -> Report:
     looked_for = set(RULES if codes is None else codes)
-    project = Project(paths)
     facts = Facts(Program(project))
     by_path: dict[Path, set[Finding]] = {one.path: set() for one in project.modules}
     for code in sorted(looked_for & RULES.keys()):

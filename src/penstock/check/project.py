@@ -9,7 +9,7 @@ import ast
 import builtins
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,18 +52,18 @@ class Outside:
 class Project:
     """The files of a program."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path], unsaved: Mapping[Path, str]) -> None:
         self.modules: list[Module] = []
         self.broken: list[tuple[Path, SyntaxError]] = []
         self._by_tail: dict[str, list[Module]] = {}
         self._found: dict[tuple[str, str], Module | None] = {}
         self._meant: dict[tuple[Module, str], Place | Module | Outside | None] = {}
         for path in files_of(paths):
-            self._read(path)
+            self._read(path, unsaved.get(path.resolve()) if unsaved else None)
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path, text: str | None) -> None:
         try:
-            text = path.read_bytes().decode("utf-8-sig")
+            text = path.read_bytes().decode("utf-8-sig") if text is None else text
             tree = ast.parse(text, str(path))
         except UnicodeDecodeError:
             self.broken.append((path, SyntaxError("the file is not UTF-8")))
