@@ -271,13 +271,14 @@ class _Reader:
     def _inner(self, node: AnyDef | ast.Lambda) -> None:
         """A function within the function: it sees the same names, but for its own arguments."""
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        before = dict(self._values)
+        before, branch = dict(self._values), self._branch
+        self._branch = (*branch, id(node))  # nobody knows when it is called
         self._values.update({one.arg: self._program.ctx_of(self._module, one.annotation) for one in given})
         if isinstance(node, ast.Lambda):
             self.value(node.body)
         else:
             self.block(node.body)
-        self._values = before
+        self._values, self._branch = before, branch
 
     def _keep(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Tuple | ast.List):
@@ -296,7 +297,7 @@ class _Reader:
 
     def _suppresses(self, node: ast.expr) -> bool:
         found = self._program.meaning(self._module, node.func) if isinstance(node, ast.Call) else None
-        return found == Outside("contextlib.suppress")
+        return found in {Outside("contextlib.suppress"), Outside("pytest.raises")}
 
     def _over(self, node: Comprehension | Loop, value: Any) -> None:
         if isinstance(value, Rows):
