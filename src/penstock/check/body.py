@@ -102,7 +102,6 @@ class Call:
 
     Attributes:
         of: What is called: a `Method`, a `Function`, an `Outside`, or None if nobody knows.
-        is_awaited: Whether its result is awaited where it stands.
         loop: The innermost loop or comprehension around it.
         is_tried: Whether an ``except`` is around it.
         given: Its arguments by place.
@@ -112,7 +111,6 @@ class Call:
     node: ast.Call
     of: Any
     given: tuple[Any, ...]
-    is_awaited: bool
     loop: ast.AST | None
     is_tried: bool
     branch: tuple[int, ...]
@@ -140,7 +138,6 @@ class Body:
         ctx_name: What it calls that: ``ctx``, ``self.ctx``.
         calls: In the order in which they run, as far as that can be seen.
         floating: Calls that nobody awaits.
-        uses: How often each name is looked at.
     """
 
     function: Function
@@ -148,7 +145,6 @@ class Body:
     ctx_name: str = ""
     calls: list[Call] = field(default_factory=list)
     floating: list[Pending] = field(default_factory=list)
-    uses: dict[str, int] = field(default_factory=dict)
     lists: list[tuple[Comprehension | Loop, Rows]] = field(default_factory=list)  # comprehensions and loops over rows
     outside: list[tuple[ast.expr, str]] = field(default_factory=list)  # what it uses of other packages
 
@@ -307,22 +303,21 @@ class _Reader:
 
     # ----- values
 
-    def value(self, node: ast.AST | None, *, is_awaited: bool = False) -> Any:  # noqa: C901, PLR0911, PLR0912 - one case for each kind
+    def value(self, node: ast.AST | None) -> Any:  # noqa: C901, PLR0911, PLR0912 - one case for each kind
         """What an expression is; None if nobody knows. Notes the calls in it."""
         match node:
             case None:
                 return None
             case ast.Name(id=name):
                 self._pending.pop(name, None)
-                self.body.uses[name] = self.body.uses.get(name, 0) + 1
                 return self._values[name] if name in self._values else self._noted(node, self._global(node))
             case ast.Attribute():
                 return self._attribute(node)
             case ast.Await():
-                value = self.value(node.value, is_awaited=True)
+                value = self.value(node.value)
                 return value.gives if isinstance(value, Pending) else value
             case ast.Call():
-                return self._call(node, is_awaited)
+                return self._call(node)
             case ast.NamedExpr():
                 value = self.value(node.value)
                 self._keep(node.target, value)
@@ -407,12 +402,12 @@ class _Reader:
             return Method(of, node.attr)
         return None
 
-    def _call(self, node: ast.Call, is_awaited: bool) -> Any:
+    def _call(self, node: ast.Call) -> Any:
         of = self.value(node.func)
         given = [self.value(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
         for one in node.keywords:
             self.value(one.value)
-        self.body.calls.append(Call(node, of, tuple(given), is_awaited, self._loop, bool(self._tries), self._branch))
+        self.body.calls.append(Call(node, of, tuple(given), self._loop, bool(self._tries), self._branch))
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx) for one in given) or (of.owner and self._keeps(of.module, of.owner))
             return Pending(node, of.name) if of.is_async and has_ctx else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from penstock.check.body import Body, Word
 from penstock.check.program import Function, Program
@@ -53,9 +53,13 @@ def _not_checked(program: Program, module: Module, node: ast.expr | None) -> tup
     if node is None:
         return "has no type", ""
     waiting, table = [(module, node)], ""
+    seen = set[ast.expr]()
     while waiting:
         place, one = waiting.pop()
         for found, kind in program.types(place, one):
+            if kind in seen:  # Json = list["Json"] | str
+                continue
+            seen.add(kind)
             if isinstance(kind, ast.Subscript):
                 inner = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
                 is_plain = getattr(kind.value, "id", getattr(kind.value, "attr", "")) not in {"Id", "Literal"}
@@ -137,7 +141,9 @@ def _names_auth(node: ast.AST) -> bool:
     return any(isinstance(one, ast.Attribute) and one.attr == "auth" for one in ast.walk(node))
 
 
-def _refusals(facts: Facts, function: Function, names: set[str], depth: int = 0) -> Iterator[tuple[ast.expr, str]]:
+def _refusals(
+    facts: Facts, function: Function, names: set[str], columns: Collection[str] = (), depth: int = 0
+) -> Iterator[tuple[ast.expr, str]]:
     """Conditions by which a function, or a helper that it calls, refuses a call, each with the argument it looks at."""
     nodes = [*ast.walk(function.node)]
     kept = {
@@ -149,14 +155,15 @@ def _refusals(facts: Facts, function: Function, names: set[str], depth: int = 0)
         if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node)):
             named = [kept[one.id] for one in ast.walk(node.test) if isinstance(one, ast.Name) and one.id in kept]
             for test in (node.test, *named):
-                if used := _compared(test, names, is_column=depth == 0):
+                if used := _compared(test, names, columns):
                     yield test, used
     for call in facts.body(function).calls if depth < _DEEPEST else ():
         helper = call.of if isinstance(call.of, Function) and call.of.kind is None else None
         given = dict(zip((one.arg for one in helper.parameters), call.node.args, strict=False)) if helper else {}
         passed = {name: one.id for name, one in given.items() if isinstance(one, ast.Name) and one.id in names}
         if helper and passed:
-            found = next(_refusals(facts, helper, set(passed), depth + 1), None)
+            rows = {name for name, one in given.items() if isinstance(one, ast.Attribute)}
+            found = next(_refusals(facts, helper, set(passed), rows, depth + 1), None)
             if found:
                 yield call.node, passed.get(found[1], min(passed.values()))
 
@@ -165,10 +172,17 @@ def _raises(node: ast.If) -> bool:
     return any(isinstance(one, ast.Raise) for one in (*node.body, *node.orelse))
 
 
-def _compared(test: ast.expr, names: set[str], *, is_column: bool) -> str:
-    """The argument that a condition compares, with a column if that is asked for."""
-    compared = [one for one in ast.walk(test) if isinstance(one, ast.Compare)]
-    sides = [side for one in compared for side in (one.left, *one.comparators)]
-    found = [one.id for one in sides if isinstance(one, ast.Name) and one.id in names]
-    has_column = any(isinstance(one, ast.Attribute) for one in ast.walk(test))
-    return found[0] if found and (has_column or not is_column) else ""
+def _compared(test: ast.expr, names: set[str], columns: Collection[str]) -> str:
+    """The argument that a condition compares with a column, or with an argument that holds one."""
+    for one in ast.walk(test):
+        sides = [one.left, *one.comparators] if isinstance(one, ast.Compare) else []
+        used = next((side.id for side in sides if isinstance(side, ast.Name) and side.id in names), "")
+        if used and any(_is_column(part, names, columns) for side in sides for part in ast.walk(side)):
+            return used
+    return ""
+
+
+def _is_column(node: ast.AST, names: set[str], columns: Collection[str]) -> bool:
+    if isinstance(node, ast.Attribute):
+        return not (isinstance(node.value, ast.Name) and node.value.id in names)
+    return isinstance(node, ast.Name) and node.id in columns

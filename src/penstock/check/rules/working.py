@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from penstock.check.body import Body, Comprehension, Pool, Scan
 from penstock.check.program import Function, Program, keyword_of
@@ -17,7 +18,6 @@ _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTT
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
 _KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request|doc).?id", re.IGNORECASE)
 _LONG = 10.0  # seconds
-_UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}
 _WIDE = {"Exception", "BaseException"}
 
 
@@ -105,10 +105,13 @@ def _number(program: Program, module: Module, node: ast.expr | None) -> float | 
     """A number, or the seconds of a timedelta, if it can be read."""
     module, node = program.behind(module, node)
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return float(node.value)
+        return node.value
     if isinstance(node, ast.Call) and program.meaning(module, node.func) == Outside("datetime.timedelta"):
-        given = {one.arg: _number(program, module, one.value) or 0 for one in node.keywords if one.arg}
-        return timedelta(**given).total_seconds() if given.keys() <= _UNITS else None
+        parts: dict[str, Any] = {
+            one.arg: one.value.value for one in node.keywords if one.arg and isinstance(one.value, ast.Constant)
+        }
+        with suppress(TypeError, OverflowError):
+            return timedelta(**parts).total_seconds()
     return None
 
 
@@ -127,7 +130,10 @@ def _longest_wait(program: Program, module: Module, retry: ast.Call) -> float:
             return wait * (given["max_attempts"] - 1)
         case ast.Attribute(attr="cron"):
             return 0.0
-    last = given["initial_backoff"] * given["base"] ** max(0.0, given["max_attempts"] - 2)
+    try:
+        last = given["initial_backoff"] * given["base"] ** max(0.0, given["max_attempts"] - 2)
+    except OverflowError:
+        last = inf
     return float(min(given["max_backoff"], last))
 
 
