@@ -21,13 +21,21 @@ Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 ENDS = {"take", "first", "unique", "collect", "paginate", "count", "sum", "min", "max"}
 RUNS = {"run_query", "run_mutation", "run_action"}
-_DB = {"get", "insert", "insert_many", "patch", "replace", "delete"}
-_SCHEDULER = {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"}
 _POOL = {
     "enqueue", "enqueue_batch", "status", "status_batch", "result", "cancel", "cancel_all", "retry", "retry_all",
     "retry_on_complete", "retry_all_on_complete", "complete", "fail", "set_max_parallelism", "pause", "resume",
 }  # fmt: skip
-_CTX_CALLS = {*RUNS, "sql", "rate_limit", "check_fence", "wait_cancelled", "get_document", "mark_completed"}
+_CTX_CALLS = {
+    *RUNS, "sql", "rate_limit", "check_access", "check_fence", "wait_cancelled", "get_document", "get_documents",
+    "mark_completed",
+}  # fmt: skip
+_AWAITED = {
+    "db": {"get", "insert", "insert_many", "patch", "replace", "delete"},
+    "scheduler": {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"},
+    "outbox": {"send"},
+    "auth": {"get_user_identity", "require"},
+    "work": {"progress", "complete_later"},
+}
 _FOLLOWED = (
     ast.Name | ast.Attribute | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda | ast.IfExp | ast.BoolOp
     | ast.Compare | ast.UnaryOp | Comprehension
@@ -466,8 +474,7 @@ class _Reader:
 def _awaits(of: Any, name: str) -> bool:
     if isinstance(of, Ctx):
         return name in _CTX_CALLS
-    known = {"db": _DB, "scheduler": _SCHEDULER, "outbox": {"send"}, "auth": {"get_user_identity", "require"}}
-    return name in known.get(of.name, ())
+    return name in _AWAITED.get(of.name, ())
 
 
 def _kept(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:

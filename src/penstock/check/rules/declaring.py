@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from penstock.check.body import Body, Word
-from penstock.check.program import Function, Program
+from penstock.check.program import Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, rule
 
@@ -97,13 +97,15 @@ def guarded(facts: Facts, rule: Rule) -> Places:
 
 
 def _asks_who(facts: Facts, function: Function) -> bool:
-    """Whether a function, or a helper that it calls, looks at ``ctx.auth``."""
+    """Whether a function, or a helper that it calls, asks ``ctx.auth`` or ``ctx.check_access``."""
     reached = [body for body, _ in facts.reached([facts.body(function)]).values()]
     return any(_looks_at_auth(body) for body in reached)
 
 
 def _looks_at_auth(body: Body) -> bool:
-    return any(call.is_of(Word) and call.of.of.name == "auth" for call in body.calls)
+    return any(
+        call.is_of(Ctx, "check_access") or (call.is_of(Word) and call.of.of.name == "auth") for call in body.calls
+    )
 
 
 @rule("PEN007")
