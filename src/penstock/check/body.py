@@ -18,6 +18,7 @@ from penstock.check.project import Module, Outside, Place
 
 Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+Over = Comprehension | Loop | ast.Call  # of filter
 
 ENDS = {"take", "first", "unique", "collect", "paginate", "count", "sum", "min", "max"}
 RUNS = {"run_query", "run_mutation", "run_action"}
@@ -153,7 +154,7 @@ class Body:
     ctx_name: str = ""
     calls: list[Call] = field(default_factory=list)
     floating: list[Pending] = field(default_factory=list)
-    lists: list[tuple[Comprehension | Loop, Rows]] = field(default_factory=list)  # comprehensions and loops over rows
+    lists: list[tuple[Over, Rows]] = field(default_factory=list)  # what goes over rows
     outside: list[tuple[ast.expr, str]] = field(default_factory=list)  # what it uses of other packages
 
 
@@ -303,7 +304,7 @@ class _Reader:
         found = self._program.meaning(self._module, node.func) if isinstance(node, ast.Call) else None
         return found in {Outside("contextlib.suppress"), Outside("pytest.raises")}
 
-    def _over(self, node: Comprehension | Loop, value: Any) -> None:
+    def _over(self, node: Over, value: Any) -> None:
         if isinstance(value, Rows):
             self.body.lists.append((node, value))
         elif isinstance(value, Scan):
@@ -378,7 +379,7 @@ class _Reader:
         if isinstance(made, ast.Call):
             method = made.func.attr if isinstance(made.func, ast.Attribute) else ""
             if method == "workpool":
-                return Pool(found.name)
+                return Pool(found.name, (made,))
             if method == "with_options" and isinstance(made.func, ast.Attribute):
                 inner = self._program.meaning(module, made.func.value)
                 return Pool(inner.name if isinstance(inner, Place) else found.name, (made,))
@@ -421,6 +422,8 @@ class _Reader:
             return Pending(node, of.name) if of.is_async and has_ctx else None
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return Instance(of.node)
+        if isinstance(node.func, ast.Name) and node.func.id == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
+            self._over(node, given[1])
         return self._result(node, of, given) if isinstance(of, Method) else None
 
     def _keeps(self, module: Module, owner: ast.ClassDef) -> bool:

@@ -14,6 +14,10 @@ _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
     "enumerate", "zip", "isinstance", "print", "any", "all", "repr", "reversed", "abs", "round",
 }  # fmt: skip
+_HARMLESS_METHODS = {  # of loggers, lists, dictionaries and texts
+    "debug", "info", "warning", "error", "exception", "append", "extend", "items", "keys", "values", "join", "split",
+    "strip", "lower", "upper", "format", "startswith", "endswith", "isoformat",
+}  # fmt: skip
 
 
 def _is_run(call: Call, *names: str) -> bool:
@@ -128,8 +132,10 @@ def _is_harmless(call: Call) -> bool:
     """Whether a call touches nothing outside, so that it need not stand between two transactions."""
     if isinstance(call.of, Outside):
         return call.of.name.startswith("datetime.")
-    if isinstance(call.node.func, ast.Name):
-        return call.of is None and call.node.func.id in _HARMLESS
+    if call.of is None:
+        return (
+            getattr(call.node.func, "id", "") in _HARMLESS or getattr(call.node.func, "attr", "") in _HARMLESS_METHODS
+        )
     return call.is_of(Word) or call.is_of(Pool) or call.is_of(Ctx, "now")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import Body, Call, Comprehension, Loop, Rows, Scan
+from penstock.check.body import Body, Call, Loop, Over, Rows, Scan
 from penstock.check.program import AnyDef, Index, Table
 from penstock.check.rule import Facts, Places, Rule, rule
 
@@ -27,7 +27,7 @@ def filtered(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(body.function.module, node.iter if isinstance(node, Loop) else node, message, fix)
 
 
-def _filters(body: Body) -> Iterator[tuple[ast.Call | Comprehension | Loop, Scan, str]]:
+def _filters(body: Body) -> Iterator[tuple[Over, Scan, str]]:
     """Filters of queries, and conditions of comprehensions and loops over the rows of one."""
     seen = set[ast.Call]()
     for call in body.calls:
@@ -48,7 +48,7 @@ def _is_few(rows: Rows) -> bool:
     )
 
 
-def _columns(body: Body, node: ast.Call | Comprehension | Loop, table: Table | None) -> tuple[list[str], list[str]]:
+def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], list[str]]:
     """The columns of a table that a condition compares with equal values, and those in ranges."""
     row, conditions = _conditions(body, node)
     equal, ranged = list[str](), list[str]()
@@ -65,7 +65,7 @@ def _columns(body: Body, node: ast.Call | Comprehension | Loop, table: Table | N
     return equal, ranged
 
 
-def _conditions(body: Body, node: ast.Call | Comprehension | Loop) -> tuple[str, list[ast.expr]]:
+def _conditions(body: Body, node: Over) -> tuple[str, list[ast.expr]]:
     """The name of a row in a condition, and the parts of the condition."""
     if isinstance(node, ast.Call):
         given = _predicate(body, node.args[0] if node.args else None)
@@ -75,6 +75,7 @@ def _conditions(body: Body, node: ast.Call | Comprehension | Loop) -> tuple[str,
         ifs = [last.test] if len(node.body) == 1 and isinstance(last, ast.If) and not last.orelse else []
     else:
         target, ifs = node.generators[0].target, node.generators[0].ifs
+        ifs = [*ifs, node.elt] if isinstance(node, ast.GeneratorExp) else ifs  # any(one.name == name for one in rows)
     return (target.id, ifs) if isinstance(target, ast.Name) else ("", [])
 
 

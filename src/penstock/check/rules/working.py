@@ -17,6 +17,7 @@ from penstock.check.rule import Facts, Places, Rule, rule
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
 _KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request|doc).?id", re.IGNORECASE)
+_RETRIES = ("retry_actions_by_default", "retry")  # what a job says goes before what its pool does
 _LONG = 10.0  # seconds
 _WIDE = {"Exception", "BaseException"}
 
@@ -64,8 +65,8 @@ def _handles(function: Function) -> bool:
 
 
 def _is_retried(pool: Pool) -> bool:
-    given = [keyword_of(one, "retry") for one in pool.options]
-    return any(one is not None and not (isinstance(one, ast.Constant) and one.value is False) for one in given)
+    given = [found for word in _RETRIES for one in pool.options if (found := keyword_of(one, word))]
+    return bool(given) and not (isinstance(given[-1], ast.Constant) and given[-1].value is False)
 
 
 @rule("PEN018")
