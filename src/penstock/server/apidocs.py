@@ -33,7 +33,7 @@ pre {{ overflow-x: auto; padding: .75rem; border: 1px solid #8884; border-radius
 small {{ font-weight: 400; opacity: .7 }}
 </style>
 <h1>Functions</h1>
-<p>Call them with POST; the body is the object of the arguments. As OpenAPI: <a href="openapi.json">openapi.json</a>.</p>
+<p>Call them with POST, and their arguments as body. As OpenAPI: <a href="openapi.json">openapi.json</a>.</p>
 {parts}
 </html>
 """
