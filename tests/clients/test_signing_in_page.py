@@ -59,7 +59,7 @@ class Visit:
         """A new token."""
         self.fetched += 1
         expires_at = self.house.issuer.clock.now() + LIFETIME
-        more = {"jti": str(self.fetched)}  # or two tokens of one second were equal
+        more = {"jti": str(self.fetched)}  # another one in each token, as many providers have it
         return None if self.ended else self.house.issuer.token(user, key=self.key, exp=expires_at, **more)
 
     async def click(self, button: str) -> None:
@@ -109,12 +109,11 @@ async def test_a_page_signs_in_refreshes_its_token_and_signs_out(database_url: s
         ada.house.issuer.rotate("second")
         ada.key = "second"
         await ada.refreshes()
-        fetched = ada.fetched
         ada.house.test.clock.advance(timedelta(seconds=20))  # beyond the end of the token before
         await ada.click("Write")
         await expect(ada.papers).to_have_count(2)
         assert await ada.shown() == ["signed in: ada, a paper, a paper"], "the new token draws nothing"
-        assert (ada.house.runs, ada.fetched) == (runs + 1, fetched), "and runs nothing"
+        assert (ada.house.runs, ada.fetched) == (runs + 1, 3), "and runs nothing; a client fetches two as it signs in"
         await ada.click("Sign out")
         await expect(ada.status).to_have_text("signed out: nobody")
         await expect(ada.papers).to_have_count(0)
