@@ -29,9 +29,11 @@ from benchmarks import (
     outbox,
     pools,
     queries,
+    rules,
     scheduling,
     sockets,
     tasks,
+    tokens,
 )
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
@@ -40,6 +42,7 @@ from benchmarks.peers import bars
 BENCHMARKS = (
     *mutations.BENCHMARKS,
     *queries.BENCHMARKS,
+    *rules.BENCHMARKS,
     *scheduling.BENCHMARKS,
     *claims.BENCHMARKS,
     *jobs.BENCHMARKS,
@@ -52,6 +55,7 @@ BENCHMARKS = (
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,
     *sockets.BENCHMARKS,
+    *tokens.BENCHMARKS,
     *check.BENCHMARKS,
     *bars.BENCHMARKS,
 )

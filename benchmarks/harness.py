@@ -50,6 +50,7 @@ class Sizes:
         settle: Seconds until a program that was started counts as idle.
         sockets: Clients of live queries.
         socket_writes: Writes that they are told of.
+        tokens: Tokens that are verified.
     """
 
     pairs: int = 11
@@ -70,6 +71,7 @@ class Sizes:
     settle: float = 4.0
     sockets: int = 1_000
     socket_writes: int = 60
+    tokens: int = 20_000
 
 
 QUICK = Sizes(
@@ -91,6 +93,7 @@ QUICK = Sizes(
     settle=1.0,
     sockets=20,
     socket_writes=4,
+    tokens=200,
 )
 
 

@@ -22,6 +22,7 @@ import httpx
 from benchmarks.databases import StoreName
 from benchmarks.footprint import dev_program, memory_of
 from benchmarks.harness import Bar, Bench, Benchmark, Side, compare, spread
+from benchmarks.tokens import issuer, token
 
 _PROGRAM = """
 from penstock import App, Index, MutationCtx, QueryCtx, Table
@@ -60,6 +61,26 @@ async def cell(ctx: QueryCtx, number: int) -> str:
 async def beside_the_first(ctx: QueryCtx, number: int) -> str:
     return (await _row(ctx, 0)).value + (await _row(ctx, number)).value
 """
+_WITH_USERS = (
+    _PROGRAM.replace("App()", f"App(auth=[{issuer('ES256')}])").replace("import App,", "import App, CustomJWT,")
+    + """
+
+ran = 0
+
+
+@app.query
+async def own(ctx: QueryCtx, number: int) -> str:
+    global ran
+    ran += 1
+    identity = await ctx.auth.get_user_identity()
+    return (identity.subject if identity else "") + (await _row(ctx, number)).value
+
+
+@app.query
+async def runs(ctx: QueryCtx) -> int:
+    return ran
+"""
+)
 _PATIENCE = 120.0
 _AT_ONCE = 100
 _PER_SECOND = 10
@@ -214,12 +235,12 @@ class Crowd:
 
 @asynccontextmanager
 async def _serving(
-    bench: Bench, store: StoreName, rows: int, size: int = 10
+    bench: Bench, store: StoreName, rows: int, size: int = 10, program: str = _PROGRAM
 ) -> AsyncIterator[tuple[tuple[str, int], httpx.AsyncClient, asyncio.subprocess.Process]]:
     """A server of so many rows; its address, what calls it over HTTP, and its process."""
     async with (
         bench.databases.fresh(store) as url,
-        dev_program(bench, _PROGRAM, "serve", url) as (process, host, port),
+        dev_program(bench, program, "serve", url) as (process, host, port),
         httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=_PATIENCE) as http,
     ):
         for first in range(0, rows, 500):
@@ -404,11 +425,46 @@ async def _http_caller(address: tuple[str, int], number: int) -> Callable[[], Aw
     return call
 
 
+async def refresh(bench: Bench, store: StoreName) -> float:
+    """Each client with queries of its user brings a new token; how many queries run."""
+    clients = bench.sizes.sockets
+    queries = [[("main:own", {"number": number}) for number in range(_QUERIES)] for _ in range(clients)]
+    async with _serving(bench, store, _QUERIES, program=_WITH_USERS) as (address, http, process):
+        crowd = Crowd(address, queries)
+        await crowd.connect()
+        await _sign_in(crowd, 0)
+        before, spent = await _runs(http), _spent(process)
+        bench.row(f"{clients} clients with {_QUERIES} queries", f"{await _sign_in(crowd, 1):.0f} ms")
+        bench.report("processor_ms", _spent(process) - spent)
+        ran = await _runs(http) - before
+        crowd.close()
+    return ran
+
+
+async def _sign_in(crowd: Crowd, version: int) -> float:
+    """Send a new token of each client's user; milliseconds until all have the identity's next version."""
+    come, messages = crowd.expect(b'"identity":%d' % (version + 1), range(len(crowd.sockets))), []
+    for number in crowd.sockets:
+        said = {"baseVersion": version, "tokenType": "User", "value": token("ES256", number, age=60 - version)}
+        messages.append(json.dumps({"type": "Authenticate", **said}).encode())
+    begun = time.perf_counter()
+    for socket, message in zip(crowd.sockets.values(), messages, strict=True):
+        socket.send(message)
+    await come()
+    return (time.perf_counter() - begun) * 1000
+
+
+async def _runs(http: httpx.AsyncClient) -> int:
+    found: int = (await http.post("/api/query", json={"path": "main:runs", "args": {}})).json()["value"]
+    return found
+
+
 _STORES: tuple[StoreName, ...] = ("postgres", "sqlite")
 BENCHMARKS = (
     *(Benchmark(f"socket_one_query_{store}", partial(one_query, store=store), Bar(at_most=100)) for store in _STORES),
     *(Benchmark(f"socket_own_query_{store}", partial(own_queries, store=store), Bar(at_most=30)) for store in _STORES),
     *(Benchmark(f"socket_all_stale_{store}", partial(all_stale, store=store), Bar(at_most=2)) for store in _STORES),
+    *(Benchmark(f"socket_refresh_{store}", partial(refresh, store=store), Bar(at_most=0)) for store in _STORES),
     Benchmark("socket_memory_kb", socket_memory, Bar(at_most=60)),
     Benchmark("socket_back_seconds", back_after_restart, Bar(at_most=3)),
     *(Benchmark(f"socket_mutation_{store}", partial(over_socket, store=store), Bar(at_least=1.2)) for store in _STORES),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from penstock.api.backend import BackendWords
 from penstock.api.crons.crons import Crons
-from penstock.api.declaring import Declaring
+from penstock.api.declaring import Declaring, check_says_access
 from penstock.api.guests import Guests
+from penstock.api.identity.tokens import Tokens
 from penstock.api.live import Watch
 from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
 from penstock.api.outbox.outboxes import Outboxes
@@ -30,6 +31,8 @@ from penstock.crons.plan import CronPlan
 from penstock.errors import DeclarationError
 from penstock.functions.function import QueryFunction
 from penstock.functions.registry import distinct, tables_of
+from penstock.identity.caller import Caller
+from penstock.identity.providers import Provider
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
@@ -57,6 +60,7 @@ class App(Declaring):
 
     Args:
         tables: Tables beside those that the modules of its functions name, which are found by themselves.
+        auth: The providers whose tokens say who calls: `OIDC` and `CustomJWT`. API keys need none.
         **settings: Settings of `Config` that this program fixes; see there for those that are left open.
 
     Attributes:
@@ -68,15 +72,19 @@ class App(Declaring):
         reactive_task: Decorates a handler that is run for rows of a table; see `ReactiveTasks.reactive_task`.
         outboxes: Its outboxes.
         outbox: Decorates a handler that gets the rows of a table, or messages, in their order; see `Outboxes.outbox`.
+        default_database: Gives the URL of its database if no code names one, before the environment and project files
+            are asked. A web framework sets it.
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
     """
 
-    def __init__(self, *, tables: Iterable[type[Table]] = (), **settings: Any) -> None:
+    def __init__(self, *, tables: Iterable[type[Table]] = (), auth: Iterable[Provider] = (), **settings: Any) -> None:
         super().__init__()
         self._tables = list(tables)
+        self.auth = tuple(auth)
         self._settings = settings
+        self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}
         self.rate_limits: dict[str, RateLimit] = {}
         self.guests = Guests(self.registry, self.rate_limits, self.config)
@@ -88,6 +96,7 @@ class App(Declaring):
         self.outboxes = Outboxes(self.guests)
         self.outbox = self.outboxes.outbox
         check_settings("App(…)", settings)
+        self.requires_access = bool(settings.get("require_access"))
 
     # ----- pools
 
@@ -192,13 +201,17 @@ class App(Declaring):
     def config(self, **settings: Any) -> Config:
         """The settings in force: those given here, then those of `App`, the environment and the project files.
 
+        For the database `default_database` comes after `App`.
+
         Raises:
             ConfigError: There is no such setting, or it cannot have this value.
         """
         for variable, near in unknown_variables(os.environ).items():
             event("config.unknown_variable", logging.WARNING, variable=variable, meant=near or "nothing known")
-        given = {key: value for key, value in settings.items() if value is not None}
-        return load_config({**self._settings, **given})
+        given = {**self._settings, **{key: value for key, value in settings.items() if value is not None}}
+        if given.get("database") is None and self.default_database is not None:
+            given["database"] = self.default_database()
+        return load_config(given)
 
     @asynccontextmanager
     async def open(
@@ -239,6 +252,7 @@ class Backend(BackendWords):
     Attributes:
         app: The app.
         config: The settings in force.
+        tokens: Verifies the tokens of callers.
     """
 
     def __init__(self, app: App, config: Config, clock: Clock) -> None:
@@ -248,6 +262,7 @@ class Backend(BackendWords):
         self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
+        self.tokens = Tokens(self.engine, app.auth)
         self._live: LiveQueries | None = None
         self.services = Group([], self.engine.store.signals)
 
@@ -256,8 +271,16 @@ class Backend(BackendWords):
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         for function in self.app.registry:
             function.signature  # noqa: B018 - what cannot be checked is refused now
+            if self.config.require_access:
+                check_says_access(function)
+            if function.rate_limit is not None and function.rate_limit not in self.app.rate_limits:
+                raise DeclarationError(
+                    f"{function.name}: there is no rate limit {function.rate_limit!r}.",
+                    fix=f"Write app.rate_limit({function.rate_limit!r}, …).",
+                )
         definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
         store, self.engine.statements.tables = self.engine.store, tuple(one.name for one in definitions)
+        self.engine.statements.ruled = any(one.rules is not None for one in definitions)
         for definition in definitions:
             store.check_definition(definition)
         await store.open()
@@ -309,8 +332,8 @@ class Backend(BackendWords):
             self._live.start()
         return self._live
 
-    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any]) -> Watch[R]:
-        return Watch(self.live_queries.view(), function, arguments)
+    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any], caller: Caller) -> Watch[R]:
+        return Watch(self.live_queries.view(caller), function, arguments)
 
     async def stop(self) -> None:
         """Stop services, then close the database. Running calls and jobs have the grace time to end."""
@@ -320,6 +343,7 @@ class Backend(BackendWords):
             if self._live is not None:
                 await self._live.close()
             await self.dispatch.snapshots.close()
+            await self.tokens.close()
             await self.services.stop(self.engine.services_left())
         finally:
             try:
@@ -335,6 +359,7 @@ class Backend(BackendWords):
         if self._live is not None:
             await self._live.kill()
         await self.dispatch.snapshots.close()
+        await self.tokens.close()
         await self.services.kill()
         await self.engine.abandon()
         await self.engine.store.close()

@@ -32,6 +32,7 @@ class Config:
     Attributes:
         database: URL of the database: ``sqlite:///penstock.db`` or ``postgresql://…``.
         direct_database: URL of the PostgreSQL server itself, if ``database`` leads to a pooler such as PgBouncer.
+        read_url: URL of a PostgreSQL replica of the database, on which live queries are read.
         max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite those that read. Services
             have up to six more.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
@@ -67,11 +68,13 @@ class Config:
         metrics_token: Bearer token for ``/metrics`` on the server's port.
         admin_token: Bearer token for the admin interface, ``/admin``; without a token there is none.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
+        require_access: Refuse public functions whose declaration does not say who has access.
         dev: Show callers the text of unexpected errors. Never in production.
     """
 
     database: str = "sqlite:///penstock.db"
     direct_database: str = ""
+    read_url: str = ""
     max_connections: int = 20
     database_wait: float = 10.0
     statement_timeout: float = 30.0
@@ -104,6 +107,7 @@ class Config:
     metrics_token: str = field(default="", repr=False)
     admin_token: str = field(default="", repr=False)
     cors_origins: str = ""
+    require_access: bool = False
     dev: bool = False
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ PenstockError
 │   ├── CursorInvalid             a malformed pagination cursor, or one of another query
 │   ├── TokenInvalid              an unknown token of an externally completed job
 │   ├── TokenExpired              a token whose time or attempt is over
+│   ├── Unauthenticated           a token that is malformed, expired, forged, or of an unknown issuer
 │   └── LimitExceeded             more rows, bytes or jobs than allowed
 ├── DataError                     the data differs from what the function expected
 │   ├── RowNotFound               the row to patch, replace or delete does not exist
@@ -29,6 +30,9 @@ PenstockError
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
 ├── ApplicationError              your functions raise it for their callers, who get its data
+│   ├── NotSignedIn               the call is for users who have signed in
+│   ├── AccessDenied              the caller may not call this, or may not write this row
+│   └── RateLimited               the caller has made too many calls of this kind
 ├── TryAgain                      nothing is wrong with the call; it may succeed later
 │   ├── Conflict                  every retry conflicted with another transaction
 │   ├── DatabaseUnavailable       the database is unreachable, starting or stopping
@@ -36,6 +40,7 @@ PenstockError
 │   ├── DatabaseFull              the database has no space left
 │   ├── LockTaken                 another holder kept the lock for too long
 │   ├── CallTimeout               the call took longer than allowed
+│   ├── ProviderUnavailable       the keys of a provider of identities cannot be fetched
 │   └── Overloaded                this process has too many waiting calls
 └── JobError                      why a job ended
     ├── NonRetryableError         raise it in a job: the job fails without another attempt
@@ -48,6 +53,8 @@ PenstockError
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -125,6 +132,16 @@ class InputError(PenstockError):
     at_the_door: bool = False
 
 
+@contextmanager
+def at_the_door(*, outside: bool = True) -> Iterator[None]:
+    """Mark the errors of a check as the caller's, if that is outside of all functions."""
+    try:
+        yield
+    except InputError as error:
+        error.at_the_door = outside
+        raise
+
+
 class FunctionNotFound(InputError):
     """No public function has this name. For callers from outside, internal functions do not exist."""
 
@@ -157,6 +174,10 @@ class TokenInvalid(InputError):
 
 class TokenExpired(InputError):
     """The token's time is over, or the attempt that it was made for."""
+
+
+class Unauthenticated(InputError):
+    """The token of a caller is malformed, expired, forged, revoked, or of an issuer that the app does not know."""
 
 
 class LimitExceeded(InputError):
@@ -211,11 +232,56 @@ class ApplicationError(PenstockError):
 
     Args:
         data: Any value that JSON can say; the client sees it as ``errorData``.
+        status: The HTTP status below ``/rest`` and in web frameworks; by default that of the class, 400. Convex's
+            clients get 200 in any case.
     """
 
-    def __init__(self, data: Any) -> None:
+    status: int = 400
+
+    def __init__(self, data: Any, *, status: int | None = None) -> None:
         super().__init__(data if isinstance(data, str) else repr(data))
         self.data = data
+        if status is not None:
+            self.status = status
+
+
+class NotSignedIn(ApplicationError):
+    """The call is for users who have signed in. Its caller gets ``{"code": "NotSignedIn", "message": …}`` as data."""
+
+    status = 401
+
+    def __init__(self) -> None:
+        super().__init__({"code": "NotSignedIn", "message": "Sign in to do this."})
+
+
+class AccessDenied(ApplicationError):
+    """The caller may not do this. It gets ``{"code": "AccessDenied", "message": …}`` as data, and not the reason."""
+
+    status = 403
+
+    def __init__(self, what: str) -> None:
+        super().__init__({"code": "AccessDenied", "message": "You may not do this."})
+        self.what = what
+
+    def __str__(self) -> str:
+        return self.what
+
+
+class RateLimited(ApplicationError):
+    """The caller has made too many calls of this kind: its rate limit has no token left, and nothing was done.
+
+    It gets ``{"code": "RateLimited", "message": …, "retryAfter": …}`` as data; over HTTP, status 429 and `Retry-After`.
+
+    Attributes:
+        retry_after: Seconds after which the same call gets a token, if no other one takes it.
+    """
+
+    status = 429
+
+    def __init__(self, retry_after: float) -> None:
+        message = "Too many calls of this kind. Try again later."
+        super().__init__({"code": "RateLimited", "message": message, "retryAfter": retry_after})
+        self.retry_after = retry_after
 
 
 class TryAgain(PenstockError):
@@ -254,6 +320,10 @@ class LockTaken(TryAgain):
 
 class CallTimeout(TryAgain):
     """The call took longer than allowed."""
+
+
+class ProviderUnavailable(TryAgain):
+    """The keys of a provider of identities cannot be fetched, so that no token of it can be verified."""
 
 
 class Overloaded(TryAgain):

@@ -90,6 +90,16 @@ def check_text(text: str, what: str) -> None:
             raise ValueInvalid(f"{what} contains a lone surrogate, which is not valid Unicode.") from error
 
 
+def storable(text: str) -> str:
+    """A text with escapes for the characters that SQL text cannot hold."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def is_storable(text: str) -> bool:
+    """Whether SQL text can hold all characters of a text."""
+    return storable(text) == text
+
+
 def text_bytes(text: str) -> int:
     """The number of bytes of a text."""
     return len(text) if text.isascii() else len(text.encode())

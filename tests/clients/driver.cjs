@@ -49,6 +49,7 @@ function everything() {
 function simple() {
   const client = new ConvexClient(url);
   return {
+    own: client,
     subscribe(name, reference, args) {
       const unsubscribe = client.onUpdate(
         reference,
@@ -69,6 +70,7 @@ function react() {
   const { ConvexReactClient } = installed("convex/react");
   const client = new ConvexReactClient(url, { webSocketConstructor: installed("ws") });
   return {
+    own: client,
     subscribe(name, reference, args) {
       const watch = client.watchQuery(reference, args);
       const unsubscribe = watch.onUpdate(everything);
@@ -91,6 +93,7 @@ function react() {
 function http() {
   const client = new ConvexHttpClient(url);
   return {
+    own: client,
     query: (reference, args) => client.query(reference, args),
     consistentQuery: (reference, args) => client.consistentQuery(reference, args),
     mutation: (reference, args) => client.mutation(reference, args),
@@ -100,6 +103,15 @@ function http() {
 
 const client = { node: simple, react, http }[kind]();
 const leave = new Map();
+const signingIn = { fetched: 0, isSignedIn: null };
+
+// Sign in with these tokens, one after another; with none, sign out.
+function sign(tokens) {
+  if (kind === "http") return tokens.length ? client.own.setAuth(tokens[0]) : client.own.clearAuth();
+  if (tokens.length === 0) return (client.own.client ?? client.own).clearAuth();
+  const fetchToken = async () => tokens[Math.min(signingIn.fetched++, tokens.length - 1)];
+  client.own.setAuth(fetchToken, (isSignedIn) => (signingIn.isSignedIn = isSignedIn));
+}
 
 async function act({ id, do: verb, name, path, args, shown }) {
   const reference = path && makeFunctionReference(path);
@@ -108,6 +120,10 @@ async function act({ id, do: verb, name, path, args, shown }) {
     leave.set(name, client.subscribe(name, reference, given));
     everything();
     return { id };
+  }
+  if (verb === "sign") {
+    if (args.tokens) sign(args.tokens);
+    return { id, value: signingIn };
   }
   if (verb === "unsubscribe") {
     watched.delete(name);

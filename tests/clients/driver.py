@@ -48,6 +48,10 @@ def act(client: ConvexClient, order: dict[str, Any]) -> dict[str, Any]:
     if verb == "subscribe":
         subscriptions[name] = client.subscribe(order["path"], args)
         return {}
+    if verb == "sign":
+        tokens = order["args"]["tokens"]
+        client.set_auth(tokens[0]) if tokens else client.clear_auth()
+        return {"value": None}
     if verb == "unsubscribe":
         subscriptions.pop(name).unsubscribe()
         return {}

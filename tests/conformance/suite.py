@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from conformance.api_keys import ApiKeys
 from conformance.callmachine import CallsInAnyOrder
 from conformance.cancels import Cancels
 from conformance.catalog import Catalog
@@ -62,6 +63,7 @@ class StoreSuite(
     Leases,
     Locks,
     Requests,
+    ApiKeys,
     Tokens,
     Signals,
     Catalog,

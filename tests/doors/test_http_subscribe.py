@@ -251,10 +251,14 @@ class Stuck(Quick):
         await super().send(message)
 
 
+async def ready() -> None:
+    pass
+
+
 def stream_to(api: Api, test: Any, connection: Quick) -> asyncio.Task[None]:
     view = test.live_queries.view()
     view.add(0, *test.dispatch.prepare_query("doors.http_fixtures:count", "{}"))
-    stream = EventStream(view, lambda answer: b"%d" % answer.result, api.asgi.opening, test.clock)
+    stream = EventStream(view, lambda answer: b"%d" % answer.result, api.asgi.opening, test.clock, ready)
     return asyncio.create_task(stream(connection.scope, connection.receive, connection.send))
 
 

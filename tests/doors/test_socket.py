@@ -9,9 +9,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from stage.listening import listening
 from stage.outboxes import sql
 from stage.sockets import SocketClient, socket_client
 from stage.waits import until
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.clock import SystemClock
@@ -528,6 +531,19 @@ async def test_a_page_of_another_origin_is_refused_unless_it_is_named(far_shop: 
             async with one(api, origin="https://b.example"):
                 pass
         assert refused.value.response.status_code == 403
+
+
+async def test_a_mounted_socket_and_paths_that_are_none(far_shop: Shop) -> None:
+    async with far_shop() as (api, _):
+        web = Starlette(routes=[Mount("/shop", api.asgi)])
+        async with listening(web) as url, socket_client(url, MODULE, path="/shop/api/sync") as client:
+            await client.connect()
+            await client.watch(0, "count")
+            await client.until(0, 0)
+            for path in ("/api/sync", "/shop/sync", "/shop/api/1/2/sync"):
+                with pytest.raises(InvalidStatus):
+                    async with socket_client(url, MODULE, path=path):
+                        pass
 
 
 async def test_a_silent_client_hears_pings(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,8 +194,8 @@ def test_on_complete_cancels_and_timeouts_are_of_each_job(database_url: str) -> 
     async def story() -> None:
         async with app.open(database_url) as backend:
             jobs = []
-            for to, options in (("wait", {}), ("busy", {"timeout": timedelta(hours=1)}), ("ada", {})):
-                pool = sms.with_options(on_complete=told, context=to, **options)
+            for to, timeout in (("wait", None), ("busy", timedelta(hours=1)), ("ada", None)):
+                pool = sms.with_options(on_complete=told, context=to, timeout=timeout)
                 jobs.append(await pool.enqueue(backend, send, to))
             worker = make_worker(backend)
             await worker.tick()

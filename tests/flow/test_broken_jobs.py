@@ -300,11 +300,13 @@ def test_a_status_is_kept_for_a_time_that_can_be_counted() -> None:
 
 @pytest.mark.parametrize("option", ["timeout", "max_wait"])
 def test_an_attempt_takes_five_years_at_most(option: str) -> None:
-    asked = {"key": "a", "on_duplicate": "debounce", "run_after": timedelta(seconds=1)} if option == "max_wait" else {}
+    asked: dict[str, Any] = (
+        {"key": "a", "on_duplicate": "debounce", "run_after": timedelta(seconds=1)} if option == "max_wait" else {}
+    )
     for value in (timedelta.max, timedelta(days=1830, microseconds=1), timedelta(0)):
         with pytest.raises(ValueInvalid, match=f"{option} takes a timedelta greater than 0, and of at most five years"):
-            mail.with_options(**asked, **{option: value})
-    mail.with_options(**asked, **{option: timedelta(days=1830)})
+            mail.with_options(**asked | {option: value})
+    mail.with_options(**asked | {option: timedelta(days=1830)})
 
 
 async def test_the_longest_timeout_can_be_waited_for(database_url: str) -> None:

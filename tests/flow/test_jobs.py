@@ -496,7 +496,7 @@ async def test_a_job_whose_function_is_unknown_waits_for_a_version_that_knows_it
     clock, one, two = TestClock(), version_one(), version_two()
     bow = one.registry.find("test_jobs:bow")
     async with TestApp(one, database_url, clock=clock) as old, TestApp(two, database_url, clock=clock) as new:
-        job = await old.scheduler.run_after(NOW, bow, depth=3)  # type: ignore[arg-type]
+        job: JobId = await old.scheduler.run_after(NOW, bow, depth=3)  # type: ignore[arg-type]
         for _ in range(20):
             await new.run_until_idle(advance=False)
             clock.advance(timedelta(seconds=31))
@@ -512,7 +512,7 @@ async def test_arguments_that_no_longer_fit_end_the_job_with_a_clear_error(datab
     clock, one, two = TestClock(), version_one(), version_two()
     greet = one.registry.find("test_jobs:greet")
     async with TestApp(one, database_url, clock=clock) as old, TestApp(two, database_url, clock=clock) as new:
-        job = await old.scheduler.run_after(NOW, greet, name="Ada")  # type: ignore[arg-type]
+        job: JobId = await old.scheduler.run_after(NOW, greet, name="Ada")  # type: ignore[arg-type]
         await new.run_until_idle(raise_errors=False)
         found = await status(new, job)
         assert found.state is JobState.FAILED

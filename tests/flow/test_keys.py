@@ -21,6 +21,7 @@ from penstock import (
     DeclarationError,
     DuplicateJob,
     Finished,
+    JobId,
     MutationCtx,
     Pending,
     Retry,
@@ -390,7 +391,7 @@ async def test_of_canceled_work_whose_on_complete_is_to_run_nothing_comes_in_the
 async def test_what_is_put_in_the_place_of_other_work_has_the_key_as_it_asks_itself(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         hold.append(asyncio.Event())
-        first = await fair.with_options(key="k").enqueue(backend, note, what="never")
+        first: JobId = await fair.with_options(key="k").enqueue(backend, note, what="never")
         later = fair.with_options(key="k", on_duplicate="debounce", run_after=MINUTE)
         assert await later.enqueue(backend, serve, "debounced") == first
         backend.clock.advance(MINUTE)

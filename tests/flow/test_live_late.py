@@ -17,7 +17,7 @@ from penstock import Id, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.clock import random_of
 from penstock.errors import Conflict
-from penstock.live.view import View
+from penstock.live.view import Step, View
 from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
@@ -212,6 +212,32 @@ async def test_nobody_ever_sees_two_snapshots_at_once(database_url: str, seed: i
         look()
         now = [await test.run_query(stage.quick, number=number) for number in (0, 1)]
         assert [list(dict(sorted(one.items())).values()) for one in seen] == [now] * len(views)
+
+
+async def test_a_first_answer_that_comes_late_is_one_of_its_own_tick(database_url: str) -> None:
+    """Nothing was captured when its tick began, so nobody knows whether the next ticks show the same."""
+    stage = Bank()
+    async with stage.started(database_url) as test:
+        stage.is_open = False
+        view = stage.view(stage.slow)
+        await stage.live.tick()
+        await stage.transfer(test, 10)
+        await stage.live.tick()
+        view.moved.clear()
+
+        async def look() -> Step | None:
+            await view.moved.wait()
+            return view.step()
+
+        looking = asyncio.create_task(look())
+        stage.let_end(all_of_them=False)
+        while not looking.done():
+            await step(stage.live)
+        found = await looking
+        assert found is not None
+        assert (found.tick.number, found.answers[0].result) == (1, 50)
+        stage.let_end(all_of_them=True)
+        assert await stage.soon(view) == {0: 40}
 
 
 async def test_queries_that_come_with_a_slow_one_do_not_wait_for_it(database_url: str) -> None:

@@ -93,7 +93,6 @@ WORDS: dict[str, list[tuple[str, str]]] = {
         ("run_action", r"QueryCtx has no run_action\. Do it in an action: @app\.action, and ctx: ActionCtx\."),
         ("runAction", r"Do it in an action"),
         ("runQuery", r"Write run_query\."),
-        ("auth", r"There are no identities"),
     ],
     "mutation": [
         ("run_action", r"MutationCtx has no run_action\. .*Write ctx\.scheduler\.run_after\(timedelta\(0\), function"),

@@ -537,8 +537,8 @@ async def test_work_that_cannot_be_is_refused_and_leaves_nothing(database_url: s
             (sms.with_options(retry=True), count_told, {}, UsageError),
             (sms.with_options(run_after=timedelta(seconds=-1)), send, {"text": "x"}, ValueInvalid),
             (sms.with_options(run_after=timedelta(days=9999)), send, {"text": "x"}, ValueInvalid),
-            (sms.with_options(run_after=5), send, {"text": "x"}, ValueInvalid),
-            (sms.with_options(run_at="2030"), send, {"text": "x"}, ValueInvalid),
+            (sms.with_options(run_after=5), send, {"text": "x"}, ValueInvalid),  # type: ignore[arg-type]
+            (sms.with_options(run_at="2030"), send, {"text": "x"}, ValueInvalid),  # type: ignore[arg-type]
             (followed.with_options(context=object()), send, {"text": "x"}, ValueInvalid),
             (followed.with_options(context="x" * 1000), send, {"text": "x"}, LimitExceeded),
         ]

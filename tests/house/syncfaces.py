@@ -57,6 +57,7 @@ PAGES = {
         {
             "calls.run.context": "QueryCtx MutationCtx ActionCtx",
             "calls.run.work": "ActionWork",
+            "calls.run.auth": "Auth",
             "calls.enqueue.scheduler": "Scheduler",
             "calls.enqueue.messages": "Sender",
         },
@@ -95,6 +96,10 @@ return {faces[run]: row for run, row in self._wait(self._twin.get_documents(fiel
     "BackendWords.live": """
 watch = thread.do(lambda: thread.backend.live(function, *args, **kwargs))
 return SyncWatch(watch, thread.wait)""",
+    "BackendWords.with_identity": """
+face = SyncBackendWords()
+face._thread = lambda: thread.with_identity(identity)  # type: ignore[method-assign]
+return face""",
     "BackendWords.wake": "\nthread.do(thread.backend.wake)",
 }
 DROPPED = {"on_lost"}  # nothing ends a thread from outside

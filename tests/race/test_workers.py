@@ -17,7 +17,7 @@ from stage.waits import until
 from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
-from penstock.jobs.job import JobStatus
+from penstock.jobs.job import JobId, JobStatus
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestClock, gate, raising
 
@@ -297,7 +297,7 @@ def test_jobs_of_a_claim_whose_answer_was_lost_are_run(database_url: str, tmp_pa
         async with ledger.app.open(database_url) as backend:
             worker = make_worker(backend)
             if kind == "mutation":
-                job = await backend.scheduler.run_after(NOW, ledger.enter, what="x")
+                job: JobId = await backend.scheduler.run_after(NOW, ledger.enter, what="x")
             else:
                 (tmp_path / "go on").touch()
                 job = await backend.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))

@@ -10,8 +10,7 @@ from uuid import UUID
 import pytest
 
 from penstock import DeclarationError, Retry
-from penstock.crons.catchup import Decision, Skip, decide
-from penstock.crons.cron import Cron
+from penstock.crons.cron import Cron, Decision, Skip, decide
 from penstock.crons.plan import begun, changed, paused, plan_of, schedule_of, schedule_text, schedule_words
 from penstock.crons.schedule import CronExpression, Interval, Schedule
 from penstock.jobs.job import NewJob, Options

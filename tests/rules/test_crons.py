@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.crons.catchup import Decision, Skip, decide
-from penstock.crons.cron import CatchUp, Cron, chance_of
+from penstock.crons.cron import CatchUp, Cron, Decision, Skip, chance_of, decide
 from penstock.crons.schedule import CronExpression, Interval, Schedule, next_due
 from penstock.errors import DeclarationError
 

@@ -92,6 +92,7 @@ def test_rows_in_answers_of_web_frameworks_have_their_ids() -> None:
     described = rows.json_schema(mode="serialization")["$defs"]["Order"]
     assert (described["title"], described["description"]) == ("Order", "What somebody wants.")
     assert described["required"] == ["id", "creation_time", "customer"]
+    assert described["properties"]["id"].pop("pattern") == "^order_[0-7][0-9a-hjkmnp-tv-z]{25}$"
     assert described["properties"]["id"] == {"title": "Id", "type": "string"}
     assert Order.model_json_schema()["required"] == ["customer"]
 

@@ -73,6 +73,15 @@ class Client:
         """Watch it no more."""
         await self._order("unsubscribe", name=name)
 
+    async def sign(self, *tokens: str) -> None:
+        """Sign in with these tokens, of which it fetches one after another; with none, sign out."""
+        await self._order("sign", args={"tokens": tokens})
+
+    async def signed_in(self) -> dict[str, Any]:
+        """How many tokens it has fetched, and whether it shows its user as signed in; of the JavaScript clients."""
+        found: dict[str, Any] = (await self._order("sign", args={}))["value"]
+        return found
+
     async def query(self, path: str, **args: Any) -> Any:
         return _value(await self._order("query", path=path, args=args))
 
@@ -175,7 +184,8 @@ async def client(kind: Kind, url: str) -> AsyncIterator[Client]:
 class Server:
     """``penstock serve`` with `stage.tally`, which may be stopped, killed and started again on its port."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, **settings: str) -> None:
+        self.settings = {f"PENSTOCK_{name.upper()}": value for name, value in settings.items()}
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: Process | None = None
@@ -189,7 +199,7 @@ class Server:
 
     def spawn(self) -> Process:
         """Begin its process."""
-        return Command("stage.tally", self.database, "serve", "--port", str(self.port))
+        return Command("stage.tally", self.database, "serve", "--port", str(self.port), **self.settings)
 
     async def _answers(self, http: httpx.AsyncClient) -> bool:
         assert self.process is not None
@@ -237,9 +247,9 @@ class Asgi(Process):
 
 
 @asynccontextmanager
-async def serving(database: str, kind: type[Server] = Server) -> AsyncIterator[Server]:
+async def serving(database: str, kind: type[Server] = Server, **settings: str) -> AsyncIterator[Server]:
     """A server for the time of a block."""
-    made = kind(database)
+    made = kind(database, **settings)
     try:
         await made.start()
         yield made

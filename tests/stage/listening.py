@@ -9,14 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-
-from penstock.server.asgi import Asgi
+from starlette.applications import Starlette
 
 
 class Uvicorn(uvicorn.Server):
     """A server that tells when it takes connections."""
 
-    def __init__(self, asgi: Asgi, lifespan: str = "on") -> None:
+    def __init__(self, asgi: Starlette, lifespan: str = "on") -> None:
         super().__init__(
             uvicorn.Config(asgi, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
         )
@@ -28,7 +27,7 @@ class Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def listening(asgi: Asgi) -> AsyncIterator[str]:
+async def listening(asgi: Starlette) -> AsyncIterator[str]:
     """The URL of a server on a free port, for the time of a block."""
     server = Uvicorn(asgi)
     with socket.create_server(("127.0.0.1", 0)) as listener:

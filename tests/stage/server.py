@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import fcntl
+import getpass
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ class Server:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
         self.url: str = handle.get_uri()
+        self.system_user: str = handle.system_user or getpass.getuser()
 
     async def restart(self) -> None:
         """Stop it as a power cut does, and start it again."""
@@ -68,9 +70,12 @@ class Server:
         return done.stdout
 
     def pg_ctl(self, *arguments: str) -> None:
-        """Run pg_ctl, as the wheel itself does, and wait for its end."""
-        place = ("-w", "-D", str(self._handle.pgdata), "-l", str(self._handle.log))
-        pgexec("pg_ctl", (*arguments, *place), bin_path=self._handle.bin_path, user=self._handle.system_user)
+        """Run pg_ctl, and wait for its end."""
+        self.run("pg_ctl", *arguments, "-w", "-D", str(self._handle.pgdata), "-l", str(self._handle.log))
+
+    def run(self, name: str, *arguments: str) -> None:
+        """Run a program as the user of the server, as the wheel itself does, and wait for its end."""
+        pgexec(name, arguments, bin_path=self._handle.bin_path, user=self._handle.system_user)
 
 
 def handle_of(folder: Path, **options: Any) -> Any:

@@ -20,7 +20,7 @@ from penstock.jobs.job import NewJob
 from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
 from penstock.store.open import make_store
-from penstock.store.postgres.binary import pieces
+from penstock.store.postgres.newjobs import pieces
 from penstock.store.postgres.route import Route, _Connection
 from penstock.store.push.migrate import push
 

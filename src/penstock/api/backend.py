@@ -14,6 +14,8 @@ from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction, expect
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.identity import Identity
 from penstock.jobs.filter import ALL_JOBS, JobFilter, check_limit
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.store.contract.pools import PoolRow
@@ -28,10 +30,12 @@ class BackendWords:
     Attributes:
         engine: Store, functions and clock.
         runner: Runs functions.
+        caller: Who the functions run for: the system, but for a backend that `with_identity` has given.
     """
 
     engine: Engine
     runner: Runner
+    caller: Caller = SYSTEM
 
     @property
     def job_calls(self) -> JobCalls:
@@ -47,7 +51,7 @@ class BackendWords:
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run a query in a snapshot."""
-        return self.runner.run_query(function, (args, kwargs))
+        return self.runner.run_query(function, (args, kwargs), caller=self.caller)
 
     def run_mutation(
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
@@ -58,13 +62,13 @@ class BackendWords:
             Conflict: It conflicted more often than the settings allow.
             DatabaseUnavailable: The database was lost; ``facts["uncertain"]`` says whether it may have taken effect.
         """
-        return self.runner.run_mutation(function, (args, kwargs))
+        return self.runner.run_mutation(function, (args, kwargs), caller=self.caller)
 
     def run_action(
         self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run an action."""
-        return self.runner.run_action(function, (args, kwargs))
+        return self.runner.run_action(function, (args, kwargs), caller=self.caller)
 
     def live(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Watch[R]:
         """Watch a query: its answer, and each other answer that it has once something that it read has changed.
@@ -86,10 +90,17 @@ class BackendWords:
             LimitExceeded: This process watches as many queries as it may.
         """
         expect(function, FunctionKind.QUERY)
-        return self._watch(function, function.signature.check(function.signature.bind(args, kwargs)))
+        return self._watch(function, function.signature.check(function.signature.bind(args, kwargs)), self.caller)
 
-    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any]) -> Watch[R]:
+    def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any], caller: Caller) -> Watch[R]:
         raise NotImplementedError
+
+    def with_identity(self, identity: Identity | None) -> BackendWords:
+        """This backend for calls and live queries of a user; with None, of a caller who has not signed in.
+
+        The program's own calls have no identity, and no guard applies to them.
+        """
+        return _BackendFor(self, Caller(identity))
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
@@ -129,3 +140,11 @@ class BackendWords:
         """How many jobs are ready, scheduled, running, and in each finished state."""
         store, now = self.engine.store, self.engine.clock.now()
         return await self.job_calls.read(lambda session: store.jobs.count(session, now))
+
+
+class _BackendFor(BackendWords):
+    """A backend for the calls of one caller."""
+
+    def __init__(self, backend: BackendWords, caller: Caller) -> None:
+        self.engine, self.runner, self.caller = backend.engine, backend.runner, caller
+        self._watch = backend._watch  # type: ignore[method-assign]  # noqa: SLF001 - of its own kind

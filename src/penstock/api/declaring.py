@@ -13,9 +13,11 @@ from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.ctxkinds import annotation_of, check_ctx, word_of
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.errors import DeclarationError
+from penstock.functions.access import Access, Guard
 from penstock.functions.batch import Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction, Runtime
 from penstock.functions.registry import Registry
+from penstock.observe.places import place_of_handler
 from penstock.schema.table import Table
 
 P = ParamSpec("P")
@@ -45,26 +47,36 @@ class Declaring:
 
     def __init__(self) -> None:
         self.registry = Registry()
+        self.requires_access = False  # whether each public function has to say who has access
 
     @property
     def query(self) -> QueryDecorator:
-        """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it."""
-        return cast("QueryDecorator", self._declare("query", QueryFunction, public=True))
+        """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it.
+
+        With ``access=`` only some may: ``signed_in``, ``owner_of(…)``, or a function of a `QueryCtx` and of arguments
+        of the query that says whether the caller may; joined with ``&`` and ``|``. ``access=public`` says that anyone
+        may, on purpose.
+        """
+        return cast("QueryDecorator", self._declare(QueryFunction, "access", public=True))
 
     @property
     def internal_query(self) -> QueryDecorator:
         """Declare a query that only this program may call."""
-        return cast("QueryDecorator", self._declare("internal_query", QueryFunction, public=False))
+        return cast("QueryDecorator", self._declare(QueryFunction, "access", public=False))
 
     @property
     def mutation(self) -> MutationDecorator:
-        """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it."""
-        return cast("MutationDecorator", self._declare("mutation", MutationFunction, public=True))
+        """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it.
+
+        With ``access=`` only some may; see `query`. With ``rate_limit="login"`` each call from outside first takes a
+        token of that rate limit for its user, or else its address, also if the mutation fails then.
+        """
+        return cast("MutationDecorator", self._declare(MutationFunction, "access", "rate_limit", public=True))
 
     @property
     def internal_mutation(self) -> MutationDecorator:
         """Declare a mutation that only this program may call."""
-        return cast("MutationDecorator", self._declare("internal_mutation", MutationFunction, public=False))
+        return cast("MutationDecorator", self._declare(MutationFunction, "access", public=False))
 
     @property
     def action(self) -> ActionDecorator:
@@ -73,7 +85,7 @@ class Declaring:
         It also takes options: ``runtime="process"``, for CPU-bound actions written with def, which then run in a
         process of their own. ``batch=100, of=Item``: the handler takes a list of items, one for each of up to so many
         calls, and returns a list of as many results or exceptions; the arguments of a call are those that make an item.
-        ``linger``: how long the first job of a batch waits for more.
+        ``linger``: how long the first job of a batch waits for more. ``access=`` and ``rate_limit=``: see `mutation`.
         """
         return cast("ActionDecorator", self._declare_action(public=True))
 
@@ -91,41 +103,60 @@ class Declaring:
             batch: int | None = None,
             of: Any = None,
             linger: timedelta = timedelta(0),
+            access: Access | Guard | None = None,
+            rate_limit: str | None = None,
         ) -> Any:
             def add(given: Any) -> Any:
                 calls = None if batch is None else Batch(given, batch, of, linger)
-                return self._add(ActionFunction(given, public=public, runtime=runtime, batch=calls))
+                options: dict[str, Any] = {"access": access, "rate_limit": rate_limit}
+                return self._add(ActionFunction(given, public=public, runtime=runtime, batch=calls, **options))
 
             return add if handler is None else add(handler)
 
         return declare
 
-    def _declare(self, word: str, kind: Callable[..., Any], *, public: bool) -> Any:
+    def _declare(self, kind: type[AnyFunction], *allowed: str, public: bool) -> Any:
+        word = f"{'' if public else 'internal_'}{kind.kind.value}"
+
         def declare(*handler: Callable[..., Any], **options: Any) -> Any:
-            if not handler and not options:
-                return declare
-            if len(handler) != 1 or options:
+            if len(handler) > 1 or not options.keys() <= {*allowed}:
                 raise DeclarationError(
-                    f"@app.{word} takes no arguments.", fix=f"Write @app.{word} on the line above the function."
+                    f"@app.{word} takes no arguments but {' and '.join(f'{name}=' for name in allowed)}.",
+                    fix=f"Write @app.{word} on the line above the function.",
                 )
-            return self._add(kind(handler[0], public=public))
+
+            def add(given: Callable[..., Any]) -> Any:
+                return self._add(kind(given, public=public, **options))
+
+            return add(*handler) if handler else add if options else declare
 
         return declare
 
     def _add(self, function: Any) -> Any:
         check_ctx(function)
+        if self.requires_access:
+            check_says_access(function)
         self.registry.add(function)
         return function
+
+
+def check_says_access(function: AnyFunction) -> None:
+    """Refuse a public function that does not say who has access."""
+    if function.public and function.access is None:
+        raise DeclarationError(
+            f"{function.name} ({place_of_handler(function.declared)}) is public, and does not say who may call it.",
+            fix=f"Write @app.{function.kind.value}(access=signed_in), or access=public if anyone may.",
+        )
 
 
 # ----- the types of decorators
 
 
 class QueryDecorator(Protocol):
-    """The type of `App.query`: it declares a function."""
+    """The type of `App.query`: it declares a function, or takes options and returns a decorator."""
 
     @overload
-    def __call__(self) -> QueryDecorator: ...
+    def __call__(self, *, access: Access | Guard = ...) -> QueryDecorator: ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[QueryCtx, P], Awaitable[R]], /
@@ -137,10 +168,10 @@ class QueryDecorator(Protocol):
 
 
 class MutationDecorator(Protocol):
-    """The type of `App.mutation`: it declares a function."""
+    """The type of `App.mutation`: it declares a function, or takes options and returns a decorator."""
 
     @overload
-    def __call__(self) -> MutationDecorator: ...
+    def __call__(self, *, access: Access | Guard = ..., rate_limit: str = ...) -> MutationDecorator: ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[MutationCtx, P], Awaitable[R]], /
@@ -176,10 +207,20 @@ class ActionDecorator(Protocol):
         self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
     ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
-    def __call__(self, handler: None = None, /, *, runtime: Runtime = ...) -> ActionDecorator: ...
+    def __call__(
+        self, handler: None = None, /, *, runtime: Runtime = ..., access: Access | Guard = ..., rate_limit: str = ...
+    ) -> ActionDecorator: ...
     @overload
     def __call__(
-        self, handler: None = None, /, *, batch: int, of: Callable[P, T], linger: timedelta = ...
+        self,
+        handler: None = None,
+        /,
+        *,
+        batch: int,
+        of: Callable[P, T],
+        linger: timedelta = ...,
+        access: Access | Guard = ...,
+        rate_limit: str = ...,
     ) -> BatchDecorator[P, T]: ...
 
 

@@ -12,10 +12,12 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock.api.backend import BackendWords
 from penstock.errors import ContextError
+from penstock.identity.identity import Identity
 from penstock.store.contract.session import not_open
 
 P = ParamSpec("P")
@@ -81,6 +83,12 @@ class Thread:
             return work()
 
         return self.wait(call())
+
+    def with_identity(self, identity: Identity | None) -> Thread:
+        """The same thread, with a backend for calls of a user."""
+        other = copy(self)
+        other.backend = self.backend.with_identity(identity)
+        return other
 
     def close(self) -> None:
         """Close the backend, as leaving ``app.open()`` does, and wait for that."""

@@ -15,6 +15,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
 from penstock.calls.run.syncctx import SyncScheduler
 from penstock.functions.function import QueryFunction
+from penstock.identity.identity import Identity
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +48,13 @@ class SyncBackendWords:
         thread = self._thread()
         watch = thread.do(lambda: thread.backend.live(function, *args, **kwargs))
         return SyncWatch(watch, thread.wait)
+
+    def with_identity(self, identity: Identity | None) -> SyncBackendWords:
+        """See `Backend.with_identity`."""
+        thread = self._thread()
+        face = SyncBackendWords()
+        face._thread = lambda: thread.with_identity(identity)  # type: ignore[method-assign]
+        return face
 
     def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock:
         """See `Backend.with_lock`. No thread is cancelled: `LockLost` comes at the end of the block."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from penstock.clock import profile_timer
@@ -29,32 +29,16 @@ from penstock.transaction.transaction import Transaction
 
 _UNSEEN: AbstractContextManager[None] = nullcontext()
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
-_STATUS: dict[JobState, Status] = {
-    JobState.SUCCESS: "success",
-    JobState.FAILED: "failed",
-    JobState.CANCELED: "canceled",
-    JobState.SKIPPED: "skipped",
-}
 
 
 class Journal:
-    """The journal of one backend.
-
-    Args:
-        meters: The meters to move; None if nobody looks at them.
-
-    Attributes:
-        meters: The same.
-        tracing: Makes spans; None if the program has not set up OpenTelemetry.
-        tasks: The names of reactive tasks, by their numbers.
-        tallies: The attempts that ended since the last report, for each pool with reports.
-    """
+    """The journal of one backend; without meters if nobody looks at them."""
 
     def __init__(self, meters: Meters | None = None) -> None:
         self.meters = meters
-        self.tracing: Tracing | None = None
-        self.tasks: Mapping[int, str] = {}
-        self.tallies: dict[str, Tally] = {}
+        self.tracing: Tracing | None = None  # None if the program has not set up OpenTelemetry
+        self.tasks: Mapping[int, str] = {}  # the names of reactive tasks, by their numbers
+        self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
 
     def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
@@ -67,13 +51,7 @@ class Journal:
     # ----- jobs are enqueued
 
     def sending(self, transaction: Transaction, job: NewJob, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
-        """A transaction enqueues a job, or jobs that are alike, which are logged once it has committed.
-
-        Args:
-            transaction: The transaction.
-            job: The job, or the first of many.
-            ids: Gives the ids of the many, if it is not one.
-        """
+        """A transaction enqueues a job, or the first of many alike with these ids: logged once it has committed."""
         if self.meters is not None or job.pool in self._talking():
             transaction.committed.append(partial(self.enqueued, job, transaction.now, ids))
 
@@ -136,12 +114,7 @@ class Journal:
                 self.meters.observe("penstock_task_run_seconds", seconds, self._task(job.options.task))
 
     def settled(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
-        """The settlements of jobs were written.
-
-        Args:
-            settled: The jobs, each with its settlement.
-            won: The ids of those that were still this worker's; all if not given.
-        """
+        """The settlements of jobs were written: all of them, or those `won`, which were still this worker's."""
         if self.meters is None and not self.tallies:
             return
         quiet = self.meters is None and not self._talking()
@@ -167,7 +140,7 @@ class Journal:
         ):
             self.meters.add("penstock_on_complete_failed", job.pool)
         if settlement.state in FINISHED:
-            self.completed(job, _STATUS[settlement.state], settlement.finished_at)
+            self.completed(job, cast("Status", settlement.state.value), settlement.finished_at)
         elif settlement.state is JobState.PENDING and settlement.event in _FAILED:
             self.completed(job, "retrying", settlement.finished_at)
 
@@ -208,7 +181,7 @@ class Journal:
 
     def ended(self, job: Job, state: JobState, at: datetime) -> None:
         """A job has ended in the transaction that was its last."""
-        self.completed(job, _STATUS[state], at)
+        self.completed(job, cast("Status", state.value), at)
 
     def completed(self, job: Job, status: Status, at: datetime) -> None:
         """A job has ended, or is tried again."""

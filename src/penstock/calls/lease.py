@@ -25,14 +25,10 @@ Lost = Callable[[int, str], Awaitable[None]]
 
 
 class Lease:
-    """The lease of one process.
+    """The lease of one process, whose name in it is `label`.
 
-    Args:
-        engine: The engine whose store keeps it.
-        label: The name of the process in it.
-        on_lost: Called with its number and the reason once it is lost.
-        fenced: Whether each write names the lease. Otherwise it counts as lost before its end, so that work stops.
-        before: Awaited before each renewal.
+    `on_lost` is called with its number and the reason once it is lost, and `before` is awaited before each renewal. If
+    it is `fenced`, each write names it. Otherwise it counts as lost before its end, so that work stops.
     """
 
     def __init__(

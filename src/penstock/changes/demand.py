@@ -14,15 +14,11 @@ from penstock.changes.position import Position, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The outcome of a demand.
+    """The outcome of a demand."""
 
-    Attributes:
-        since: A transaction begun after the demand. Older ones may have written before it; on SQLite the last change.
-        until: By the number of each interest: the transaction from which on nothing is captured; on SQLite the last
-            change behind which rows are captured. Interests that are gone are left out.
-    """
-
-    since: int
+    since: int  # a transaction begun after the demand. Older ones may have written before it; on SQLite the last change
+    # by the number of each interest: the transaction from which on nothing is captured; on SQLite the last change
+    # behind which rows are captured. Interests that are gone are left out
     until: Mapping[int, int]
 
 
@@ -40,6 +36,16 @@ class Demands:
 
     def __init__(self) -> None:
         self._held: dict[int, _Held] = {}
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The interests that are demanded."""
+        return frozenset(self._held)
+
+    @property
+    def since(self) -> int:
+        """A transaction before which some may lack in the feed; 0 if none does."""
+        return max((held.since for held in self._held.values()), default=0)
 
     def lapsing(self, wanted: Iterable[int], position: Position | None) -> list[int]:
         """Those of some interests that are to be demanded at a position: not demanded, or not for long any more."""

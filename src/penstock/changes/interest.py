@@ -26,40 +26,27 @@ class Interest:
     Two interests of one name may stand side by side, as those of two releases of a program do: each is known by its
     name and the digest of all the rest.
 
-    Args:
-        name: Its name.
-        table: The table; with its schema, if that is not the one in which the database looks first.
-        key: The columns that tell its rows apart.
-        matches: Its rows: an SQL condition, in which ``{row}`` stands for the row; all by default. No row
-            may make it fail, or writing that row fails.
-        watches: The values that must differ for a change: SQL expressions with ``{row}``; any column by default.
-        kinds: The kinds of change that it wants.
-        before: Columns captured as they were.
-        after: Columns captured as they are then.
-        exact: Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is
-            captured, and a change of anything captured counts, even if only rows that enter or leave are wanted.
-        order: Columns by which its rows are read, before the key; by the key alone by default.
-        each: Whether each change counts, so that none may be merged with another one of its row before it is written.
-        meaning: The use that its reader makes of it, to distinguish it from another one that captures the same.
-        on_demand: Whether it is captured only while a reader demands it, see `Changes.demand`.
-
     Raises:
         DeclarationError: It has no name, no table, no key or no kind, or an unknown kind.
     """
 
     name: str
-    table: str
-    key: Sequence[str]
+    table: str  # with its schema, if that is not the one in which the database looks first
+    key: Sequence[str]  # the columns that tell its rows apart
+    # Its rows: an SQL condition, in which {row} stands for the row; all by default. No row may make it fail, or writing
+    # that row fails.
     matches: str | None = None
-    watches: Sequence[str] | None = None
+    watches: Sequence[str] | None = None  # SQL expressions with {row} that must differ for a change; any by default
     kinds: Sequence[str] = KINDS
-    before: Sequence[str] = ()
-    after: Sequence[str] = ()
+    before: Sequence[str] = ()  # columns captured as they were
+    after: Sequence[str] = ()  # columns captured as they are then
+    # Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is captured,
+    # and a change of anything captured counts, even if only rows that enter or leave are wanted.
     exact: bool = True
-    order: Sequence[str] = ()
-    each: bool = False
-    meaning: str = ""
-    on_demand: bool = False
+    order: Sequence[str] = ()  # columns by which its rows are read, before the key; by the key alone by default
+    each: bool = False  # each change counts: none may be merged with another one of its row before it is written
+    meaning: str = ""  # the use that its reader makes of it, unlike that of another one that captures the same
+    on_demand: bool = False  # captured only while a reader demands it, see `Changes.demand`
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > _LONGEST_NAME or not self.name.isprintable():

@@ -47,6 +47,7 @@ class Snapshot:
 
 
 NOTHING = Snapshot(_BEFORE_ALL)
+ALL = Snapshot(-_BEFORE_ALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ class RangeRead:
 class ReadSet:
     ranges: list[RangeRead] = field(default_factory=list)  # every range read, in order
     everything: bool = False  # whether it read by SQL, so that any change may concern it
-    jobs: set[UUID] = field(default_factory=set)  # whose statuses it read
+    jobs: frozenset[UUID] = frozenset()  # whose statuses it read
     untold: bool = False  # whether it read data that is not captured, such as the number of waiting jobs
+    identity: bool = False  # whether it read who calls
     until: datetime | None = None  # the end of the time that it read: `ctx.now(every=…)` then gives another one
 
     def note_jobs(self, jobs: Iterable[UUID] | None) -> None:
@@ -44,7 +45,7 @@ class ReadSet:
         if jobs is None:
             self.untold = True
         else:
-            self.jobs.update(jobs)
+            self.jobs = self.jobs.union(jobs)
 
 
 def above(bound: Bound | None, value: Any) -> bool:

@@ -38,7 +38,7 @@ from penstock.clock import secret
 from penstock.config import Config
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.function import AnyFunction, FunctionKind
-from penstock.schema.ids import Id, id_prefix_of
+from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.run import serve
 
 _GREETED = "greeted"
@@ -218,8 +218,8 @@ def _plausible(annotation: Any) -> Any:
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation in _PLAUSIBLE:
         return _PLAUSIBLE[annotation]
-    if annotation is Id or origin is Id:
-        return f"{id_prefix_of(next(iter(inner), None)) or 'row'}_{_NO_ID}"
+    if (target := target_of(annotation)) is not None:
+        return f"{id_prefix_of(target) or 'row'}_{_NO_ID}"
     if origin is Literal:
         return inner[0]
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):

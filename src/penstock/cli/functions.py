@@ -23,6 +23,7 @@ from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
+from penstock.identity.caller import SYSTEM
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 
@@ -123,7 +124,12 @@ def run_command(options: Options, function: str, arguments: Sequence[str]) -> No
 async def _call(app: App, options: Options, function: AnyFunction, arguments: bytes) -> bytes:
     async with open_backend(app, options, fitting=True, call_timeout=UNHURRIED) as backend:
         result: bytes = await backend.dispatch.call(
-            function.name, None, arguments, internal=True, finish=partial(encode_result, form=Format.CLEAN)
+            function.name,
+            None,
+            arguments,
+            internal=True,
+            caller=SYSTEM,
+            finish=partial(encode_result, form=Format.CLEAN),
         )
         return result
 
@@ -170,13 +176,7 @@ def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
 
 def _read_json(text: bytes | str) -> bytes:
     try:
-        try:
-            try:
-                message = Message(text)
-            except InputError as error:
-                raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
-        except InputError as error:
-            raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
+        message = Message(text)
     except InputError as error:
         raise InputError(str(error), fix="Write name=value, or one JSON object in quotes.") from error
     return message.arguments(message.value)

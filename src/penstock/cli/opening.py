@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -27,7 +27,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError, DataError
 from penstock.observe.logs import JsonFormatter, event
-from penstock.store.contract.session import Session
+from penstock.store.contract.session import Session, reading
 from penstock.store.open import make_store, scheme_of, sqlite_path
 from penstock.store.push.migrate import push
 
@@ -76,13 +76,8 @@ def with_backend(
     return asyncio.run(work())
 
 
-@asynccontextmanager
-async def snapshot(backend: Backend) -> AsyncIterator[Session]:
-    session = await backend.engine.store.begin_read()
-    try:
-        yield session
-    finally:
-        await session.rollback()
+def snapshot(backend: Backend) -> AbstractAsyncContextManager[Session]:
+    return reading(backend.engine.store.begin_read)
 
 
 def shown_url(url: str) -> str:

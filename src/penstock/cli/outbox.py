@@ -14,7 +14,6 @@ from penstock.api.outbox.rebuilding import chosen_rows, reset_of
 from penstock.api.outbox.views import (
     MOST_COUNTED,
     OutboxMessage,
-    OutboxPage,
     OutboxStatus,
     look_at_one,
     outbox_of,
@@ -81,11 +80,11 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
 
     Omits messages that were not attempted yet.
     """
-
-    async def look(backend: Backend) -> OutboxPage:
-        return await backend.app.outboxes.messages(backend, outbox, states=states or STATES, limit=limit, after=after)
-
-    page = with_backend(options, look)
+    shown = states or STATES
+    page = with_backend(
+        options,
+        lambda backend: backend.app.outboxes.messages(backend, outbox, states=shown, limit=limit, after=after),
+    )
     if options.json:
         print_json(page)
         return
@@ -217,11 +216,8 @@ def retry(options: Options, outbox: str, numbers: tuple[int, ...]) -> None:
     Their attempts count from one. Parked messages are delivered next, but not while the next message waits for its
     retry. A row older than the outbox has a negative number: write -- before it.
     """
-
-    async def do(backend: Backend) -> int:
-        return await backend.app.outboxes.retry(backend, outbox, list(numbers) or None)
-
-    count = with_backend(options, do)
+    wanted = list(numbers) or None
+    count = with_backend(options, lambda backend: backend.app.outboxes.retry(backend, outbox, wanted))
     if numbers and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
     say(f"{counted(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed.")

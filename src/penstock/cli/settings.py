@@ -22,7 +22,7 @@ _ATTRIBUTE = re.compile(r"(\w+): (.+)")
 def command(options: Options) -> None:
     """Show the settings in force, where each comes from, and what it means."""
     config = open_app(options).config(database=options.database)
-    hidden = {name: shown_url(getattr(config, name)) for name in ("database", "direct_database")}
+    hidden = {name: shown_url(getattr(config, name)) for name in ("database", "direct_database", "read_url")}
     secret = {name: getattr(config, name) and "***" for name in ("metrics_token", "admin_token")}
     values = asdict(config) | hidden | secret
     sources = _sources(options, config)

@@ -28,7 +28,7 @@ from penstock.cli.output import counted, make_console, print_json, say
 from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
 from penstock.store.contract.session import Session
 from penstock.store.sql.statements import TableStatements
-from penstock.transaction.rows import advance_numbers, clear_table, load_rows
+from penstock.transaction.rows import advance_numbers, load_rows
 from penstock.transaction.transaction import Transaction
 
 
@@ -175,7 +175,7 @@ class Loading:
 
         async def write(transaction: Transaction) -> None:
             nonlocal stored, deleted
-            deleted, stored = await clear_table(transaction, statements), 0
+            deleted, stored = await transaction.execute(statements.clear(), ()), 0
             with self._progress(statements) as advance:
                 for piece in self._lines.pieces(documents):
                     await _load_piece(transaction, statements, piece)

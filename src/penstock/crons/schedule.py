@@ -1,7 +1,7 @@
 """Schedules: the next time at which something recurring is due.
 
 A cron expression is matched by the library cronsim, which is only given the time on a clock on the wall, never a
-time zone. `crons/catchup` decides about missed times.
+time zone. `crons/cron` decides about missed times.
 """
 
 from __future__ import annotations
@@ -115,15 +115,12 @@ class CronExpression:
     def next(self, after: datetime) -> datetime:
         """The first time at which it is due after an instant; in UTC."""
         place = zone(self.timezone)
-        find = _next_at_a_time if self._at_a_time() else _next_on_the_clock
+        minute, hour = self.expression.split()[-5:-3]
+        find = _next_on_the_clock if minute.startswith("*") or hour.startswith("*") else _next_at_a_time
         found = find(self.expression, place, in_utc(after).replace(microsecond=0))
         if found is None:
             raise _never(self.expression, self.timezone)
         return found
-
-    def _at_a_time(self) -> bool:
-        minute, hour = self.expression.split()[-5:-3]
-        return not (minute.startswith("*") or hour.startswith("*"))
 
 
 def _next_at_a_time(expression: str, place: tzinfo, after: datetime) -> datetime | None:

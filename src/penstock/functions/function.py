@@ -9,13 +9,15 @@ import enum
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from penstock.errors import ContextError, DeclarationError, LimitExceeded
+from penstock.functions.access import Access, Guard, access_of
 from penstock.functions.batch import Batch, check_batch
 from penstock.functions.signature import Signature, check_declaration
+from penstock.observe.places import place_of_handler
 
 C = TypeVar("C", contravariant=True)
 P = ParamSpec("P")
@@ -53,6 +55,8 @@ class Function(Generic[C, P, R, X]):
         is_async: Whether the handler is ``async def``; a ``def`` handler runs in a thread, with a synchronous ctx.
         runtime: A ``def`` handler runs in a thread, or in a process of its own for CPU-bound actions.
         batch: For a batch function: how it takes the calls of many jobs at once; `handler` takes a single one.
+        access: Who may call it; None if its declaration says nothing.
+        rate_limit: The rate limit of which each call from outside takes a token; None for none.
         declared: The function as it was written.
         version: For the handler of a reactive task: its version; -1 for none.
     """
@@ -68,6 +72,8 @@ class Function(Generic[C, P, R, X]):
         name: str | None = None,
         runtime: Runtime = "thread",
         batch: Batch | None = None,
+        access: Access | Guard | None = None,
+        rate_limit: str | None = None,
     ) -> None:
         self.name = name or name_of(handler)
         self.handler = handler
@@ -90,9 +96,16 @@ class Function(Generic[C, P, R, X]):
         if batch is not None:
             check_batch(batch, self.name, runtime, len(inspect.signature(handler).parameters) - 1)
             self.handler = batch.single(self.name, is_async=self.is_async)
+        self.rate_limit = rate_limit
+        self.access = None if access is None else access_of(access)
+        if self.access is not None and (unknown := self.access.takes - {*inspect.signature(self.handler).parameters}):
+            raise DeclarationError(
+                f"{self.name} ({place_of_handler(handler)}): access looks at {', '.join(sorted(unknown))}, which is no "
+                "argument of the function."
+            )
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
-        """Run the handler as a plain helper; ContextError if it needs a ctx of another kind."""
+        """Run the handler as a plain helper, if the caller has access; ContextError if it needs another kind of ctx."""
         caller = getattr(type(ctx), "of_kind", self.kind)
         if caller is not self.kind and (caller, self.kind) in _NO_HELPERS:
             raise ContextError(
@@ -100,11 +113,41 @@ class Function(Generic[C, P, R, X]):
                 fix=_NO_HELPERS[caller, self.kind].format(self.name.rpartition(":")[2]),
             )
         if self.batch is not None:
-            return self.handler(ctx, **self.signature.bind(args, kwargs))
+            args, kwargs = (), self.signature.bind(args, kwargs)  # type: ignore[assignment]
+        if self.access is None:
+            return self.handler(ctx, *args, **kwargs)
+        check = ctx.check_access  # type: ignore[attr-defined]  # what has a kind but cannot check is refused here
+        if self.is_async:
+            return self._checked(ctx, check, args, kwargs)  # type: ignore[return-value]
+        if (checked := check(self, *args, **kwargs)) is not None:  # it waits to be awaited
+            checked.close()
+            raise ContextError(f"{self.name} is written with def.", fix="Call it in a function written with def.")
         return self.handler(ctx, *args, **kwargs)
+
+    def args(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The arguments of a call by name, for `Workpool.enqueue_batch`, so that type checkers see them.
+
+        Raises:
+            ArgumentsInvalid: There are too many, or one is given twice. Their types are checked later.
+        """
+        return self.signature.bind(args, kwargs)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name, its defaults among them; not checked."""
+        bound = self._parameters.bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        return dict([*bound.arguments.items()][1:])
+
+    async def _checked(self, ctx: Any, check: Any, args: Any, kwargs: Any) -> Any:
+        await check(self, *args, **kwargs)
+        return await self.handler(ctx, *args, **kwargs)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<{'' if self.public else 'internal '}{self.kind.value} {self.name}>"
+
+    @functools.cached_property
+    def _parameters(self) -> inspect.Signature:
+        return inspect.signature(self.handler)
 
     @functools.cached_property
     def signature(self) -> Signature:

@@ -19,7 +19,7 @@ from typing_extensions import TypeAliasType, TypedDict
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid, UnawaitedCall
 from penstock.functions.batch import result_of_one
 from penstock.observe.places import place_of, place_of_handler
-from penstock.schema.ids import Id, id_prefix_of
+from penstock.schema.ids import id_prefix_of, target_of
 from penstock.schema.tighten import check_bytes, strict_validator
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
@@ -186,8 +186,8 @@ def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
 
 def _ids(fields: Mapping[str, Any]) -> dict[str, type[Any]]:
     """The parameters that are ids of penstock's own tables, with these."""
-    targets = {name: typing.get_args(field) for name, field in fields.items() if typing.get_origin(field) is Id}
-    return {name: of[0] for name, of in targets.items() if id_prefix_of(of[0]) is not None}
+    targets = {name: target_of(field) for name, field in fields.items()}
+    return {name: of for name, of in targets.items() if id_prefix_of(of) is not None}
 
 
 def _typed_dict(name: str, fields: dict[str, Any]) -> Any:

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from json.decoder import scanstring  # type: ignore[attr-defined]  # is not in its stubs
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 from uuid import UUID
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from typing_extensions import TypeVar
 
 from penstock.jobs.progress import Progress
 from penstock.jobs.retry import Retry
@@ -25,25 +26,29 @@ DEFAULT_POOL = "default"
 _MARK, _KEY = '{"generation":', ',"key":"'
 
 Kind = Literal["query", "mutation", "action"]
+R = TypeVar("R", covariant=True, default=Any)
 
 
-class JobId(Id[Any]):
-    """The id of a job: a string such as ``job_01jd3k4v5w6x7y8z9a0b1c2d3e``; checked where it enters, as `Id` is."""
+class JobId(Id[Any], Generic[R]):
+    """The id of a job: a string such as ``job_01jd3k4v5w6x7y8z9a0b1c2d3e``; checked where it enters, as `Id` is.
+
+    Type checkers know of `JobId[str]` that the job's result is a `str`; `JobId` may be one with any result.
+    """
 
     __slots__ = ()
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(
-            _check, super().__get_pydantic_core_schema__(source, handler)
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            _checked, core_schema.str_schema(strict=True), serialization=core_schema.to_string_ser_schema()
         )
 
 
-def job_id(uuid: UUID) -> JobId:
+def job_id(uuid: UUID) -> JobId[Any]:
     return JobId(format_id(JOB_PREFIX, uuid.int))
 
 
-def job_ids(uuids: Iterable[UUID]) -> list[JobId]:
+def job_ids(uuids: Iterable[UUID]) -> list[JobId[Any]]:
     return [JobId(text) for text in format_ids(JOB_PREFIX, (uuid.int for uuid in uuids))]
 
 
@@ -51,10 +56,10 @@ def job_uuid(text: str) -> UUID:
     return UUID(int=parse_id(JOB_PREFIX, text))
 
 
-def _check(given: Any) -> Any:
-    if isinstance(given, str) and not is_id(JOB_PREFIX, given):
+def _checked(text: str) -> JobId[Any]:
+    if not is_id(JOB_PREFIX, text):
         raise PydanticCustomError("id_of_no_job", "Input should be an id of a job, like job_01jd3k4v5w6x7y8z9a0b1c2d3e")
-    return given
+    return JobId(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.errors import ValueInvalid
+from penstock.values import is_storable
 
 _LONGEST_NOTE = 1000
 _LARGEST = 2**53
@@ -34,7 +35,7 @@ def progress_of(done: Any, total: Any, note: Any) -> Progress:
             raise ValueInvalid(f"progress: {name} must be a number from 0 to {_LARGEST:,}, not {value!r}.")
     if total is not None and done > total:
         raise ValueInvalid(f"progress: {done} are done, of only {total}.", fix="Leave out total if it is not known.")
-    if note is not None and not _is_note(note):
+    if note is not None and not (isinstance(note, str) and len(note) <= _LONGEST_NOTE and is_storable(note)):
         raise ValueInvalid(f"progress: a note is a text of up to {_LONGEST_NOTE:,} characters that can be stored.")
     return Progress(done, total, note)
 
@@ -49,9 +50,3 @@ def progress_from(text: str | None) -> Progress | None:
 
 def _is_amount(value: Any) -> bool:
     return type(value) in {int, float} and math.isfinite(value) and 0 <= value <= _LARGEST
-
-
-def _is_note(note: Any) -> bool:
-    if not isinstance(note, str) or len(note) > _LONGEST_NOTE or "\0" in note:
-        return False
-    return not any("\ud800" <= character <= "\udfff" for character in note)

@@ -49,20 +49,20 @@ class EntryCache:
 
     def find(self, key: Key) -> Entry | None:
         """The entry of a key, which is watched from now on."""
-        found, fresh = self._entries.get(key), self._entries.get((*key[:2], None))
-        if found is None and fresh is not None and fresh.journal == key[2]:
+        found, fresh = self._entries.get(key), self._entries.get((*key[:3], None))
+        if found is None and fresh is not None and fresh.journal == key[3]:
             found = fresh  # it has run once, without one
         if found is not None:
             self._keep_no_more(found)
         return found
 
-    def add(self, entry: Entry) -> None:
-        """Add an entry, whose key has none yet.
+    def add(self, entry: Entry, *, beyond: bool = False) -> None:
+        """Add an entry, whose key has none yet; `beyond` the limits, if its client watches the query already.
 
         Raises:
             LimitExceeded: As many are watched as can be.
         """
-        if not self.has_room:
+        if not beyond and not self.has_room:
             raise LimitExceeded(
                 f"This process can watch {self._most} different queries, with answers of {self._most_bytes} bytes.",
                 fix="Raise max_watched or max_watched_bytes, start more processes, or watch fewer or smaller queries.",
@@ -91,7 +91,9 @@ class EntryCache:
         return next(iter(self._kept.values()), math.inf)
 
     def drop(self, entry: Entry) -> None:
-        """Forget an entry."""
+        """Forget an entry, if that was not done before."""
+        if self._entries.get(entry.key) is not entry:
+            return
         del self._entries[entry.key]
         self.bytes -= entry.size
         self._keep_no_more(entry)
@@ -100,12 +102,18 @@ class EntryCache:
         """Take the answer of a run. The next run gets its journal; the entry's key has the one that it was given."""
         self.bytes += answer.size - entry.size
         entry.answer = answer
-        key: Key = (*entry.key[:2], entry.journal)
+        self._rename(entry, (*entry.key[:3], entry.journal))
+        entry.journal = answer.journal
+
+    def make_personal(self, entry: Entry) -> None:
+        """Have an entry found by its own caller only."""
+        self._rename(entry, (*entry.key[:2], entry.caller.key, entry.key[3]))
+
+    def _rename(self, entry: Entry, key: Key) -> None:
         if key != entry.key:
             del self._entries[entry.key]
-            entry.key = key if key not in self._entries else (*key[:2], str(id(entry)))
+            entry.key = key if key not in self._entries else (*key[:3], str(id(entry)))
             self._entries[entry.key] = entry
-        entry.journal = answer.journal
 
     def _keep_no_more(self, entry: Entry) -> None:
         if self._kept.pop(entry, None) is not None:

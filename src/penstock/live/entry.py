@@ -10,9 +10,11 @@ from uuid import UUID
 
 from penstock.changes.readset import RangeRead, ReadSet
 from penstock.functions.function import AnyFunction
+from penstock.identity.caller import Caller
 from penstock.jobs.job import JobStatus
 
-Key = tuple[str, str, str | None]  # the name of the function, its arguments as text, and the journal
+Key = tuple[str, str, str, str | None]  # the name of the function, its arguments as text, for whom, and the journal
+ANYBODY = ""  # for whom an entry is whose query has not read who calls
 QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are late
 _CAUSES = 5
 
@@ -26,7 +28,7 @@ class Answer:
     error: Exception | None = None
     digest: bytes = b""  # equal for equal answers
     size: int = 0  # bytes of its result, about
-    jobs: Mapping[UUID, JobStatus] = field(default_factory=dict)  # the statuses that it read
+    jobs: Mapping[UUID, JobStatus] | None = None  # the statuses that it read, if any
     journal: str | None = None  # the ends of the pages that it read, which the next run gets
     lines: Sequence[str] = ()  # what the run has logged, in development
 
@@ -37,6 +39,7 @@ class EntryReport(NamedTuple):
     Attributes:
         function: Its name.
         arguments: Its arguments, as text.
+        caller: For whom it runs, masked; None if it has not asked, so that its answer is everybody's.
         watchers: How many watch it.
         watched_for: Seconds since it was first watched.
         runs: How often it ran.
@@ -47,6 +50,7 @@ class EntryReport(NamedTuple):
 
     function: str
     arguments: str
+    caller: str | None
     watchers: int
     watched_for: float
     runs: int
@@ -65,6 +69,7 @@ class Entry:
     key: Key
     function: AnyFunction
     arguments: dict[str, Any]
+    caller: Caller  # who it runs for
     journal: str | None  # of its next run
     seed: int  # of its random numbers, the same at each run
     since: float  # by the monotonic clock
@@ -95,5 +100,5 @@ class Entry:
         """How it fares now."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         watchers, watched_for, causes = len(self.watchers), now - self.since, self.causes
-        name = self.function.name
-        return EntryReport(name, given, watchers, watched_for, self.runs, self.seconds, causes, self.stale)
+        name, caller = self.function.name, None if self.key[2] == ANYBODY else self.caller.masked
+        return EntryReport(name, given, caller, watchers, watched_for, self.runs, self.seconds, causes, self.stale)

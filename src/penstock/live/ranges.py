@@ -62,7 +62,7 @@ class TableRanges(Generic[E]):
         self._kinds = kinds
         self._wide = frozenset(wide)
         self._read = read
-        self._shapes: dict[_Shape, dict[tuple[Any, ...], dict[Range, set[E]]]] = {}
+        self._shapes: dict[_Shape, dict[tuple[Any, ...], set[tuple[Range, E]]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
@@ -75,17 +75,14 @@ class TableRanges(Generic[E]):
     def add(self, reader: E, read: RangeRead) -> None:
         """Note a range that a reader has read."""
         one = self._range(read)
-        self._shapes.setdefault(one.shape, {}).setdefault(one.prefix, {}).setdefault(one, set()).add(reader)
+        self._shapes.setdefault(one.shape, {}).setdefault(one.prefix, set()).add((one, reader))
 
     def remove(self, reader: E, read: RangeRead) -> None:
         """Forget a range that a reader has read."""
         one = self._range(read)
         prefixes = self._shapes.get(one.shape, {})
-        found = prefixes.get(one.prefix, {})
-        readers = found.get(one, set())
-        readers.discard(reader)
-        if not readers:
-            found.pop(one, None)
+        found = prefixes.get(one.prefix, set())
+        found.discard((one, reader))
         if not found:
             prefixes.pop(one.prefix, None)
         if not prefixes:
@@ -97,19 +94,13 @@ class TableRanges(Generic[E]):
             return
         for shape, prefixes in self._shapes.items():
             length = len(shape.columns) - shape.bounded
-            for one, readers in prefixes.get(tuple(row[name] for name in shape.columns[:length]), {}).items():
+            for one, reader in prefixes.get(tuple(row[name] for name in shape.columns[:length]), ()):
                 if not shape.bounded or one.holds(row[shape.columns[-1]]):
-                    yield from ((reader, one) for reader in readers)
+                    yield reader, one
 
     def all(self) -> set[E]:
         """The readers of any range."""
-        return {
-            reader
-            for prefixes in self._shapes.values()
-            for found in prefixes.values()
-            for readers in found.values()
-            for reader in readers
-        }
+        return {reader for prefixes in self._shapes.values() for found in prefixes.values() for _, reader in found}
 
     def _range(self, read: RangeRead) -> Range:
         bounded = read.lower is not None or read.upper is not None

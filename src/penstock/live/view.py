@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import LimitExceeded
 from penstock.functions.function import AnyFunction
+from penstock.identity.caller import Caller
 from penstock.live.entry import Answer, Entry
 
 MOST_QUERIES = 1000
@@ -50,7 +51,7 @@ class Entries(Protocol):
     def enter(
         self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
     ) -> Entry:
-        """The entry of a query, which the view watches from now on by a number."""
+        """The entry of a query for the caller of a view, which watches it from now on by a number."""
 
     def leave(self, view: View, number: int, entry: Entry) -> None:
         """Have a view watch an entry no more."""
@@ -78,16 +79,17 @@ class View:
         moved: Set when `step` may give something.
         closed: Whether it gives nothing any more.
         queries: The entries of its queries, by their numbers.
+        caller: The client, as it is known now.
     """
 
-    def __init__(self, entries: Entries) -> None:
+    def __init__(self, entries: Entries, caller: Caller) -> None:
+        self.caller = caller
         self.moved = asyncio.Event()
         self.closed = False
         self.queries: dict[int, Entry] = {}
         self._entries = entries
         self._given: dict[int, bytes] = {}  # the answers that the client has
         self._changed = set[int]()  # the queries whose answer may be another one
-        self._stale = set[int]()  # the queries that have no answer as of the newest tick
         self._pin: _Pin | None = None  # while a late batch has some of its queries
         self._ready: _Pin | None = None  # the last one whose queries have all run, until it is given
         self._at = self._not_before = 0  # the last tick that was given, and the first that has all added queries
@@ -112,19 +114,19 @@ class View:
                 fix="Watch one query that returns what many small ones do, or stop watching some.",
                 limit=MOST_QUERIES,
             )
-        entry = self.queries[number] = self._entries.enter(self, number, function, arguments, journal)
-        self._changed.add(number)
-        if entry.stale:
-            self._stale.add(number)
-        self._pin = self._ready = None  # they lack this query
-        self._not_before = self.expect()
+        self._enter(number, function, arguments, journal)
+
+    def become(self, caller: Caller) -> list[int]:
+        """Watch for another caller; the queries that depend on who calls, and so have no answer yet."""
+        same, self.caller = caller.key == self.caller.key, caller
+        asked = [] if same else list(self.queries.items())
+        return [number for number, entry in asked if self.enter_again(number, entry.journal)]
 
     def remove(self, number: int) -> None:
         """Watch a query no more."""
         self._entries.leave(self, number, self.queries.pop(number))
         self._given.pop(number, None)
         self._changed.discard(number)
-        self._stale.discard(number)
         for pin in (self._pin, self._ready):
             if pin is not None:
                 pin.answers.pop(number, None)
@@ -135,6 +137,11 @@ class View:
     def expect(self) -> int:
         """The number of the next tick to begin: it shows all that is committed now. It will come in any case."""
         return self._entries.expect(self)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client has answers of all queries."""
+        return len(self._given) == len(self.queries)
 
     def step(self, not_before: int = 0) -> Step | None:
         """The answers that have changed since the last step, all as of one tick.
@@ -147,7 +154,7 @@ class View:
         """
         self.moved.clear()
         tick, ready = self._entries.newest, self._ready
-        if not self._stale and tick.number > self._at and tick.number >= max(not_before, self._not_before):
+        if tick.number > self._at and tick.number >= max(not_before, self._not_before) and not self._stale():
             answers = self._answers(self._changed)
             self._changed.clear()
             self._pin = None
@@ -174,22 +181,39 @@ class View:
     def answer(self, number: int, tick: Tick, answer: Answer) -> None:
         """A query has run in the snapshot of a tick."""
         self._changed.add(number)
-        self._stale.discard(number)
         if self._pin is not None and self._pin.tick == tick and number in self._pin.running:
             self._pin.running.discard(number)
             self._pin.answers[number] = answer
             self._check_pin()
         self.moved.set()
 
-    def miss(self, number: int) -> None:
-        """A query will have no answer as of the newest tick for a while."""
-        self._stale.add(number)
+    def enter_again(self, number: int, journal: str | None) -> bool:
+        """Watch a query by the entry that it has for this caller now; whether that is another one."""
+        before = self.queries[number]
+        self._enter(number, before.function, before.arguments, journal)
+        if self.queries[number] is before:
+            return False
+        self._entries.leave(self, number, before)
+        self._given.pop(number, None)
+        return True
 
     def pin(self, tick: Tick, running: Iterable[int]) -> None:
         """Keep the answers of the newest tick until these queries, which still run in its snapshot, have theirs too."""
         still = set(running)
-        if self._stale <= still and tick.number >= self._not_before:
+        if self._stale() <= still and tick.number >= self._not_before:
             self._pin = _Pin(tick, self._answers(self._changed - still), still)
+
+    def _enter(self, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None) -> None:
+        entry = self._entries.enter(self, number, function, arguments, journal)
+        if entry is self.queries.get(number):
+            return
+        self.queries[number] = entry
+        self._changed.add(number)
+        self._pin = self._ready = None  # they lack this query
+        self._not_before = self.expect()
+
+    def _stale(self) -> set[int]:
+        return {number for number, entry in self.queries.items() if entry.stale}
 
     def _check_pin(self) -> None:
         if self._pin is not None and not self._pin.running:

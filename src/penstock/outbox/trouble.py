@@ -13,6 +13,7 @@ from penstock.changes.change import CapturedChange
 from penstock.errors import DeclarationError, NonRetryableError, Snooze, WorkerLost
 from penstock.jobs.retry import Retry, wait_after
 from penstock.observe.errortext import error_text, message_of, trace_text
+from penstock.values import storable
 
 Noted = tuple[int, datetime]  # how often something was noted, and when first
 
@@ -94,7 +95,7 @@ def after_failure(
     """
     before, since, deaths = (0, now, 0) if known is None else (known.attempts, known.since, known.deaths)
     if isinstance(error, Snooze):  # it asked for that, and has not failed
-        text = _storable(f"Snooze: {message_of(error)}"[:_LONGEST_ERROR])
+        text = storable(f"Snooze: {message_of(error)}"[:_LONGEST_ERROR])
         return Trouble(seq=seq, attempts=before, since=since, retry_at=now + error.wait(now), error=text)
     attempts = before + 1
     trouble = Trouble(
@@ -102,8 +103,8 @@ def after_failure(
         attempts=attempts,
         since=since,
         retry_at=None,
-        error=_storable(error_text(error)[:_LONGEST_ERROR]),
-        traceback=_storable(trace_text(error)[-_LONGEST_ERROR:]),
+        error=storable(error_text(error)[:_LONGEST_ERROR]),
+        traceback=storable(trace_text(error)[-_LONGEST_ERROR:]),
         halted=isinstance(error, NonRetryableError),
         deaths=deaths + 1 if isinstance(error, WorkerLost) else 0,
     )
@@ -111,14 +112,11 @@ def after_failure(
         return trouble
     wait_again = wait_after(policy, attempts, trouble.since, now, chance)
     if wait_again is None:
-        wait_again = max(_longest(policy, attempts, now, chance), _while_halted(now - trouble.since, chance))
+        # About as long again as it has failed already, so each wait is about twice the one before.
+        again = max(_SECOND, min(now - trouble.since, _LONGEST_HALT) * (0.5 + chance / 2))
+        wait_again = max(_longest(policy, attempts, now, chance), again)
         return replace(trouble, halted=True, retry_at=now + wait_again)
     return replace(trouble, retry_at=now + wait_again)
-
-
-def _while_halted(failing: timedelta, chance: float) -> timedelta:
-    """About as long again as it has failed already, so each wait is about twice the one before."""
-    return max(_SECOND, min(failing, _LONGEST_HALT) * (0.5 + chance / 2))
 
 
 def _longest(policy: Retry, attempts: int, now: datetime, chance: float) -> timedelta:
@@ -129,7 +127,3 @@ def _longest(policy: Retry, attempts: int, now: datetime, chance: float) -> time
     except DeclarationError:  # a cron expression that is due no more
         return _MINUTE
     return wait if policy.max_duration is None else min(wait, policy.max_duration)
-
-
-def _storable(text: str) -> str:
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind, MutationFunction
 from penstock.jobs.order import FARTHEST, PRIORITIES
 from penstock.jobs.retry import Retry
 from penstock.pools.pool import PoolDefinition
+from penstock.values import is_storable
 
 _CALLED_WITH = ("work_id", "result", "context")
 _LONGEST_NAME = 200
@@ -33,6 +34,24 @@ class Duplicate:
     def until_start(self) -> bool:
         """Whether the key is free as soon as the work starts, and not only when it has ended."""
         return self.does in {"replace", "debounce"}
+
+
+class GivenOptions(TypedDict, total=False):
+    """The options of work in a pool, as type checkers see those that `Workpool.with_options` takes."""
+
+    retry: bool | Retry | None
+    on_complete: MutationFunction[Any, ..., Any, Any] | None
+    on_complete_retry: Retry | None
+    context: Any
+    run_at: datetime | None
+    run_after: timedelta | None
+    name: str | None
+    priority: int
+    timeout: timedelta | None
+    concurrency_key: str | None
+    key: str | None
+    on_duplicate: OnDuplicate
+    max_wait: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +141,8 @@ def _allowed(name: str, value: Any) -> bool:
         case "timeout" | "max_wait":
             return isinstance(value, timedelta) and timedelta(0) < value <= FARTHEST
         case "name" | "concurrency_key" | "key":
-            return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and _can_be_stored(value)
+            return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and is_storable(value)
     return name != "on_duplicate" or value in get_args(OnDuplicate)
-
-
-def _can_be_stored(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_on_complete(function: Any) -> None:

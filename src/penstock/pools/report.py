@@ -12,6 +12,7 @@ EVERY = 60.0
 _DIGITS = 4
 
 Status = Literal["success", "failed", "canceled", "skipped", "retrying"]
+_NAMES = {"success": "succeeded", "retrying": "retries"}  # of numbers that are called otherwise
 
 
 @dataclass(slots=True)
@@ -29,16 +30,8 @@ class Tally:
         return self.succeeded + self.failed + self.retries + self.canceled + self.skipped
 
     def add(self, status: Status) -> None:
-        if status == "success":
-            self.succeeded += 1
-        elif status == "failed":
-            self.failed += 1
-        elif status == "retrying":
-            self.retries += 1
-        elif status == "canceled":
-            self.canceled += 1
-        else:
-            self.skipped += 1
+        name = _NAMES.get(status, status)
+        setattr(self, name, getattr(self, name) + 1)
 
     def failure_rate(self) -> float | None:
         """The share of failed attempts; None if none has ended, so that no average counts it as a good one."""

@@ -204,9 +204,8 @@ def leaves(condition: Condition) -> Iterator[Leaf]:
         yield condition
 
 
-def fields(expression: Expression) -> dict[str, Kind]:
-    """The columns that an expression reads, in order, with their kinds."""
-    found: dict[str, Kind] = {}
+def reads(expression: Expression) -> Iterator[Field | Path]:
+    """The places where an expression reads a column."""
     terms = (
         [expression] if isinstance(expression, TERMS) else [t for leaf in leaves(expression) for t in terms_of(leaf)]
     )
@@ -214,5 +213,12 @@ def fields(expression: Expression) -> dict[str, Kind]:
         for operand in operands(term):
             inner = operand.of if isinstance(operand, Length) else operand
             if isinstance(inner, (Field, Path)):
-                found.setdefault(inner.column, inner.kind)
+                yield inner
+
+
+def fields(expression: Expression) -> dict[str, Kind]:
+    """The columns that an expression reads, in order, with their kinds."""
+    found: dict[str, Kind] = {}
+    for one in reads(expression):
+        found.setdefault(one.column, one.kind)
     return found

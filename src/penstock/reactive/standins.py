@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get
 
 from pydantic import BaseModel, RootModel
 
-from penstock.errors import DeclarationError, UsageError, ValueInvalid
+from penstock.errors import AccessDenied, DeclarationError, UsageError, ValueInvalid
 from penstock.reactive import expression as ex
 from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
 from penstock.reactive.describe import describe
@@ -37,11 +37,21 @@ class Site:
 
     what: str
     definition: TableDefinition
+    is_rule: bool = False  # traced for one caller, so a list of values may be empty
 
     def refuse(self, problem: str, fix: str = "") -> NoReturn:
         """Raise the error for code that cannot be translated, with the code to write instead."""
         name = self.definition.table.__name__
         raise DeclarationError(f"{self.what} on {name}: {problem}.", fix=f"{fix}." if fix else "", table=name)
+
+    def check_known(self, compared: object) -> None:
+        """Refuse None in a rule: a caller without a claim is not the owner of rows without a value."""
+        if self.is_rule:
+            name = self.definition.table.__name__
+            raise AccessDenied(
+                f"{self.what} on {name}: it compares {compared!r} with None. The caller may lack a claim; write "
+                ".is_none() for rows without a value."
+            )
 
 
 def _needs_value(doing: str, fix: str) -> Any:
@@ -186,13 +196,14 @@ class Operand(StandIn):
         given = (
             sorted(options, key=repr) if isinstance(options, AbstractSet) else list(options)
         )  # sets have another order each time
-        if not given:
+        if not given and not self._at.is_rule:
             self._at.refuse(f"{self!r}.in_() has no values, so it is never true")
         if any(isinstance(one, StandIn) for one in given):
             self._at.refuse(f"{self!r}.in_() takes constants", "Compare with other fields by ==, joined with |")
         constants = tuple(self._constant(one) for one in given if one is not None)
-        parts: list[ex.Condition] = [ex.OneOf(self._node, constants)] if constants else []
+        parts: list[ex.Condition] = [ex.OneOf(self._node, constants)] if constants or not given else []
         if len(constants) < len(given):
+            self._at.check_known(self)
             parts.append(ex.Missing(self._node))
         return Clause(self._at, parts[0] if len(parts) == 1 else ex.Some(tuple(parts)))
 
@@ -298,6 +309,7 @@ class Operand(StandIn):
                 self._at.refuse(f"{self!r} {operator} {other!r} compares kind {left.value} with kind {right.value}")
             return ex.Compare(operator, self._node, node_of(other))
         if other is None:
+            self._at.check_known(self)
             if operator != "==":
                 self._at.refuse(f"{self!r} {operator} None is never true", "Write == None or is_none()")
             return ex.Missing(self._node)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-from penstock.errors import DeclarationError
+from penstock.errors import AccessDenied, DeclarationError
 from penstock.reactive.describe import describe
-from penstock.reactive.expression import TERMS, Condition, Expression, OneOf, leaves
+from penstock.reactive.expression import TERMS, Compare, Condition, Expression, OneOf, leaves, reads
 from penstock.reactive.signature import signature
-from penstock.reactive.standins import Row, Site, condition_of, term_of
+from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 
@@ -50,6 +50,49 @@ def trace_filter(definition: TableDefinition, function: Callable[[Any], Any], wh
     at = Site(what, definition)
     condition: Condition = _called_twice(at, function, lambda value: condition_of(value, at))
     return condition
+
+
+def trace_rule(
+    definition: TableDefinition, rule: Callable[..., Any], given: tuple[Any, ...], what: str
+) -> Condition | bool:
+    """The condition on a row that a rule records for one caller; a bool if it allows that caller all rows or none.
+
+    Raises:
+        DeclarationError: It does what no filter can, so Python has to ask it of each row.
+        AccessDenied: It compares a field with something that the caller lacks.
+    """
+    at = Site(what, definition, is_rule=True)
+    row = _NotedRow(at)
+    value = _call(at, lambda one: rule(one, *given), row)
+    if isinstance(value, bool) and not row._noted:  # noqa: SLF001 - made here
+        return value
+    condition = condition_of(value, at)
+    # Python cannot tell a stand-in of `is`, `isinstance` or a branch: the field was looked at and is not compared.
+    unsaid = [*row._noted]  # noqa: SLF001 - as above
+    for one in reads(condition):
+        if one.column in unsaid:
+            unsaid.remove(one.column)
+    if unsaid:
+        at.refuse(f"it looks at {', '.join(unsaid)} without comparing", "Write .is_none() for is None")
+    if _parts(condition) > MAX_PARTS:
+        at.refuse(f"it has more than {MAX_PARTS} parts")
+    return condition
+
+
+class _NotedRow(Row):
+    """A stand-in for a row that notes which columns are looked at."""
+
+    __slots__ = ("_noted",)
+    _noted: list[str]
+
+    def __init__(self, at: Site) -> None:
+        super().__init__(at)
+        object.__setattr__(self, "_noted", [])
+
+    def __getattr__(self, name: str) -> Operand:
+        found = super().__getattr__(name)
+        self._noted.append(name)
+        return found
 
 
 def trace_watch(definition: TableDefinition, watch: Any, what: str) -> Watch:
@@ -91,7 +134,7 @@ def _called_twice(at: Site, function: object, expression: Callable[[object], Any
     if not callable(function):
         at.refuse(f"{function!r} is no function of a row", "Write lambda row: row.status == ...")
     _check_names(at, function)
-    first, second = (expression(_call(at, function)) for _ in range(2))
+    first, second = (expression(_call(at, function, Row(at))) for _ in range(2))
     if _parts(first) > MAX_PARTS:
         at.refuse(f"it has more than {MAX_PARTS} parts", "Keep what it says in a field of its own")
     if signature(first) != signature(second):
@@ -104,17 +147,17 @@ def _called_twice(at: Site, function: object, expression: Callable[[object], Any
 
 def _parts(expression: Expression) -> int:
     """The number of conditions; each constant for JSON is one."""
-    if isinstance(expression, TERMS):
+    if isinstance(expression, (*TERMS, Compare)):
         return 1
     return sum(
         len(one.constants) if isinstance(one, OneOf) and one.term.kind is Kind.JSON else 1 for one in leaves(expression)
     )
 
 
-def _call(at: Site, function: Callable[[Any], Any]) -> Any:
+def _call(at: Site, function: Callable[[Any], Any], row: Row) -> Any:
     try:
-        value = function(Row(at))
-    except DeclarationError:
+        value = function(row)
+    except (DeclarationError, AccessDenied):
         raise
     except Exception as error:
         raise DeclarationError(

@@ -32,7 +32,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from penstock.errors import DeclarationError, ValueInvalid
-from penstock.schema.ids import Id, id_prefix_of, is_id, is_several
+from penstock.schema.ids import Id, id_prefix_of, is_id, is_several, target_of
 from penstock.schema.tighten import check_bytes
 from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
 
@@ -164,10 +164,10 @@ def _strip_annotated(annotation: Any) -> Any:
 
 
 def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[str | int, ...], Encode, Decode | None]:
-    if get_origin(annotation) is Id or annotation is Id:
-        return Kind.TEXT, (), _id_encoder(where, annotation), Id
-    if isinstance(annotation, type) and issubclass(annotation, Id):  # such as JobId
-        return Kind.TEXT, (), _id_encoder(where, annotation), annotation
+    kind_of_id = get_origin(annotation) or annotation
+    if isinstance(kind_of_id, type) and issubclass(kind_of_id, Id):
+        decode = Id if kind_of_id.__target__ is not None else kind_of_id  # which may be JobId
+        return Kind.TEXT, (), _id_encoder(where, annotation), decode
     if get_origin(annotation) is Literal:
         values = tuple(value for value in get_args(annotation) if value is not None)
         if (kind := _choice_kind(values)) is not None:
@@ -216,7 +216,7 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
 
 
 def _id_encoder(where: str, annotation: Any) -> Encode:
-    target: Any = next(iter(get_args(annotation)), None)
+    target = target_of(annotation)
     if is_several(target):
         raise DeclarationError(
             f"{where}: Id[{target.__name__}] cannot be stored: it is a tuple, as its key has several columns.",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, ForwardRef, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, TypeVar, get_args, get_origin
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from penstock.errors import IdInvalid
@@ -37,18 +38,37 @@ class Id(str, Generic[T]):
     """
 
     __slots__ = ()
+    __target__: ClassVar[Any] = None
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, target: Any) -> Any:
+            """A class, as FastAPI takes no generic parameter types; for a table that comes later, a generic type."""
+            if cls is not Id or not hasattr(target, "__id_prefix__") or is_several(target):
+                return super().__class_getitem__(target)
+            if "__id_class__" not in vars(target):
+                names = {"__slots__": (), "__target__": target}
+                target.__id_class__ = type(f"Id[{target.__name__}]", (Id,), names)
+            return target.__id_class__
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        target = next(iter(get_args(source)), None)
+        target = target_of(source)
         if is_several(target):
             return core_schema.no_info_plain_validator_function(partial(_checked_key, target), metadata={ID_OF: target})
         return core_schema.no_info_after_validator_function(
-            partial(_checked, target) if cls is Id else cls,
+            partial(_checked, target),
             core_schema.str_schema(strict=True, max_length=1024),
             serialization=core_schema.to_string_ser_schema(),
             metadata={ID_OF: target},
         )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        described = handler(schema)
+        if (prefix := id_prefix_of(cls.__target__)) is not None:
+            described["pattern"] = f"^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{{_LENGTH - 1}}}$"
+        return described
 
 
 RowId = Id[T] | tuple[Any, ...]  # as `get` and the like take it: a tuple for tables with several key columns
@@ -73,6 +93,11 @@ def _checked_key(target: Any, given: Any) -> tuple[Any, ...]:
     except IdInvalid as error:
         raise PydanticCustomError("id_of_another_table", "{what}", {"what": error.what}) from error
     return found
+
+
+def target_of(annotation: Any) -> Any:
+    """The table of an annotation `Id[Booking]`; None if it names none."""
+    return get_args(annotation)[0] if get_origin(annotation) is Id else getattr(annotation, "__target__", None)
 
 
 def is_several(target: Any) -> bool:

@@ -33,14 +33,6 @@ def declared_key(table: str, key: object, fields: Collection[str]) -> tuple[str,
     return columns
 
 
-def check_key_kinds(table: str, key: Sequence[Column]) -> None:
-    for column in key:
-        if column.kind is Kind.JSON:
-            raise DeclarationError(
-                f"Table {table}: its key contains {column.name}, which is stored as JSON and has no order."
-            )
-
-
 def encode_one(table: str, column: Column, given: Any) -> Any:
     """The key that an id stands for, of a table with one key column, in the form a store takes."""
     try:

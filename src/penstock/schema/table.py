@@ -34,7 +34,8 @@ from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
-from penstock.schema.keys import check_key_kinds, check_several, declared_key, encode_one
+from penstock.schema.keys import check_several, declared_key, encode_one
+from penstock.schema.rules import Rules
 from penstock.schema.tighten import tighten
 
 _MAX_COLUMNS = 1024
@@ -63,8 +64,9 @@ class Table(BaseModel, metaclass=_Frozen):
     """A row of a typed SQL table; subclass it to declare one.
 
     Each annotated field is a column of a fitting SQL type; nested models, lists, dicts and unions become JSON.
-    `Index(...)` attributes are its indexes. penstock adds `id` and `creation_time`, and sets both on insert. A row is
-    a value: it is frozen, and changes are made with ``ctx.db.patch`` and ``ctx.db.replace``.
+    `Index(...)` attributes are its indexes, and a `Rules(...)` attribute says what callers may do. penstock adds `id`
+    and `creation_time`, and sets both on insert. A row is a value: it is frozen, and changes are made with
+    ``ctx.db.patch`` and ``ctx.db.replace``.
 
     Class arguments:
         name: The SQL table's name; the class name in snake case by default.
@@ -86,7 +88,7 @@ class Table(BaseModel, metaclass=_Frozen):
         extra="forbid",
         strict=True,
         populate_by_name=True,
-        ignored_types=(Index,),
+        ignored_types=(Index, Rules),
         ser_json_bytes="base64",
         val_json_bytes="base64",
     )
@@ -183,6 +185,17 @@ class Table(BaseModel, metaclass=_Frozen):
         return hash((type(self), *(self.__dict__[name] for name in type(self).model_fields)))
 
 
+if TYPE_CHECKING:
+
+    class UserTable(Table):
+        """A `Table` of another program which has a column ``id``: type checkers take that for the id of its rows."""
+
+        id: Any
+
+else:
+    UserTable = Table
+
+
 @dataclass(frozen=True)
 class _Declared:
     sql_name: str
@@ -203,6 +216,7 @@ class TableDefinition:
     live: bool  # whether its changes are captured for live queries
     columns: tuple[Column, ...]  # all columns in order, the system's first
     indexes: Mapping[str, Index]  # the declared indexes by name
+    rules: Rules | None  # what callers may do with its rows; None if they may do everything
     positions: Mapping[str, int] = field(repr=False)
 
     def column(self, name: str) -> Column:
@@ -318,10 +332,10 @@ def _define(table: type[Table]) -> TableDefinition:
         live=declared.live,
         columns=tuple(columns),
         indexes={index.name: index for index in table.__indexes__},
+        rules=_rules(table),
         positions={column.name: position for position, column in enumerate(columns)},
     )
-    _check_indexed_kinds(definition)
-    check_key_kinds(table.__name__, definition.key_columns)
+    _check_ordered(definition)
     table.__definition__ = definition
     return definition
 
@@ -369,13 +383,22 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
             yield index
 
 
-def _check_indexed_kinds(definition: TableDefinition) -> None:
-    for index in definition.indexes.values():
-        for name in index.columns:
+def _rules(cls: type[Table]) -> Rules | None:
+    declared = ((name, one) for owner in reversed(cls.__mro__) for name, one in vars(owner).items())
+    found = {name: one for name, one in declared if isinstance(one, Rules)}
+    if len(found) > 1:
+        raise DeclarationError(f"Table {cls.__name__} has rules twice: {', '.join(found)}.", fix="Write one Rules(…).")
+    return next(iter(found.values()), None)
+
+
+def _check_ordered(definition: TableDefinition) -> None:
+    indexes = {f"index {index.name}": index.columns for index in definition.indexes.values()}
+    for what, names in {"its key": definition.key, **indexes}.items():
+        for name in names:
             if definition.column(name).kind is Kind.JSON:
                 raise DeclarationError(
-                    f"Table {definition.table.__name__}: index {index.name} contains {name}, which is stored as JSON "
-                    "and has no order.",
+                    f"Table {definition.table.__name__}: {what} contains {name}, which is stored as JSON and has no "
+                    "order.",
                     fix="Store the value in a field of its own.",
                 )
 

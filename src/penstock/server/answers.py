@@ -7,12 +7,14 @@ Owns the line between the two. Callers see errors of the call itself, and errors
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field, replace
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from penstock import errors
 from penstock.calls.run.snapshots import KEPT, OutOfRetention
+from penstock.clock import SystemClock
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
@@ -46,12 +48,26 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
     errors.DatabaseFull: ("The database has no space left.", 60),
     errors.CallTimeout: ("The call took longer than it may.", 1),
     errors.LockTaken: ("Somebody else holds a lock that the call needs.", 1),
+    errors.ProviderUnavailable: ("The provider of identities cannot be reached.", 5),
     errors.Overloaded: ("This server has too much to do.", 1),
     OutOfRetention: (
         f"This ts is not open here, or not any more. Ask /api/query_ts for another: one process keeps it {KEPT:g} s.",
         1,
     ),
     errors.TryAgain: ("The call cannot be answered now.", 1),
+}
+# The statuses of further errors, with their texts for callers: their own tell of tables and keys, and go to the log.
+_STATUSES: dict[type[errors.PenstockError], tuple[int, str]] = {
+    errors.RowNotFound: (404, "There is no such row."),
+    errors.UniqueViolation: (409, "There is such a row already."),
+    errors.DuplicateJob: (409, "There is such work already."),
+    errors.ConstraintViolation: (409, "The database refuses the row."),
+}
+_DOOR_STATUSES: dict[type[errors.PenstockError], int] = {
+    errors.Unauthenticated: 401,
+    errors.FunctionNotFound: 404,
+    errors.LimitExceeded: 413,
+    errors.InputError: 422,
 }
 
 
@@ -72,7 +88,47 @@ def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev:
         return refusal(error.status, error.code, error.message, error.headers)
     if isinstance(error, errors.TryAgain):
         return _again(error, exchange, dev=dev)
+    if isinstance(error, errors.RateLimited):
+        exchange.error = error.code
+        after = {"retry-after": str(math.ceil(error.retry_after))}
+        return refusal(429, error.data["code"], error.data["message"], after)
     return Answer(200, function_error(error, exchange, form, dev=dev))
+
+
+def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answer:
+    """An error as HTTP has it: a status of its own, and ``{"code", "message"}``, for some with ``data``."""
+    if isinstance(error, Refused | errors.TryAgain):
+        return answer_error(error, exchange, Format.CLEAN, dev=dev)
+    exchange.error, code = getattr(error, "code", "unexpected"), type(error).__name__
+    if isinstance(error, errors.ApplicationError):
+        try:
+            data = encode_result(error.data, Format.CLEAN)
+        except errors.ResultInvalid as unsayable:
+            unsayable.__cause__ = error
+            return plain_answer(unsayable, exchange, dev=dev)
+        found = from_json(data)
+        said = found.get("message") if isinstance(found, dict) else found
+        told = {
+            "code": code,
+            "message": said if isinstance(said, str) else data.decode()[:_LONGEST_DATA],
+            "data": found,
+        }
+        after = getattr(error, "retry_after", None)
+        return Answer(error.status, to_json(told), {} if after is None else {"retry-after": str(math.ceil(after))})
+    if _is_callers(error):
+        status = next(_DOOR_STATUSES[kind] for kind in type(error).__mro__ if kind in _DOOR_STATUSES)
+        headers = {"www-authenticate": "Bearer"} if status == 401 else None  # noqa: PLR2004 - HTTP's number
+        return refusal(status, code, _printable(str(error)), headers)
+    for kind, (status, message) in _STATUSES.items():
+        if isinstance(error, kind):
+            _tell_refused(error, exchange, code)
+            return refusal(status, code, f"{message} {_printable(str(error))}" if dev else message)
+    return refusal(500, "InternalServerError", _fail(error, exchange, dev=dev))
+
+
+def framework_answer(error: BaseException, *, dev: bool) -> Answer:
+    """The same inside another web framework, whose requests have no id."""
+    return plain_answer(error, Exchange(f"{SystemClock().seed():016x}"), dev=dev)
 
 
 def refusal(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Answer:
@@ -92,6 +148,14 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
         said = str(error) if isinstance(error, errors.FunctionNotFound) else _printable(error_text(error))
         data = {"errorData": error.data} if isinstance(error, errors.CursorInvalid) else {}
         return to_json({"status": "error", "errorMessage": said, **data})
+    return to_json({"status": "error", "errorMessage": _fail(error, exchange, dev=dev)})
+
+
+# ----- steps
+
+
+def _fail(error: BaseException, exchange: Exchange, *, dev: bool) -> str:
+    """Log an error of a function; its text for the caller."""
     event(
         "call.failed",
         logging.ERROR,
@@ -101,12 +165,7 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
         error=type(error).__name__,
     )
     text = f"[Request ID: {exchange.request_id}] Server Error"
-    if dev:
-        text += f"\nUncaught {_printable(error_text(error))}"
-    return to_json({"status": "error", "errorMessage": text})
-
-
-# ----- steps
+    return f"{text}\nUncaught {_printable(error_text(error))}" if dev else text
 
 
 def _application_error(error: errors.ApplicationError, exchange: Exchange, form: Format) -> bytes:
@@ -130,6 +189,13 @@ def _again(error: errors.TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
     if isinstance(error, errors.DatabaseUnavailable) and error.facts.get("uncertain"):
         code, message, after = _UNCERTAIN
         exchange.error = "commit_uncertain"
+    _tell_refused(error, exchange, code)
+    if dev:
+        message = f"{message} {_printable(str(error))}"
+    return refusal(503, code, message, {"retry-after": str(after)})
+
+
+def _tell_refused(error: BaseException, exchange: Exchange, code: str) -> None:
     event(
         "call.refused",
         logging.WARNING,
@@ -138,9 +204,6 @@ def _again(error: errors.TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
         request_id=exchange.request_id,
         error=_printable(str(error)),
     )
-    if dev:
-        message = f"{message} {_printable(str(error))}"
-    return refusal(503, code, message, {"retry-after": str(after)})
 
 
 def _printable(text: str) -> str:

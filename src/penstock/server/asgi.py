@@ -5,7 +5,7 @@ Owns the order of the layers around the endpoints. Leaves the endpoints to `http
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.routing import Mount, Router
+from starlette.routing import BaseRoute, Mount, Router
 from starlette.types import ASGIApp
 
 from penstock.app import App, Backend, ServiceName
@@ -25,6 +25,7 @@ from penstock.server.apidocs import docs_routes
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
+from penstock.server.rest import Rest
 from penstock.server.sockets import SocketApi
 from penstock.server.subscribe import WrittenAnswers
 
@@ -33,15 +34,21 @@ _PREFLIGHT_SECONDS = 86_400
 
 class Asgi(Starlette):
     def __init__(self, opening: Opening) -> None:
+        origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
+        written = WrittenAnswers(dev=opening.config.dev)
         super().__init__(
             routes=[
-                Mount("/api", app=_api(opening)),
+                Mount("/api", app=_for_web_pages(Api(opening, written).routes(), origins)),
+                Mount("/rest", app=_for_web_pages(Rest(opening).routes(), origins)),
                 *health_routes(opening),
                 *docs_routes(opening),
                 metrics_route(opening),
                 admin_mount(opening),
             ],
-            middleware=[Middleware(Access, opening=opening)],
+            middleware=[
+                Middleware(SocketApi, opening=opening, written=written, origins=origins),
+                Middleware(Access, opening=opening),
+            ],
             exception_handlers={HTTPException: not_routed},
             lifespan=opening.lifespan,
         )
@@ -82,10 +89,8 @@ def asgi_app(
     return Asgi(Opening(app, services, config, backend))
 
 
-def _api(opening: Opening) -> ASGIApp:
-    origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
-    written = WrittenAnswers(dev=opening.config.dev)
-    routes = [*Api(opening, written).routes(), *SocketApi(opening, written, origins).routes()]
+def _for_web_pages(routes: Sequence[BaseRoute], origins: Collection[str]) -> ASGIApp:
+    """Routes that pages of these origins may call."""
     router: ASGIApp = Router(routes, redirect_slashes=False)
     router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
     if not origins:

@@ -19,12 +19,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
-from penstock.errors import InputError, LimitExceeded, Overloaded, ResultInvalid, TokenExpired, TokenInvalid, TryAgain
+from penstock.calls.run.dispatch import Dispatch
+from penstock.errors import (
+    InputError,
+    LimitExceeded,
+    Overloaded,
+    ResultInvalid,
+    TokenExpired,
+    TokenInvalid,
+    TryAgain,
+    Unauthenticated,
+)
 from penstock.functions.function import FunctionKind
 from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
 from penstock.server.answers import Answer, answer_error, function_error, refusal, success, with_lines
+from penstock.server.callers import Credentials, credentials_of
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
 from penstock.server.subscribe import EventStream, WrittenAnswers
@@ -62,11 +73,13 @@ class Api:
     async def _call(self, kind: FunctionKind | None, request: Request, *, internal: bool = False) -> Response:
         call, exchange = await read_call(request, self._config), exchange_of(request)
         exchange.function = call.path
-        dispatch = (await opened(self._opening)).dispatch
-        encode = partial(encode_result, form=call.form)
+        dispatch, credentials = await self._caller(request)
+        encode, caller = partial(encode_result, form=call.form), credentials.caller
         with log_lines(told=self._config.dev) as lines:
             try:
-                result = await dispatch.call(call.path, kind, call.args, internal=internal, finish=encode)
+                result = await dispatch.call(
+                    call.path, kind, call.args, internal=internal, caller=caller, finish=encode
+                )
                 answer = Answer(200, success(result))
             except Exception as error:  # noqa: BLE001 - user code may raise anything
                 answer = answer_error(error, exchange, call.form, dev=self._config.dev)
@@ -84,19 +97,20 @@ class Api:
     async def _query_at(self, request: Request) -> Response:
         (number, call), exchange = await read_body(request, self._config, query_at_in), exchange_of(request)
         exchange.function = call.path
-        dispatch = (await opened(self._opening)).dispatch
+        dispatch, credentials = await self._caller(request)
         query = call.path, call.args, partial(encode_result, form=call.form)
-        (result,) = await dispatch.call_queries([query], number)
+        (result,) = await dispatch.call_queries([query], number, credentials.caller)
         if isinstance(result, Exception):
             return send_answer(answer_error(result, exchange, call.form, dev=self._config.dev))
         return send_json(success(result))
 
     async def _call_batch(self, request: Request) -> Response:
         calls, exchange = await read_body(request, self._config, queries_in), exchange_of(request)
-        dispatch = (await opened(self._opening)).dispatch
+        dispatch, credentials = await self._caller(request)
         try:
             found = await dispatch.call_queries(
-                [(call.path, call.args, partial(encode_result, form=call.form)) for call in calls]
+                [(call.path, call.args, partial(encode_result, form=call.form)) for call in calls],
+                caller=credentials.caller,
             )
         except TryAgain as error:
             return send_answer(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
@@ -114,8 +128,9 @@ class Api:
         call, exchange = await read_call(request, self._config), exchange_of(request)
         exchange.function = call.path
         backend = await opened(self._opening)
+        _, credentials = await self._caller(request)
         check_room(backend)
-        view = backend.live_queries.view()
+        view = backend.live_queries.view(credentials.caller)
         try:
             view.add(0, *backend.dispatch.prepare_query(call.path, call.args))
         except InputError as error:
@@ -124,7 +139,8 @@ class Api:
         if request.method == "HEAD":
             view.close()  # and so the stream
         encode = partial(self._written.write, exchange=exchange, form=call.form)
-        return EventStream(view, encode, self._opening, backend.engine.clock)
+        check = partial(credentials.check, backend.tokens)
+        return EventStream(view, encode, self._opening, backend.engine.clock, check)
 
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system; the caller has its token."""
@@ -146,6 +162,15 @@ class Api:
         return send_json(to_json({"accepted": told.accepted, "kind": told.kind}))
 
     # ----- steps
+
+    async def _caller(self, request: Request) -> tuple[Dispatch, Credentials]:
+        """What answers calls, and who has sent one."""
+        backend = await opened(self._opening)
+        try:
+            return backend.dispatch, await credentials_of(request, backend.tokens, self._config.admin_token)
+        except Unauthenticated as error:
+            reason = error.facts.get("reason", "Unauthenticated")
+            raise Refused(401, reason, str(error), {"www-authenticate": "Bearer"}) from error
 
     def _route(self, path: str, endpoint: _Endpoint, *methods: str) -> Route:
         """A route that also answers requests which cannot be read, or cannot be served now."""

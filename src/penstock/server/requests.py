@@ -69,12 +69,23 @@ async def read_call(request: Request, config: Config) -> Call:
     """
     if request.method != "POST":
         return _call_in_url(request, config)
-    module, _, name = request.path_params.get("function", "").rpartition("/")
-    path = f"{module}:{name}" if "function" in request.path_params else None
+    path = path_in_url(request) if "function" in request.path_params else None
     call = await read_body(request, config, partial(_call_in, path=path))
     if call.form is Format.ENCODED and request.headers.get("convex-client", "").startswith("python-"):
         return replace(call, form=Format.ENCODED_FLOATS)
     return call
+
+
+def call_in(path: str, arguments: bytes) -> Call:
+    """The call of a function with an object of arguments, or without any."""
+    message = _object_in(arguments or b"{}")
+    return _call_of(message, {"path": path, "args": message.value})
+
+
+def path_in_url(request: Request) -> str:
+    """The function that a URL names: ``a/b/fn`` is the function ``fn`` of the module ``a.b``."""
+    module, _, name = request.path_params["function"].rpartition("/")
+    return f"{module}:{name}"
 
 
 async def read_body(request: Request, config: Config, read: Callable[[bytes], T]) -> T:

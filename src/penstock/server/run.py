@@ -135,6 +135,11 @@ class _Server(uvicorn.Server):
 class _WebSocket(WebSocketsSansIOProtocol):
     """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up."""
 
+    def start_keepalive(self) -> None:
+        super().start_keepalive()
+        self.request.headers.clear()  # the handshake has ended; cookies may take some KB
+        del self.request, self.response
+
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self.transport.abort()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,18 +19,21 @@ from hashlib import blake2b
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.routing import WebSocketRoute
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.app import Backend
 from penstock.calls.run.threads import offload
 from penstock.clock import SystemClock
-from penstock.errors import CallTimeout, InputError, TryAgain
+from penstock.errors import CallTimeout, InputError, TryAgain, Unauthenticated
 from penstock.functions.function import FunctionKind
+from penstock.identity.caller import Caller
 from penstock.live.view import Step, View
 from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.answers import Exchange, function_error
+from penstock.server.callers import Credentials, anonymous, as_admin, with_token
 from penstock.server.http import check_room, opened
 from penstock.server.opening import ABORT, Opening
 from penstock.server.requests import Refused, check_brackets, function_path
@@ -53,6 +56,7 @@ _TAG = 2**_TAG_BITS - 1
 
 _SUCCESS, _ERROR = b'{"status":"success",', b'{"status":"error",'
 _MESSAGE = len(b'{"status":"error","errorMessage":')
+_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")
 _VERSION = re.compile(r"npm-(\d+)\.(\d+)\.")
 _CHUNKS_SINCE = (1, 28)
 
@@ -81,24 +85,37 @@ class _Held:
 
 
 class SocketApi:
-    """The endpoint of web sockets."""
+    """The endpoint of web sockets. It stands before the layers of HTTP, which would take 7 KB for each that is open."""
 
-    def __init__(self, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
+        self._app = app
         self._opening = opening
         self._written = written
         self._origins = origins
 
-    def routes(self) -> list[WebSocketRoute]:
-        return [WebSocketRoute("/sync", self._connect), WebSocketRoute("/{version}/sync", self._connect)]
-
-    async def _connect(self, websocket: WebSocket) -> None:
-        origin = websocket.headers.get("origin", "")
-        if origin and not self._may_call(origin, websocket.headers.get("host", "")):
-            event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_one = scope["type"] == "websocket"
+        path = _PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", ""))) if is_one else None
+        if path is None:
+            await self._app(scope, receive, send)
+            return
+        websocket = WebSocket(scope, receive, send)
+        client = self._client(scope, path["version"] or "")
+        if client is None:
             await websocket.close()
             return
         await websocket.accept()
-        await Socket(websocket, self._opening, self._written).run()
+        scope["headers"] = []  # they have been read, and may take some KB
+        await Socket(websocket, client, self._opening, self._written).run()
+
+    def _client(self, scope: Scope, version: str) -> str | None:
+        """What a client says of itself; None if it is refused."""
+        headers = Headers(scope=scope)
+        origin = headers.get("origin", "")
+        if origin and not self._may_call(origin, headers.get("host", "")):
+            event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
+            return None
+        return headers.get("convex-client") or f"npm-{version}"
 
     def _may_call(self, origin: str, host: str) -> bool:
         return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
@@ -107,23 +124,23 @@ class SocketApi:
 class Socket:
     """One connection of one client."""
 
-    def __init__(self, websocket: WebSocket, opening: Opening, written: WrittenAnswers) -> None:
+    _clock = SystemClock()
+
+    def __init__(self, websocket: WebSocket, client: str, opening: Opening, written: WrittenAnswers) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._websocket = websocket
         self._opening = opening
-        self._config = opening.config
         self._written = written
-        self._clock = SystemClock()
         self._exchange = Exchange(f"{self._clock.seed():016x}")
+        self._credentials = anonymous(websocket)
         self._backend: Backend
         self._view: View | None = None
-        self._client = websocket.headers.get("convex-client") or f"npm-{websocket.path_params.get('version', '')}"
+        self._client = client
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
-        self._changes: list[bytes] = []  # modifications of the next transition
+        self._changes: dict[int, bytes] = {}  # modifications of the next transition, by the numbers of their queries
         self._held: list[_Held] = []
-        self._queries = set[int]()  # the numbers of all, also of those that were refused
-        self._lacks = set[int]()  # those that have no answer yet
+        self._refused = set[int]()  # the numbers of queries that are not watched, as they were refused
         self._sent = self._reached = sockets.Version(0, 0, 0)
         self._tick = 0  # the last one that the client was brought to
         self._responded = False  # whether a response went out after the last transition
@@ -133,7 +150,7 @@ class Socket:
         self._session = ""  # none yet if it has no lasting one, and calls no mutation
         self._is_back = False  # whether it brings the number of its session
         self._resends = False  # whether it may send again what it sent over a connection before
-        self._mutations: list[tuple[sockets.Call, Message]] = []
+        self._mutations: list[tuple[sockets.Call, Message, Credentials]] = []
         self._mutating: asyncio.Task[None] | None = None
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
@@ -199,9 +216,9 @@ class Socket:
         try:
             self._backend = await opened(self._opening)
             check_room(self._backend)
-            self._view = self._backend.live_queries.view()
+            self._view = self._backend.live_queries.view(self._credentials.caller)
             await self._connect()
-            sending = asyncio.create_task(self._guarded(self._send()))
+            sending = asyncio.create_task(self._guarded(self._send))
             try:
                 await self._read()
             finally:
@@ -209,9 +226,9 @@ class Socket:
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
             self._hang_up_for(error)
 
-    async def _guarded(self, run: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await run
+            await run()
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
             self._hang_up_for(error)
 
@@ -238,22 +255,22 @@ class Socket:
             raise WebSocketDisconnect(got.get("code", 1000))
         text: bytes = (got.get("text") or "").encode() or got.get("bytes") or b""
         try:
-            check_brackets(text, max(len(text), self._config.max_argument_bytes))
+            check_brackets(text, max(len(text), self._opening.config.max_argument_bytes))
             return await offload(len(text), lambda: sockets.read_message(text))
         except (InputError, Refused) as error:
             raise _bad(str(error)) from error
 
     async def _read(self) -> None:
         while True:
-            self._take(*await self._receive())
+            await self._take(*await self._receive())
 
-    def _take(self, message: Message, found: sockets.Incoming) -> None:
+    async def _take(self, message: Message, found: sockets.Incoming) -> None:
         if isinstance(found, sockets.ModifyQuerySet):
             self._modify(found, message)
         elif isinstance(found, sockets.Call):
             self._call(found, message)
         elif isinstance(found, sockets.Authenticate):
-            self._authenticate(found)
+            await self._authenticate(found)
         elif isinstance(found, sockets.Connect):
             raise _bad("Connect came twice")
 
@@ -295,45 +312,62 @@ class Socket:
             raise _bad(f"the queries are at version {self._reached.query_set}, not {found.base_version}")
         for one in found.modifications:
             if isinstance(one, sockets.Add):
-                if one.query_id in self._queries:
+                if self._has(one.query_id):
                     raise _bad(f"query {one.query_id} is watched already")
                 self._add(one, message)
-            elif one.query_id not in self._queries:
+            elif not self._has(one.query_id):
                 raise _bad(f"query {one.query_id} is not watched")
             else:
                 self._remove(one.query_id)
         self._reached = self._reached._replace(query_set=found.new_version)
         self._watching.moved.set()
 
+    def _has(self, number: int) -> bool:
+        return number in self._watching.queries or number in self._refused
+
     def _add(self, one: sockets.Add, message: Message) -> None:
-        self._queries.add(one.query_id)
         try:
             path, args = _called(one.udf_path, one.args, message)
             self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args), one.journal)
         except InputError as error:
+            self._refused.add(one.query_id)
             error.at_the_door = True
             outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
-            self._changes.append(sockets.query_modification(one.query_id, outcome, one.journal, failed=True))
-        else:
-            self._lacks.add(one.query_id)
+            self._changes[one.query_id] = sockets.query_modification(one.query_id, outcome, one.journal, failed=True)
 
     def _remove(self, number: int) -> None:
-        self._queries.discard(number)
-        self._lacks.discard(number)
-        if number in self._watching.queries:
+        if number in self._refused:
+            self._refused.discard(number)
+        else:
             self._watching.remove(number)
-        self._changes.append(sockets.query_removed(number))
+        self._changes[number] = sockets.query_removed(number)
 
-    def _authenticate(self, found: sockets.Authenticate) -> None:
+    async def _authenticate(self, found: sockets.Authenticate) -> None:
+        """Learn who the client is. Its queries run again only if they depend on that, and it is somebody else now."""
         if found.base_version != self._reached.identity:
             raise _bad(f"the identity is at version {self._reached.identity}, not {found.base_version}")
-        if found.token_type != sockets.NO_TOKEN:
-            said = sockets.auth_error(
-                "This server has no provider of identities, so it takes no tokens.", self._sent.identity
-            )
-            raise HangUp(LEFT, "AuthError", said)
+        try:
+            self._credentials = await self._credentials_of(found)
+        except Unauthenticated as error:
+            raise _refused(error, found.base_version, attempted=True) from error
+        self._watching.become(self._credentials.caller)
         self._reached = self._reached._replace(identity=found.base_version + 1)
         self._watching.moved.set()
+
+    async def _credentials_of(self, found: sockets.Authenticate) -> Credentials:
+        nobody, admin_token = anonymous(self._websocket), self._opening.config.admin_token
+        if found.token_type == "Admin":  # noqa: S105 - the word of the protocol
+            return as_admin(nobody, found.value.encode("utf-8", "replace"), admin_token, found.impersonating)
+        if found.token_type == "User":  # noqa: S105 - the word of the protocol
+            return await with_token(nobody, found.value, self._backend.tokens)
+        return nobody
+
+    async def _check(self, credentials: Credentials) -> None:
+        """End the connection if a token holds no more."""
+        try:
+            await credentials.check(self._backend.tokens)
+        except Unauthenticated as error:
+            raise _refused(error, self._sent.identity, attempted=False) from error
 
     # ----- calls
 
@@ -341,38 +375,39 @@ class Socket:
         if call.type == "Mutation":
             if len(self._mutations) >= _MOST_CALLS:
                 raise HangUp(TRY_LATER, TOO_MUCH)
-            self._mutations.append((call, message))
+            self._mutations.append((call, message, self._credentials))
             if self._mutating is None:
                 self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-socket-mutations")
         else:
             if len(self._actions) >= _MOST_CALLS:
                 raise HangUp(TRY_LATER, TOO_MUCH)
-            task = asyncio.create_task(self._act(call, message), name="penstock-socket-action")
+            task = asyncio.create_task(self._act(call, message, self._credentials), name="penstock-socket-action")
             self._actions.add(task)
             task.add_done_callback(self._actions.discard)
 
     async def _mutate_all(self) -> None:
         """Run mutations one after another, in the order in which they came."""
         while self._mutations:
-            call, message = self._mutations.pop(0)
+            call, message, credentials = self._mutations.pop(0)
             self._opening.begin_request()
             try:
-                await self._guarded(self._mutate(call, message))
+                await self._guarded(partial(self._mutate, call, message, credentials))
             finally:
                 self._opening.end_request()
             self._watching.moved.set()
         self._mutating = None
 
-    async def _mutate(self, call: sockets.Call, message: Message) -> None:
+    async def _mutate(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
+        await self._check(credentials)
         lines: Sequence[str] = ()
         try:
             path, args = _called(call.udf_path, call.args, message)
             if not self._session:
                 await self._begin_session()
-            key = RequestKey(self._session, call.request_id, _hash_of(path, args))
-            ending = partial(self._end_mutation, key)
-            with log_lines(told=self._config.dev) as lines:
-                result = await self._backend.dispatch.call_once(path, args, key, ending, resent=self._resends)
+            key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
+            call_once = partial(self._backend.dispatch.call_once, resent=self._resends, caller=credentials.caller)
+            with log_lines(told=self._opening.config.dev) as lines:
+                result = await call_once(path, args, key, partial(self._end_mutation, key))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             failure = self._call_failure(error, call.udf_path)
             self._out.append(sockets.mutation_failure(call.request_id, failure, lines))
@@ -392,7 +427,7 @@ class Socket:
         return encode_result(result, Format.ENCODED)
 
     def _respond(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
-        if not self._queries or self._watching.closed:
+        if not self._watching.queries:
             self._held.append(_Held(request, result, lines, None))
             return
         if self._committing is None:  # it took effect before
@@ -400,21 +435,24 @@ class Socket:
         self._committing = None
         self._held.append(_Held(request, result, lines, key))
 
-    async def _act(self, call: sockets.Call, message: Message) -> None:
+    async def _act(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
         self._opening.begin_request()
         try:
-            await self._guarded(self._run_action(call, message))
+            await self._guarded(partial(self._run_action, call, message, credentials))
         finally:
             self._opening.end_request()
         self._watching.moved.set()
 
-    async def _run_action(self, call: sockets.Call, message: Message) -> None:
+    async def _run_action(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
+        await self._check(credentials)
         lines: Sequence[str] = ()
         try:
             path, args = _called(call.udf_path, call.args, message)
-            encode = partial(encode_result, form=Format.ENCODED)
-            with log_lines(told=self._config.dev) as lines:
-                outcome = await self._backend.dispatch.call(path, FunctionKind.ACTION, args, finish=encode)
+            encode, caller = partial(encode_result, form=Format.ENCODED), credentials.caller
+            with log_lines(told=self._opening.config.dev) as lines:
+                outcome = await self._backend.dispatch.call(
+                    path, FunctionKind.ACTION, args, caller=caller, finish=encode
+                )
             failed = False
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             outcome, failed = self._call_failure(error, call.udf_path), True
@@ -434,7 +472,7 @@ class Socket:
 
     def _failure(self, error: Exception, path: str) -> bytes:
         exchange = Exchange(self._exchange.request_id, path)
-        return function_error(error, exchange, Format.ENCODED, dev=self._config.dev)
+        return function_error(error, exchange, Format.ENCODED, dev=self._opening.config.dev)
 
     # ----- messages for the client
 
@@ -443,6 +481,7 @@ class Socket:
         self._beat()
         try:
             while True:
+                await self._check(self._credentials)
                 for text in self._due(not_before):
                     self._sent_at = self._clock.monotonic()
                     await self._websocket.send_text(text)
@@ -487,7 +526,7 @@ class Socket:
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
-        if not self._lacks and (self._changes or self._responded or versions):
+        if self._watching.is_answered and (self._changes or self._responded or versions):
             texts += self._transition()
         return iter(texts)
 
@@ -508,21 +547,20 @@ class Socket:
             event("socket.clock_went_back", logging.WARNING, by=self._offset)
         self._reached = self._reached._replace(ts=ts + self._offset)
         for number, answer in step.answers.items():
-            self._lacks.discard(number)
             entry = self._watching.queries[number]
             exchange, alone = Exchange(self._exchange.request_id, entry.function.name), len(entry.watchers) == 1
             written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes.append(
-                sockets.query_modification(number, outcome, answer.journal, answer.lines, failed=failed)
+            self._changes[number] = sockets.query_modification(
+                number, outcome, answer.journal, answer.lines, failed=failed
             )
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)
         times = b"" if self._skew is None else sockets.times(self._skew, now)
-        text = sockets.transition(self._sent, self._reached, self._changes, times).decode()
-        self._sent, self._changes, self._responded = self._reached, [], False
+        text = sockets.transition(self._sent, self._reached, self._changes.values(), times).decode()
+        self._sent, self._changes, self._responded = self._reached, {}, False
         if (meters := self._backend.engine.journal.meters) is not None:
             meters.add("penstock_live_transitions")
         return sockets.chunks(text, now) if self._takes_chunks else [text]
@@ -540,8 +578,10 @@ def _called(path: str, args: Any, message: Message) -> tuple[str, bytes]:
     raise failure
 
 
-def _hash_of(path: str, args: bytes) -> int:
-    return int.from_bytes(blake2b(path.encode() + b"\0" + args, digest_size=8).digest(), signed=True)
+def _hash_of(path: str, args: bytes, caller: Caller) -> int:
+    """The same for a call that is sent again by the same user: nobody gets the answer of somebody else's."""
+    user = b"" if caller.identity is None else caller.identity.token_identifier.encode()
+    return int.from_bytes(blake2b(b"\0".join((path.encode(), args, user)), digest_size=8).digest(), signed=True)
 
 
 def _time_of(text: str | None) -> int:
@@ -549,6 +589,10 @@ def _time_of(text: str | None) -> int:
         return 0 if text is None else read_u64(text)
     except InputError as error:
         raise _bad(f"maxObservedTimestamp: {error}") from error
+
+
+def _refused(error: Unauthenticated, base_version: int, *, attempted: bool) -> HangUp:
+    return HangUp(LEFT, "AuthError", sockets.auth_error(str(error), base_version, attempted=attempted))
 
 
 def _bad(text: str) -> HangUp:

@@ -7,7 +7,7 @@ taken the one before, so nothing is queued for slow ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.clock import Clock
-from penstock.errors import ResultInvalid
+from penstock.errors import ResultInvalid, TryAgain, Unauthenticated
 from penstock.live.entry import Answer
 from penstock.live.view import View
 from penstock.server.answers import Exchange, function_error, success
@@ -61,11 +61,14 @@ class WrittenAnswers:
 class EventStream(Response):
     """The answers of one view as events, until the reader leaves or the server stops."""
 
-    def __init__(self, view: View, encode: Encode, opening: Opening, clock: Clock) -> None:
+    def __init__(
+        self, view: View, encode: Encode, opening: Opening, clock: Clock, check: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(headers=_HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]
         self._view = view
         self._encode = encode
+        self._check = check
         self._endless = opening.endless
         self._clock = clock
         self._sending: asyncio.Task[None]
@@ -96,7 +99,8 @@ class EventStream(Response):
             self.closed.set_result(None)
             sending.cancel()
             leaving.cancel()
-        with suppress(OSError, asyncio.CancelledError):  # it was too slow, has left, or was told to end
+        # It was too slow, has left, was told to end, or its token holds no more.
+        with suppress(OSError, asyncio.CancelledError, Unauthenticated, TryAgain):
             await sending
 
     async def _send_events(self, send: Send) -> None:
@@ -104,6 +108,7 @@ class EventStream(Response):
         while not view.closed:
             step = view.step()
             if step is not None and step.answers:
+                await self._check()
                 text = b"id: %d\ndata: %b\n\n" % (step.tick.clock, self._encode(step.answers[0]))
             elif await self._clock.wait(view.moved, _HEARTBEAT):
                 continue

@@ -32,11 +32,7 @@ _FIXES: dict[State, str] = {
 
 
 class FeedWatch:
-    """Watches readers and interests.
-
-    Attributes:
-        broken: The number of interests that did not capture at the last look, by state.
-    """
+    """Watches readers and interests."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -44,7 +40,7 @@ class FeedWatch:
         self._told: dict[str, SentAlert] = {}
         self._states: dict[int, tuple[State, int]] = {}
         self._deaf: dict[str, int] = {}
-        self.broken: Mapping[str, float] = {}
+        self.broken: Mapping[str, float] = {}  # how many interests did not capture at the last look, by state
 
     async def look(self) -> float:
         await self._look_at_interests()

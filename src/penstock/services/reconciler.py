@@ -19,7 +19,7 @@ from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
 from penstock.store.contract.changes import Source
-from penstock.store.contract.session import Session
+from penstock.store.contract.session import Session, reading
 from penstock.store.contract.tasks import Move, Progress, TaskRow
 from penstock.store.nouns.tasks import Tasks
 
@@ -135,16 +135,13 @@ class Reconciler:
     async def _compare(
         self, task: PlannedTask, number: int, source: Source, at: Reconciling, position: Position, now: datetime
     ) -> _Plans | None:
-        session = await self._store.begin_read()
-        try:
+        async with reading(self._store.begin_read) as session:
             unread = await self._store.changes.unread(session, position, number, _UNREAD)
             if unread is None:
                 return None
             limit = _AUDITED_AT_ONCE if at.audit else _AT_ONCE
             piece = _Piece(session, task, source, at, limit, unread, now)
             return await (self._compare_rows(piece) if at.part == "rows" else self._compare_records(piece))
-        finally:
-            await session.rollback()
 
     async def _compare_rows(self, piece: _Piece) -> _Plans:
         task, source, limit = piece.task, piece.source, piece.limit

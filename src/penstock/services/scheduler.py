@@ -1,6 +1,6 @@
 """The scheduler: enqueues a job for each cron that is due. Any number of processes run one.
 
-`crons/catchup` decides which planned time runs, while the store locks the cron. The decision and the job are written in
+`crons/cron` decides which planned time runs, while the store locks the cron. The decision and the job are written in
 one transaction, so each time is decided once.
 """
 
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.calls.run.runner import Runner
-from penstock.crons.catchup import Decision, decide
+from penstock.crons.cron import Decision, decide
 from penstock.crons.plan import KeptCron
 from penstock.errors import PenstockError
 from penstock.jobs.job import job_id
@@ -50,17 +50,13 @@ class _Decision:
 
 
 class CronScheduler(Service):
-    """Enqueues the jobs of crons; `scope` are those of its program.
-
-    Attributes:
-        next_at: The next planned time at the last look.
-    """
+    """Enqueues the jobs of crons; `scope` are those of its program."""
 
     name = "scheduler"
 
     def __init__(self, runner: Runner, scope: CronScope) -> None:
         super().__init__(runner.engine.clock)
-        self.next_at: datetime | None = None
+        self.next_at: datetime | None = None  # the next planned time at the last look
         self._store = runner.engine.store
         self._poll = runner.engine.config.poll
         self._scope = scope

@@ -27,20 +27,14 @@ _COLLECT_AFTER = 30_000
 
 
 class Service:
-    """Runs ticks until it is stopped.
+    """Runs ticks until it is stopped."""
 
-    Attributes:
-        name: Its name in log events.
-        wake: Set it to have the next tick at once.
-        tells_once: Whether it logs only the first of several ticks that fail because the database is away.
-    """
-
-    name = "service"
-    tells_once = False
+    name = "service"  # in log events
+    tells_once = False  # whether it logs only the first of several ticks that fail because the database is away
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.wake = asyncio.Event()
+        self.wake = asyncio.Event()  # set it to have the next tick at once
         self._stopping = self._killed = False
         self._task: asyncio.Task[None] | None = None
         self._errors = 0

@@ -23,6 +23,11 @@ def make_store(config: Config, clock: Clock) -> Store:
     """
     if config.direct_database:
         scheme_of(config.direct_database)
+    if config.read_url and {scheme_of(config.read_url), scheme_of(config.database)} != {"postgresql"}:
+        raise ConfigError(
+            "read_url is set, but only a PostgreSQL database has replicas.",
+            fix="Leave read_url out, or use PostgreSQL.",
+        )
     if scheme_of(config.database) == "postgresql":
         try:
             module = importlib.import_module("penstock.store.postgres.store")

@@ -22,10 +22,6 @@ class Line:
 
     Iterating gives the rooms in turn, each with the places it may take now. The caller reports the number that it
     took; unused places go to the others.
-
-    Args:
-        rooms: The most that each may take.
-        places: The number of places.
     """
 
     def __init__(self, rooms: Sequence[Room], places: int) -> None:

@@ -16,12 +16,7 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """At most `size` things; callers that find none free wait in line, first come, first served.
-
-    Args:
-        size: The largest number of things.
-        wait: Seconds to wait in line before giving up.
-    """
+    """At most `size` things. Callers that find none free wait, first come, first served, for up to `wait` seconds."""
 
     def __init__(self, size: int, wait: float) -> None:
         self._size = size

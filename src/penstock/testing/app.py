@@ -12,10 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.api.backend import BackendWords
 from penstock.api.tasks.tasks import DeclaredTask
 from penstock.app import App, Backend
 from penstock.calls.handlers.taskrun import TaskRun
 from penstock.functions.function import name_of
+from penstock.identity.identity import Identity
 from penstock.jobs.job import Job, JobStatus
 from penstock.outbox.trouble import Trouble
 from penstock.services.planner.planner import Planner
@@ -107,7 +109,7 @@ class TestApp(Backend):
         self.clock = clock or _new_clock(database)
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
-            settings.setdefault("synchronous", "normal")
+            settings = {"synchronous": "normal", "read_url": ""} | settings
         self._attempts = 0
         self._seen: list[SeenRun] = []
         self._failures: list[tuple[str, Trouble]] = []
@@ -136,6 +138,15 @@ class TestApp(Backend):
         await self.stop()
         if self._folder is not None:
             self._folder.cleanup()
+
+    def with_identity(self, identity: Identity | None = None, **claims: Any) -> BackendWords:
+        """This app for calls of a user, of whom it is enough to say the subject: ``app.with_identity(subject="ada")``.
+
+        Args:
+            identity: The user; without it and without claims, a caller who has not signed in.
+            **claims: Fields of the `Identity`, instead. The issuer is ``"test"`` by default.
+        """
+        return super().with_identity(Identity(**{"issuer": "test", **claims}) if claims else identity)
 
     async def run_until_idle(self, *, advance: bool = True, raise_errors: bool = True, plan: bool = True) -> int:
         """Plan reactive tasks, deliver messages, and run jobs until nothing is left; the number of attempts.

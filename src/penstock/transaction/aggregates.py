@@ -13,7 +13,9 @@ from penstock.changes.readset import RangeRead
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.store.contract.session import Row
+from penstock.store.sql.dialect import ALL
 from penstock.store.sql.statements import TableStatements
+from penstock.transaction.rules import rule_of
 from penstock.transaction.segments import Segment
 from penstock.transaction.transaction import Scope
 from penstock.values import total_bytes
@@ -41,9 +43,11 @@ class Aggregated:
         """The columns and then the aggregate of each group."""
         self._check(what, column)
         conditions, args = self.segment.conditions(self.read.columns)
-        transaction = self.scope.transaction
+        transaction, rule = self.scope.transaction, await rule_of(self.scope, self.statements, "read")
+        where = ALL if rule is None else rule.exact_where(self.read.columns, self.segment.prefix, what)
+        args += where.args
         async with self.scope.lock:
-            statement = self.statements.aggregate(conditions, what, column, self.columns)
+            statement = self.statements.aggregate(conditions, what, column, self.columns, where)
             rows = await transaction.fetch(statement, (*args, transaction.rows_left + 1) if self.columns else args)
         transaction.note_range(self.read)
         if self.columns:

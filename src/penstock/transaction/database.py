@@ -15,6 +15,7 @@ from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract.session import Row, Statement
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
+from penstock.transaction.rules import CallersRule, Verb, rule_of
 from penstock.transaction.scan import Scan
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
@@ -49,9 +50,11 @@ class DatabaseReader:
     async def _get(self, table: type[T], row_id: RowId[T]) -> T | None:
         statements = self._transaction.table(table)
         key = statements.definition.encode_key(row_id)
+        rule = await rule_of(self._scope, statements, "read")
         async with self._scope.lock:
             row = await self._load(statements, key)
-        return None if row is None else cast("T", read_row(statements, row))
+        found = None if row is None else cast("T", read_row(statements, row))
+        return None if found is None or (rule is not None and not rule.allows(found)) else found
 
     async def _load(self, statements: TableStatements, key: Any) -> Row | None:
         """The row with a key as the store holds it; asked for once in a transaction."""
@@ -79,6 +82,7 @@ class DatabaseWriter(DatabaseReader):
 
         Raises:
             UniqueViolation: A unique index already holds its key.
+            AccessDenied: The table's rules do not let the caller insert it.
             ValueInvalid: A value cannot be stored.
             LimitExceeded: The row, or the transaction, is too large.
         """
@@ -92,7 +96,8 @@ class DatabaseWriter(DatabaseReader):
         """Change some fields of a row; the row as it is then.
 
         Raises:
-            RowNotFound: There is no such row.
+            RowNotFound: There is no such row, or none that the caller may read.
+            AccessDenied: The table's rules do not let the caller change it.
             ValueInvalid: A field is unknown, or its value does not fit the table.
             UniqueViolation: A unique index already holds its new key.
         """
@@ -106,7 +111,8 @@ class DatabaseWriter(DatabaseReader):
         """Delete a row.
 
         Raises:
-            RowNotFound: There is no such row.
+            RowNotFound: There is no such row, or none that the caller may read.
+            AccessDenied: The table's rules do not let the caller delete it.
         """
         return self._scope.track(self._delete(table, row_id))
 
@@ -120,17 +126,20 @@ class DatabaseWriter(DatabaseReader):
                 fix=f"Write insert(Booking({_by_name(given)})).",
             )
         statements = self._transaction.table(type(row))
+        rule = await rule_of(self._scope, statements, "insert")
         if statements.definition.managed:
-            return cast("Id[T]", await self._insert_managed(statements, row))
-        return cast("Id[T]", await self._insert_user_owned(statements, row))
+            return cast("Id[T]", await self._insert_managed(statements, row, rule))
+        return cast("Id[T]", await self._insert_user_owned(statements, row, rule))
 
     async def _insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
         return [await self._insert(row) for row in rows]
 
-    async def _insert_managed(self, statements: TableStatements, row: Table) -> Id[Any]:
+    async def _insert_managed(self, statements: TableStatements, row: Table, rule: CallersRule | None) -> Id[Any]:
         transaction, definition = self._transaction, statements.definition
         row_id = Id[Any](format_id(definition.name, transaction.clock.uuid7()))
         values = statements.encode(definition.encode_row(row, row_id, transaction.now))
+        if rule is not None:
+            rule.check(read_row(statements, values))
         check_index_keys(statements, values)
         transaction.count_write(definition.name, values)
         async with self._scope.lock:
@@ -141,7 +150,7 @@ class DatabaseWriter(DatabaseReader):
             self._note(definition, row_id, values)
         return row_id
 
-    async def _insert_user_owned(self, statements: TableStatements, row: Table) -> Id[Any]:
+    async def _insert_user_owned(self, statements: TableStatements, row: Table, rule: CallersRule | None) -> Id[Any]:
         """Optional columns that are None are left to the defaults of the user's table."""
         transaction, definition = self._transaction, statements.definition
         neutral = definition.encode_row(row, "", transaction.now)
@@ -153,7 +162,7 @@ class DatabaseWriter(DatabaseReader):
         args = [statements.encode_one(name, value) for name, value in given.items()]
         transaction.count_write(definition.name, args)
         async with self._scope.lock:
-            new = await self._send_user_owned(definition, statements.insert(tuple(given)), args)
+            new = await self._send_user_owned(statements, statements.insert(tuple(given)), args, rule)
             key = definition.key_in(statements.decode_fields((new,))[0])
             self._note(definition, key, new)
         return Id(key) if len(definition.key) == 1 else key
@@ -163,30 +172,33 @@ class DatabaseWriter(DatabaseReader):
     async def _patch(self, table: type[T], row_id: RowId[T], more: tuple[Any, ...], changes: dict[str, Any]) -> T:
         if more:
             raise ValueInvalid("patch takes changes by name.", fix=f"Write patch(Booking, row_id, {_by_name(more)}).")
+        read, rule = await self._rules(table, "patch")
         async with self._scope.lock:
-            statements, key, old = await self._existing(table, row_id)
+            statements, key, old = await self._existing(table, row_id, read, rule)
             definition = statements.definition
             for name in changes:
                 if definition.column(name).name not in table.model_fields or name in definition.key:
                     raise ValueInvalid(f"{definition.name}.{name} cannot be changed.")
             fields = read_row(statements, old).__dict__
             row = validate_row(definition, {name: fields[name] for name in table.model_fields} | changes)
-            return cast("T", await self._write(statements, key, old, row, tuple(changes)))
+            return cast("T", await self._write(statements, key, old, row, tuple(changes), rule))
 
     async def _replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
         if type(row) is not table:
             raise ValueInvalid(f"replace takes a row of {definition_of(table).name}, not {type(row).__name__}.")
+        read, rule = await self._rules(table, "patch")
         async with self._scope.lock:
-            statements, key, old = await self._existing(table, row_id)
+            statements, key, old = await self._existing(table, row_id, read, rule)
             definition = statements.definition
             if not definition.managed:
                 self._check_key(definition, key, row)
             names = tuple(name for name in table.model_fields if name not in definition.key)
-            return cast("T", await self._write(statements, key, old, row, names))
+            return cast("T", await self._write(statements, key, old, row, names, rule))
 
     async def _delete(self, table: type[T], row_id: RowId[T]) -> None:
+        read, rule = await self._rules(table, "delete")
         async with self._scope.lock:
-            statements, key, _ = await self._existing(table, row_id)
+            statements, key, _ = await self._existing(table, row_id, read, rule)
             definition = statements.definition
             self._transaction.count_write(definition.name, None)
             args = statements.key_args(key)
@@ -197,16 +209,26 @@ class DatabaseWriter(DatabaseReader):
                     await self._transaction.execute(statements.delete(), args)
             self._note(definition, key, None)
 
-    async def _existing(self, table: type[T], row_id: RowId[T]) -> tuple[TableStatements, Any, Row]:
+    async def _rules(self, table: type[Table], verb: Verb) -> tuple[CallersRule | None, CallersRule | None]:
+        """The rules for reading and for writing a row."""
+        statements = self._transaction.table(table)
+        return await rule_of(self._scope, statements, "read"), await rule_of(self._scope, statements, verb)
+
+    async def _existing(
+        self, table: type[T], row_id: RowId[T], read: CallersRule | None, rule: CallersRule | None
+    ) -> tuple[TableStatements, Any, Row]:
+        """The row with an id, which the caller may read and write."""
         statements = self._transaction.table(table)
         key = statements.definition.encode_key(row_id)
         row = await self._load(statements, key)
-        if row is None:
+        if row is None or (read is not None and not read.allows(read_row(statements, row))):
             raise RowNotFound(
                 f"Table {statements.definition.name} has no row {row_id}.",
                 table=statements.definition.name,
                 id=str(row_id),
             )
+        if rule is not None:
+            rule.check(read_row(statements, row))
         return statements, key, row
 
     def _check_key(self, definition: TableDefinition, key: Any, row: Table) -> None:
@@ -215,7 +237,13 @@ class DatabaseWriter(DatabaseReader):
                 raise ValueInvalid(f"{definition.name}.{column.name} cannot be changed.")
 
     async def _write(
-        self, statements: TableStatements, key: Any, old: Row, row: Table, names: tuple[str, ...]
+        self,
+        statements: TableStatements,
+        key: Any,
+        old: Row,
+        row: Table,
+        names: tuple[str, ...],
+        rule: CallersRule | None,
     ) -> Table:
         definition = statements.definition
         new = list(old)
@@ -223,20 +251,28 @@ class DatabaseWriter(DatabaseReader):
             column = definition.column(name)
             new[definition.positions[name]] = statements.encode_one(name, definition.encode_field(column, row))
         if names:
+            if rule is not None:
+                rule.check(read_row(statements, new))
             check_index_keys(statements, new)
             self._transaction.count_write(definition.name, new)
             args = [new[definition.positions[name]] for name in names]
             args += statements.key_args(key)
-            new = await self._update(statements, key, names, args, new)
+            new = await self._update(statements, key, names, args, new, rule)
             self._note(definition, key, new)
         return read_row(statements, new)
 
     async def _update(
-        self, statements: TableStatements, key: Any, names: tuple[str, ...], args: list[Any], new: list[Any]
+        self,
+        statements: TableStatements,
+        key: Any,
+        names: tuple[str, ...],
+        args: list[Any],
+        new: list[Any],
+        rule: CallersRule | None,
     ) -> list[Any]:
         transaction, definition, statement = self._transaction, statements.definition, statements.update(names)
         if not definition.managed:
-            return list(await self._send_user_owned(definition, statement, args))
+            return list(await self._send_user_owned(statements, statement, args, rule))
         if statements.unique_columns.isdisjoint(names):
             await transaction.change_row(statements, key, statement, args)
             return new
@@ -249,17 +285,23 @@ class DatabaseWriter(DatabaseReader):
 
     # ----- shared steps
 
-    async def _send_user_owned(self, definition: TableDefinition, statement: Statement, args: Sequence[Any]) -> Row:
-        """Write a row of a user-owned table, which may refuse it; the row as it is then."""
+    async def _send_user_owned(
+        self, statements: TableStatements, statement: Statement, args: Sequence[Any], rule: CallersRule | None
+    ) -> Row:
+        """Write a row of a user-owned table, which may change or refuse it; the row as it is then."""
+        name = statements.definition.name
         async with self._transaction.branch():
             rows = await self._transaction.fetch(statement, args)
             if not rows:
-                raise ConstraintViolation(f"Table {definition.name} did not take the row.", table=definition.name)
+                raise ConstraintViolation(f"Table {name} did not take the row.", table=name)
+            if rule is not None:
+                rule.check(read_row(statements, rows[0]))
         return rows[0]
 
     def _note(self, definition: TableDefinition, key: Any, new: Row | None) -> None:
         if definition.managed:
             self._transaction.rows[definition.table, key] = new
+            self._transaction.forget_facts(definition.name)
         else:
             self._transaction.forget_rows()  # the user's triggers and cascades may have changed any row
 

@@ -101,10 +101,6 @@ async def advance_numbers(transaction: Transaction, statements: TableStatements)
             await transaction.fetch(statement, (statements.table, column.name))
 
 
-async def clear_table(transaction: Transaction, statements: TableStatements) -> int:
-    return await transaction.execute(statements.clear(), ())
-
-
 async def _find_refused(transaction: Transaction, statements: TableStatements, rows: Sequence[Sequence[Any]]) -> None:
     """Insert rows one by one, until the refused one names itself; the transaction can only be undone."""
     for place, row in enumerate(rows):

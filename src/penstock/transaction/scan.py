@@ -6,7 +6,7 @@ Owns the steps of a query and its reads: in pieces, each noted in the read set a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -15,6 +15,7 @@ from penstock.errors import NotUnique, ValueInvalid
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
+from penstock.store.sql.dialect import ALL, Where
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Aggregated, Groups, aggregate
 from penstock.transaction.pages import (
@@ -28,11 +29,14 @@ from penstock.transaction.pages import (
     fingerprint,
 )
 from penstock.transaction.rows import read_rows
+from penstock.transaction.rules import CallersRule, rule_of
 from penstock.transaction.segments import Direction, Range, Segment, after, after_until, until
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
 T = TypeVar("T", bound=Table)
+R = TypeVar("R")
+P = ParamSpec("P")
 
 _EVERYTHING = Segment()
 _FIRST_PIECE = 64
@@ -52,11 +56,13 @@ class Scan(Generic[T]):
         "_direction",
         "_filters",
         "_index",
+        "_rule",
         "_scope",
         "_segment",
         "_statements",
         "_table",
         "_transaction",
+        "_where",
     )
 
     def __init__(
@@ -67,6 +73,8 @@ class Scan(Generic[T]):
         segment: Segment = _EVERYTHING,
         direction: Direction = "asc",
         filters: tuple[Callable[[T], bool], ...] = (),
+        where: Where = ALL,
+        rule: CallersRule | None = None,
     ) -> None:
         self._scope = scope
         self._transaction = scope.transaction
@@ -76,6 +84,8 @@ class Scan(Generic[T]):
         self._segment = segment
         self._direction: Direction = direction
         self._filters = filters
+        self._where = where  # the rule for the caller as SQL, once it is known
+        self._rule = rule  # that rule, if Python has to ask it of each row
 
     # ----- steps
 
@@ -112,11 +122,11 @@ class Scan(Generic[T]):
 
     def take(self, count: int) -> Coroutine[Any, Any, list[T]]:
         """The first `count` rows, or fewer."""
-        return self._scope.track(self._take(_natural(count, "take")))
+        return self._last(Scan._take, _natural(count, "take"))
 
     def first(self) -> Coroutine[Any, Any, T | None]:
         """The first row, or None."""
-        return self._scope.track(self._first())
+        return self._last(Scan._first)
 
     def unique(self) -> Coroutine[Any, Any, T | None]:
         """The only row, or None.
@@ -124,7 +134,7 @@ class Scan(Generic[T]):
         Raises:
             NotUnique: There is more than one.
         """
-        return self._scope.track(self._unique())
+        return self._last(Scan._unique)
 
     def collect(self) -> Coroutine[Any, Any, list[T]]:
         """All rows. For few: use `take` or `paginate` where there may be many.
@@ -132,7 +142,7 @@ class Scan(Generic[T]):
         Raises:
             LimitExceeded: There are more than one transaction may read.
         """
-        return self._scope.track(self._collect())
+        return self._last(Scan._collect)
 
     def paginate(
         self, options: PaginationOptions | None = None, /, *, cursor: str | None = None, num_items: int = 100
@@ -151,23 +161,24 @@ class Scan(Generic[T]):
         if options is not None:
             if cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
                 raise ValueInvalid("paginate takes options, or cursor and num_items, and not both.")
-            return self._scope.track(self._paginate(options, self._transaction.begin_page()))
+            return self._last(Scan._paginate, options, self._transaction.begin_page())
         try:
             options = PaginationOptions(cursor=cursor, num_items=num_items)
         except ValidationError as error:
             raise ValueInvalid(f"There is no such page: {error}.") from error
-        return self._scope.track(self._paginate(options, None))
+        return self._last(Scan._paginate, options, None)
 
     async def __aiter__(self) -> AsyncIterator[T]:
         """All rows, read piece by piece."""
-        async for row in self._rows():
+        scan = await self._for_caller()
+        async for row in scan._rows():  # noqa: SLF001 - a scan too
             yield row
 
     # ----- aggregates
 
     def count(self) -> Coroutine[Any, Any, int]:
         """The number of rows. The database counts them; they do not count against the limits."""
-        return self._scope.track(self._count())
+        return self._last(Scan._count)
 
     def sum(self, column: str) -> Coroutine[Any, Any, Any]:
         """The sum of a column of numbers or timedeltas; 0 over no rows, and None values do not count."""
@@ -196,6 +207,30 @@ class Scan(Generic[T]):
             )
         return Groups(self._aggregated(columns))
 
+    # ----- the caller's part
+
+    def _last(
+        self, step: Callable[Concatenate[Scan[T], P], Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        """A last step, on the rows that the caller may read."""
+        if not self._scope.ruled or self._statements.definition.rules is None:
+            return self._scope.track(step(self, *args, **kwargs))
+
+        async def ruled() -> R:
+            return await step(await self._for_caller(), *args, **kwargs)
+
+        return self._scope.track(ruled())
+
+    async def _for_caller(self) -> Scan[T]:
+        rule = await rule_of(self._scope, self._statements, "read")
+        if rule is None:
+            return self
+        where, is_exact = rule.where(self._order, self._segment.prefix)
+        if is_exact and where is ALL:
+            return self
+        of = self._scope, self._table, self._index, self._segment, self._direction, self._filters
+        return Scan(*of, where, None if is_exact else rule)
+
     # ----- reading
 
     @property
@@ -215,10 +250,15 @@ class Scan(Generic[T]):
         order = self._order
         conditions, args = segment.conditions(order)
         statement = self._statements.scan(
-            conditions, order, self._direction, limit=limit, indexed=self._index is not None or not conditions
+            conditions,
+            order,
+            self._direction,
+            limit=limit,
+            indexed=self._index is not None or not conditions,
+            where=self._where,
         )
         async with self._scope.lock:
-            rows = await self._transaction.fetch(statement, (*args, limit))
+            rows = await self._transaction.fetch(statement, (*args, *self._where.args, limit))
         if noted:
             self._note([segment if len(rows) < limit or not rows else self._up_to(segment, rows[-1])])
         self._transaction.count_rows(self._statements, rows)
@@ -273,9 +313,17 @@ class Scan(Generic[T]):
             rows = await self._read(segment, limit, noted=noted)
             if len(rows) == limit:
                 pending = [*self._after(segment, rows[-1]), *pending]
-            yield rows
+            yield rows if self._rule is None else self._allowed(self._rule, rows)
             piece = min(piece * 2, _LARGEST_PIECE)
             most = None if most is None else most - len(rows)
+
+    def _allowed(self, rule: CallersRule, rows: Sequence[Row]) -> Sequence[Row]:
+        return [values for values, row in zip(rows, self._decode(rows), strict=True) if rule.allows(row)]
+
+    @property
+    def _in_python(self) -> bool:
+        """Whether Python chooses among the rows that are read."""
+        return bool(self._filters) or self._rule is not None
 
     def _keeps(self, row: T) -> bool:
         return all(predicate(row) for predicate in self._filters)
@@ -300,7 +348,7 @@ class Scan(Generic[T]):
     async def _take(self, count: int) -> list[T]:
         if count == 0:
             return []
-        if not self._filters:
+        if not self._in_python:
             return self._decode(await self._read_most(count))
         found: list[T] = []
         async for row in self._rows(max(count, _FIRST_PIECE)):
@@ -323,7 +371,7 @@ class Scan(Generic[T]):
         return rows[0] if rows else None
 
     async def _collect(self) -> list[T]:
-        if self._filters:
+        if self._in_python:
             return [row async for row in self._rows()]
         return self._decode(await self._read_most(self._all_left))
 
@@ -377,7 +425,9 @@ class Scan(Generic[T]):
         """The rows of a page, all rows that it has read, and the one that follows in its part."""
         page, seen, size = list[T](), list[Row](), 0
         piece = min(self._statements.piece_rows(likely + 1), _LARGEST_PIECE)
-        async for rows in self._pieces(part, piece, most_rows + 1, noted=False):
+        # Rows that Python hides from the caller end no page: its cursor would tell their values.
+        most = most_rows + 1 if self._rule is None else None
+        async for rows in self._pieces(part, piece, most, noted=False):
             all_fit = size + self._statements.bytes_of(rows) <= most_bytes
             for row, values in zip(self._decode(rows), rows, strict=True):
                 size += 0 if all_fit else self._statements.bytes_of((values,))
@@ -426,7 +476,7 @@ class Scan(Generic[T]):
         return [*self._segment.prefix, *encoded[len(self._segment.prefix) :]]
 
     async def _count(self) -> int:
-        if self._filters:
+        if self._in_python:
             return len([row async for row in self._rows()])
         return cast("int", await aggregate(self._aggregated(), "count"))
 

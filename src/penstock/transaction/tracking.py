@@ -20,6 +20,7 @@ _ROOMS = {
     "Scheduler": "scheduler.",
     "Sender": "outbox.",
     "ActionWork": "work.",
+    "Auth": "auth.",
 }
 
 

@@ -19,6 +19,8 @@ from penstock import errors
 from penstock.changes.readset import RangeRead, ReadSet
 from penstock.clock import Clock, Random, random_of
 from penstock.config import Config
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.identity import Identity
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob, Work
 from penstock.schema.table import Table, definition_of
@@ -42,8 +44,9 @@ class Transaction:
 
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "bytes_read", "cancels", "clock", "committed", "failure", "given_ends", "jobs", "now", "page_ends",
-        "read_set", "rows", "session", "shared", "statements", "store", "wakes", "work", "wrote",
+        "_seed", "ask", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure", "given_ends",
+        "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements", "store", "wakes",
+        "work", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +59,7 @@ class Transaction:
         now: datetime,
         seed: int,
         work: Work | None = None,
+        caller: Caller = SYSTEM,
     ) -> None:
         self.session = session
         self.shared = session if isinstance(session, Part) else None  # its session, if it shares that with others
@@ -75,6 +79,10 @@ class Transaction:
         self.wrote = set[str]()  # the tables of written rows
         self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
         self.work = work  # the attempt at a job that it runs in
+        self.caller = caller
+        self.rules: dict[tuple[type[Table], str], Any] = {}  # of tables, for the caller
+        self.facts: dict[Any, tuple[Any, set[str] | None]] = {}  # that rules need, and the tables they were read from
+        self.ask: Callable[[Any], Awaitable[Any]]  # reads facts; set before a function that rules hold for
         self._config = config
         self._seed = seed
         self._random: Random | None = None
@@ -116,8 +124,19 @@ class Transaction:
 
     def forget_rows(self) -> None:
         self.rows.clear()
+        self.facts.clear()
         if self.shared is not None:
             self.shared.forget_rows()
+
+    def forget_facts(self, table: str) -> None:
+        """Forget what rules know, after a write to a table from which they may have read it."""
+        if self.facts:
+            self.facts = {ask: (value, of) for ask, (value, of) in self.facts.items() if of and table not in of}
+
+    def identity(self) -> Identity | None:
+        """The identity of the caller. What depends on it concerns no other caller."""
+        self.read_set.identity = True
+        return self.caller.identity
 
     def time(self, every: timedelta | None) -> datetime:
         """The time, or the last multiple of `every`; the read set then holds until the next multiple."""
@@ -297,12 +316,13 @@ class Scope(Calls):
     are not undone with it. Calls of the parent from inside of it would wait for ever, and are refused.
     """
 
-    __slots__ = ("_hold", "lock", "transaction", "writable")
+    __slots__ = ("_hold", "lock", "ruled", "transaction", "writable")
 
-    def __init__(self, transaction: Transaction, function: str, *, writable: bool) -> None:
+    def __init__(self, transaction: Transaction, function: str, *, writable: bool, ruled: bool = False) -> None:
         super().__init__(function)
         self.transaction = transaction
         self.writable = writable
+        self.ruled = ruled  # whether it acts for the caller, so that the rules of tables hold
         self.lock = asyncio.Lock()
         self._hold: object = None
 

@@ -12,7 +12,6 @@ _MUTATION = "Do it in a mutation: @app.mutation, and ctx: MutationCtx."
 _ACTION = "Do it in an action: @app.action, and ctx: ActionCtx."
 _OWN = "Read with ctx.run_query(function, …), and write with ctx.run_mutation(function, …)."
 _SCHEDULE = "A mutation may run again. Write ctx.scheduler.run_after(timedelta(0), function, …)."
-_IDENTITY = "There are no identities: take a token as an argument, and check it."
 _LOCK = (
     "A transaction takes no locks: it is isolated already, and waiting in it would block others. Take the lock in the "
     "action or the program that calls it, and use ctx.check_fence here."
@@ -25,7 +24,6 @@ _FIXES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("run_mutation", "scheduler", "outbox", "rate_limit", "check_fence", *_WRITES), _MUTATION),
         **dict.fromkeys(("run_action", "cancelled", "wait_cancelled"), _ACTION),
         **{word: f"Write ctx.db.{word}(…)." for word in _READS},
-        "auth": _IDENTITY,
         "with_lock": _LOCK,
     },
     "MutationCtx": {
@@ -36,7 +34,6 @@ _FIXES: dict[str, dict[str, str]] = {
     "ActionCtx": {
         **dict.fromkeys(("db", "sql", *_READS, *_WRITES), _OWN),
         "check_fence": _MUTATION,
-        "auth": _IDENTITY,
     },
     "DatabaseReader": dict.fromkeys(_WRITES, _MUTATION),
 }

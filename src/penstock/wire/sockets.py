@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
@@ -19,9 +19,6 @@ from penstock.wire.tags import u64_text
 _CHUNK = 5_000_000  # characters
 
 _Count = Annotated[int, Field(ge=0, lt=2**53, strict=True)]
-
-
-NO_TOKEN = "None"  # noqa: S105 - the word of the protocol
 
 
 class _Incoming(BaseModel):
@@ -44,6 +41,10 @@ class Authenticate(_Incoming):
     type: Literal["Authenticate"]
     base_version: _Count
     token_type: Literal["User", "Admin", "None"]
+    value: str = ""
+    impersonating: Annotated[
+        dict[str, Any] | None, Field(validation_alias=AliasChoices("impersonating", "actingAs", "acting_as"))
+    ] = None
 
 
 class Add(_Incoming):
@@ -174,8 +175,10 @@ def action_response(request: int, outcome: bytes, lines: Sequence[str], *, faile
     )
 
 
-def auth_error(error: str, base_version: int) -> bytes:
-    return to_json({"type": "AuthError", "error": error, "baseVersion": base_version, "authUpdateAttempted": True})
+def auth_error(error: str, base_version: int, *, attempted: bool) -> bytes:
+    """A token was refused: one with which the client has `attempted` to become another caller, or its present one."""
+    said = {"error": error, "baseVersion": base_version, "authUpdateAttempted": attempted}
+    return to_json({"type": "AuthError", **said})
 
 
 def fatal_error(error: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from typing import Any, assert_type
 
-from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx, sync
+from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx, UserTable, sync
 
 app = App()
 
@@ -59,3 +59,17 @@ async def act(ctx: TaskCtx[Order]) -> None:
 
 def looked_at(row: Order) -> None:
     assert_type(row.id, Id[Order])
+
+
+class Invoice(UserTable, source="shop_invoice", key="id", managed=False):
+    id: int
+    total: int
+
+
+@app.query
+async def with_a_field_called_id(ctx: QueryCtx, invoice: Id[Invoice]) -> int:
+    row = await ctx.db.get(Invoice, invoice)
+    assert row is not None
+    assert_type(row.id, int)
+    Invoice(total=5)  # refused: call-arg
+    return Invoice(id=1, total=5).id

@@ -11,7 +11,20 @@ import sqlalchemy.ext.asyncio
 import sqlalchemy.orm
 from samples.shop import Booking, Customer, confirm, no_function_of_the_app
 
-from penstock import ActionCtx, App, Backend, Id, JobId, MutationCtx, QueryCtx, WorkResult, WorkStatus, sync
+from penstock import (
+    ActionCtx,
+    App,
+    Backend,
+    Id,
+    JobId,
+    MutationCtx,
+    QueryCtx,
+    Retry,
+    Success,
+    WorkResult,
+    WorkStatus,
+    sync,
+)
 
 app = App()
 pool = app.workpool("mail")
@@ -27,20 +40,26 @@ async def awaited(
     orm: sqlalchemy.ext.asyncio.AsyncSession,
     booking: Id[Booking],
 ) -> None:
-    assert_type(await pool.enqueue(ctx, confirm, booking), JobId)
-    assert_type(await pool.enqueue(action, confirm, booking), JobId)
-    assert_type(await pool.enqueue(backend, confirm, booking), JobId)
-    assert_type(await pool.enqueue(modern, confirm, booking), JobId)
-    assert_type(await pool.enqueue(lite, confirm, booking), JobId)
-    assert_type(await pool.enqueue(core, confirm, booking), JobId)
-    assert_type(await pool.enqueue(orm, confirm, booking), JobId)
+    assert_type(await pool.enqueue(ctx, confirm, booking), JobId[str])
+    assert_type(await pool.enqueue(action, confirm, booking), JobId[str])
+    assert_type(await pool.enqueue(backend, confirm, booking), JobId[str])
+    assert_type(await pool.enqueue(modern, confirm, booking), JobId[str])
+    assert_type(await pool.enqueue(lite, confirm, booking), JobId[str])
+    assert_type(await pool.enqueue(core, confirm, booking), JobId[str])
+    assert_type(await pool.enqueue(orm, confirm, booking), JobId[str])
     job = await pool.enqueue(orm, confirm, booking)
-    assert_type(await pool.enqueue_batch(orm, confirm, [{"booking": booking}]), list[JobId])
+    assert_type(await pool.enqueue_batch(orm, confirm, [{"booking": booking}]), list[JobId[str]])
     assert_type(await pool.status(orm, job), WorkStatus | None)
     assert_type(await pool.status_batch(orm, [job]), list[WorkStatus | None])
     assert_type(await pool.cancel_all(orm), int)
     await pool.cancel(orm, job)
-    assert_type(await pool.result(backend, job, timedelta(1)), WorkResult[Any])
+    assert_type(await pool.result(backend, job, timedelta(1)), WorkResult[str])
+    match await pool.result(backend, job):
+        case Success(value):
+            assert_type(value, str)
+    assert_type(await pool.result(backend, JobId("job_1")), WorkResult[Any])
+    seated: JobId[int] = job  # refused: assignment
+    print(seated)
     await pool.pause(backend)
     await pool.result(orm, job)  # refused: call-overload
     await pool.pause(orm)  # refused: call-overload
@@ -57,17 +76,17 @@ def plain(
     scoped: sqlalchemy.orm.scoped_session[sqlalchemy.orm.Session],
     booking: Id[Booking],
 ) -> None:
-    assert_type(pool.enqueue(ctx, confirm, booking), JobId)
-    assert_type(pool.enqueue(backend, confirm, booking), JobId)
-    assert_type(pool.enqueue(app.sync, confirm, booking), JobId)
-    assert_type(pool.enqueue(modern, confirm, booking), JobId)
-    assert_type(pool.enqueue(lite, confirm, booking), JobId)
-    assert_type(pool.enqueue(core, confirm, booking), JobId)
-    assert_type(pool.enqueue(orm, confirm, booking), JobId)
+    assert_type(pool.enqueue(ctx, confirm, booking), JobId[str])
+    assert_type(pool.enqueue(backend, confirm, booking), JobId[str])
+    assert_type(pool.enqueue(app.sync, confirm, booking), JobId[str])
+    assert_type(pool.enqueue(modern, confirm, booking), JobId[str])
+    assert_type(pool.enqueue(lite, confirm, booking), JobId[str])
+    assert_type(pool.enqueue(core, confirm, booking), JobId[str])
+    assert_type(pool.enqueue(orm, confirm, booking), JobId[str])
     job = pool.enqueue(scoped, confirm, booking)
-    assert_type(pool.enqueue_batch(lite, confirm, [{"booking": booking}]), list[JobId])
+    assert_type(pool.enqueue_batch(lite, confirm, [{"booking": booking}]), list[JobId[str]])
     assert_type(pool.status(lite, job), WorkStatus | None)
-    assert_type(pool.result(backend, job), WorkResult[Any])
+    assert_type(pool.result(backend, job), WorkResult[str])
     pool.cancel(lite, job)
     pool.pause(backend)
     pool.set_max_parallelism(app.sync, 5)
@@ -88,4 +107,18 @@ async def neither(ctx: QueryCtx, cursor: sqlite3.Cursor, engine: sqlalchemy.Engi
 def with_the_sync_face(backend: sync.Backend, customer: Id[Customer], booking: Id[Booking]) -> None:
     assert_type(backend.run_action(confirm, booking), str)
     backend.run_action(confirm, customer)  # refused: arg-type
-    assert_type(backend.scheduler.run_after(timedelta(1), confirm, booking), JobId)
+    assert_type(backend.scheduler.run_after(timedelta(1), confirm, booking), JobId[str])
+
+
+def with_options(other: dict[str, Any]) -> None:
+    pool.with_options(retry=Retry(max_attempts=3), priority=5, run_after=timedelta(1), on_complete=noted, context=[1])
+    pool.with_options(retry=False, on_duplicate="replace", key="ada", timeout=None, **other)
+    pool.with_options(retries=True)  # refused: call-arg
+    pool.with_options(priority="high")  # refused: arg-type
+    pool.with_options(run_after=5)  # refused: arg-type
+    pool.with_options(on_duplicate="ignore")  # refused: arg-type
+    pool.with_options(on_complete=confirm)  # refused: arg-type
+
+
+@app.internal_mutation
+async def noted(ctx: MutationCtx, work_id: JobId, result: WorkResult[str], context: Any) -> None: ...

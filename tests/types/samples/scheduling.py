@@ -14,11 +14,11 @@ SOON = timedelta(seconds=5)
 @app.mutation
 async def schedule(ctx: MutationCtx, customer: Id[Customer], booking: Id[Booking], time: datetime) -> JobId:
     scheduler = ctx.scheduler
-    assert_type(await scheduler.run_after(SOON, confirm, booking), JobId)
-    assert_type(await scheduler.run_at(time, confirm, booking, attempts=3), JobId)
-    assert_type(await scheduler.run_after(SOON, book, customer, time, seats=2), JobId)
-    assert_type(await scheduler.run_at(time, rename, customer=customer, name="Eve"), JobId)
-    assert_type(await scheduler.run_after(SOON, fold, "A"), JobId)
+    assert_type(await scheduler.run_after(SOON, confirm, booking), JobId[str])
+    assert_type(await scheduler.run_at(time, confirm, booking, attempts=3), JobId[str])
+    assert_type(await scheduler.run_after(SOON, book, customer, time, seats=2), JobId[Id[Booking]])
+    assert_type(await scheduler.run_at(time, rename, customer=customer, name="Eve"), JobId[Customer])
+    assert_type(await scheduler.run_after(SOON, fold, "A"), JobId[str])
     # arguments that are wrong, missing, unknown, too many, or given by place where they have a name only
     await scheduler.run_after(SOON, confirm, customer)  # refused: arg-type
     await scheduler.run_after(SOON, confirm)  # refused: call-arg
@@ -43,7 +43,7 @@ async def schedule(ctx: MutationCtx, customer: Id[Customer], booking: Id[Booking
 
 @app.internal_action
 async def look_after(ctx: ActionCtx, job: JobId, booking: Id[Booking]) -> None:
-    assert_type(await ctx.scheduler.run_after(SOON, confirm, booking), JobId)
+    assert_type(await ctx.scheduler.run_after(SOON, confirm, booking), JobId[str])
     assert_type(await ctx.scheduler.get(job), JobStatus | None)
     await ctx.scheduler.cancel(job)
     await ctx.scheduler.cancel("job_1")  # refused: arg-type
@@ -62,5 +62,5 @@ def schedule_in_a_thread(ctx: sync.MutationCtx, booking: Id[Booking], customer: 
 
 
 async def from_the_program(backend: Backend, booking: Id[Booking]) -> None:
-    assert_type(await backend.scheduler.run_after(SOON, confirm, booking), JobId)
+    assert_type(await backend.scheduler.run_after(SOON, confirm, booking), JobId[str])
     await backend.scheduler.run_after(SOON, confirm, "booking_1")  # refused: arg-type

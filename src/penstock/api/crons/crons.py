@@ -1,6 +1,6 @@
 """Crons as programs use them: declared, or created, paused, run and removed while the program runs.
 
-Owns the checks of a cron's function, arguments and options. `crons/catchup` decides what is due, and
+Owns the checks of a cron's function, arguments and options. `crons/cron` decides what is due, and
 `services/scheduler` enqueues it.
 """
 
@@ -336,7 +336,6 @@ def _declared_cron(
     args: Mapping[str, Any] | None,
     options: CronOptions,
 ) -> _DeclaredCron:
-    """Check a declaration of a cron."""
     found: Any = function
     if not isinstance(found, Function) or found.kind is FunctionKind.QUERY:
         raise DeclarationError(

@@ -10,6 +10,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
+from pydantic import ValidationError
+from pydantic_core import to_json
+
 from penstock.api.callers import for_programs, for_readers, for_writers
 from penstock.api.guests import Guests
 from penstock.calls.enqueue.bulk_enqueue import exhausted
@@ -23,12 +26,12 @@ from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataErr
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, NewJob, Options, job_id, job_uuid
-from penstock.pools.options import WorkOptions
+from penstock.pools.options import GivenOptions, WorkOptions
 from penstock.pools.pool import PoolDefinition, check_max_parallelism
-from penstock.pools.results import Completion, Finished, WorkResult, WorkStatus, work_status
+from penstock.pools.results import Completion, Finished, Success, WorkResult, WorkStatus, work_status
 
 if TYPE_CHECKING:
-    from penstock.api.callers import AsyncWriter, SyncWriter
+    from penstock.api.callers import AsyncWaiter, AsyncWriter, SyncWaiter, SyncWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +75,7 @@ class Workpool:
     def __repr__(self) -> str:
         return f"<pool {self.name}>"
 
-    def with_options(self, **options: Any) -> Workpool:
+    def with_options(self, **options: Unpack[GivenOptions]) -> Workpool:
         """The same pool, with other options for the work that is enqueued through it.
 
         Args:
@@ -108,20 +111,20 @@ class Workpool:
     def enqueue(
         self,
         ctx: AsyncWriter,
-        function: Function[Any, P, Any, Any],
+        function: Function[Any, P, T, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, JobId]: ...
+    ) -> Coroutine[Any, Any, JobId[T]]: ...
     @overload
     def enqueue(
         self,
         ctx: SyncWriter,
-        function: Function[Any, P, Any, Any],
+        function: Function[Any, P, T, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> JobId: ...
+    ) -> JobId[T]: ...
     def enqueue(self, ctx: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Enqueue a call of a function with these arguments; the id of its job.
 
@@ -147,23 +150,30 @@ class Workpool:
         calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
         return calls.answer(calls.sending(self.name, function, self._enqueue(calls, function, args, kwargs)))
 
-    @for_writers
+    @overload
     def enqueue_batch(
-        self, calls: JobCalls, function: Function[Any, Any, Any, Any], arguments: Iterable[Mapping[str, Any]]
-    ) -> Coroutine[Any, Any, list[JobId]]:
+        self, ctx: AsyncWriter, function: Function[Any, Any, T, Any], arguments: Iterable[Mapping[str, Any]]
+    ) -> Coroutine[Any, Any, list[JobId[T]]]: ...
+    @overload
+    def enqueue_batch(
+        self, ctx: SyncWriter, function: Function[Any, Any, T, Any], arguments: Iterable[Mapping[str, Any]]
+    ) -> list[JobId[T]]: ...
+    def enqueue_batch(self, ctx: Any, function: Any, arguments: Iterable[Mapping[str, Any]]) -> Any:
         """Enqueue a call for each of any number of arguments, all in one transaction; their ids in order.
 
         Args:
             ctx: As for `enqueue`.
             function: As for `enqueue`.
-            arguments: The arguments of each call, by name. They are asked for once, one by one, so they may come from a
-                generator: while those before are stored; but where nobody awaits, and on connections, before that.
+            arguments: The arguments of each call, by name. Type checkers see those of ``function.args(…)``.
+                They are asked for once, one by one, so they may come from a generator: while those before are stored;
+                but where nobody awaits, and on connections, before that.
 
         Raises:
             ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
         """
+        calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
         given = exhausted(arguments) if calls.in_thread else arguments
-        return calls.sending(self.name, function, self._enqueue_batch(calls, function, given))
+        return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, given)))
 
     # ----- look
 
@@ -181,9 +191,17 @@ class Workpool:
         """The status of each, in order; see `status`."""
         return self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids)
 
-    @for_programs(connections=True)
-    async def result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None = None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field
+    @overload
+    def result(
+        self, ctx: AsyncWaiter, work_id: JobId[T], timeout: timedelta | None = None
+    ) -> Coroutine[Any, Any, WorkResult[T]]: ...
+    @overload
+    def result(self, ctx: SyncWaiter, work_id: JobId[T], timeout: timedelta | None = None) -> WorkResult[T]: ...
+    def result(self, ctx: Any, work_id: JobId, timeout: timedelta | None = None) -> Any:
         """The outcome of work, once it has ended.
+
+        The value of a success is read as the function's annotation says. It stays JSON if that does not fit: rows are
+        as clients get them, and an outside system may complete work with any value.
 
         Args:
             work_id: Its id.
@@ -195,6 +213,10 @@ class Workpool:
             DataError: It is unknown, or its status has expired.
             ValueInvalid: The timeout is no timedelta.
         """
+        calls = calls_of(ctx, otherwise=self._guests.calls)
+        return calls.answer(self._result(calls, work_id, timeout))
+
+    async def _result(self, calls: JobCalls, work_id: JobId, timeout: timedelta | None) -> WorkResult[Any]:  # noqa: ASYNC109 - a word of the field
         if calls.in_transaction:
             raise ContextError(
                 "A transaction cannot see a job end while it waits.", fix="Wait in an action, or use on_complete."
@@ -204,9 +226,10 @@ class Workpool:
         clock, pause = SystemClock(), _FIRST_LOOK
         deadline = None if timeout is None else clock.monotonic() + timeout.total_seconds()
         while True:
-            status = await self._status(calls, work_id)
-            if isinstance(status, Finished):
-                return status.result
+            job = await calls.find(job_uuid(work_id))
+            status = None if job is None else work_status(job)
+            if job is not None and isinstance(status, Finished):
+                return typed_result(calls.engine.registry.find(job.function), status.result)
             if status is None:
                 raise DataError(f"There is no work {work_id}, or its status has expired.")
             if deadline is not None and clock.monotonic() + pause > deadline:
@@ -427,6 +450,16 @@ class Workpool:
     async def _status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> list[WorkStatus | None]:
         found = await calls.find_many([job_uuid(work_id) for work_id in work_ids])
         return [None if one is None else work_status(one) for one in found]
+
+
+def typed_result(function: AnyFunction | None, result: WorkResult[Any]) -> WorkResult[Any]:
+    """An outcome whose value has the type that the function's annotation names, if it can have it."""
+    if function is None or not isinstance(result, Success):
+        return result
+    try:
+        return Success(function.signature.result_of_json(to_json(result.value)))
+    except ValidationError:
+        return result
 
 
 async def change_pool(

@@ -28,6 +28,7 @@ from penstock.store.contract.records import RecordQuery, RecordState, RowKey
 from penstock.store.contract.session import Session
 from penstock.store.contract.tasks import TaskRow, from_the_beginning
 from penstock.store.sql.values import captured_key
+from penstock.values import is_storable
 
 Verb = Literal["retry", "cancel", "skip", "delete"]
 _Where = TaskFilter[Any]
@@ -187,7 +188,10 @@ class Selection:
         store = self._calls.store
         assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
         definition = definition_of(self._where.table)
-        place = None if after is None else _key_place(self._calls, definition, after)
+        try:
+            place = None if after is None else captured_key(store.dialect, definition, after)
+        except ValueError:
+            raise _no_cursor(after) from None
         piece = await store.records.matching(session, definition, self._condition, limit, place)
         places = {key: place for place, key in enumerate(piece.keys)}
         found = await store.records.among(session, self.query, [task.id for task in self.tasks], piece.keys)
@@ -361,13 +365,6 @@ def _several(key: Any, table: str) -> list[Any]:
     return list(given)
 
 
-def _key_place(calls: JobCalls, definition: TableDefinition, after: Any) -> list[Any]:
-    try:
-        return captured_key(calls.store.dialect, definition, after)
-    except ValueError:
-        raise _no_cursor(after) from None
-
-
 def rows_by_text(
     own: Sequence[ReactiveTask], tasks: Sequence[str] | None, table: type[Table] | None, text: str
 ) -> tuple[type[Table], TextFilter]:
@@ -413,7 +410,7 @@ def _opened(after: str | None) -> Any:
 
 def _place(value: Any) -> RowKey:
     match value:
-        case [task, str(key)] | (task, str(key)) if type(task) is int and task in _NUMBERS and _is_storable(key):
+        case [task, str(key)] | (task, str(key)) if type(task) is int and task in _NUMBERS and is_storable(key):
             return task, key
     raise _no_cursor(value)
 
@@ -426,13 +423,6 @@ def _due_place(value: Any) -> tuple[datetime | None, RowKey]:
             with suppress(ValueError, OverflowError):
                 return datetime.fromisoformat(moment).astimezone(UTC), _place([task, key])
     raise _no_cursor(value)
-
-
-def _is_storable(key: str) -> bool:
-    try:
-        return b"\0" not in key.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 def _no_cursor(value: Any) -> CursorInvalid:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.tokens import complete, fail
@@ -19,6 +19,7 @@ from penstock.transaction.tracking import tracked
 from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @refuses_other_words
@@ -34,11 +35,11 @@ class Scheduler:
     async def run_after(
         self,
         delay: timedelta,
-        function: MutationFunction[Any, P, Any, Any] | ActionFunction[Any, P, Any, Any],
+        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> JobId:
+    ) -> JobId[R]:
         """Run a mutation or an action with these arguments, this long after ``ctx.now()``; the id of its job.
 
         In a mutation the job exists if and only if the transaction commits.
@@ -55,11 +56,11 @@ class Scheduler:
     async def run_at(
         self,
         time: datetime,
-        function: MutationFunction[Any, P, Any, Any] | ActionFunction[Any, P, Any, Any],
+        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> JobId:
+    ) -> JobId[R]:
         """The same at a point in time, or at once if it is past. Raises the errors of `run_after`."""
         call = self._schedule(self._calls.at(time, "run_at"), function, args, kwargs)
         return await self._calls.sending(DEFAULT_POOL, function, call)
@@ -109,7 +110,7 @@ class Scheduler:
 
     async def _schedule(
         self, run_at: datetime, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> JobId:
+    ) -> JobId[Any]:
         self._calls.check_function(function)
         if function.kind is FunctionKind.QUERY:
             raise ContextError(f"{function.name} is a query. Nobody would see the result of a later run.")

@@ -16,7 +16,8 @@ from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Told, not_known, token_of
 from penstock.observe.logs import event as log_event
 from penstock.pools.results import Completion
-from penstock.store.contract.external import Redeemed
+from penstock.store.contract.jobs import Redeemed
+from penstock.values import storable
 from penstock.wire.outgoing import encode_kept
 
 _LONGEST_ERROR = 10_000
@@ -46,8 +47,7 @@ async def fail(calls: JobCalls, token: object, error: object, *, retryable: obje
         raise ValueInvalid(f"An error is a text that says what went wrong, not {error!r}.")
     if not isinstance(retryable, bool):
         raise ValueInvalid(f"retryable is True or False, not {retryable!r}.")
-    text = error[:_LONGEST_ERROR].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-    outcome = Outcome(JobEvent.RAISED, error=text, retryable=retryable)
+    outcome = Outcome(JobEvent.RAISED, error=storable(error[:_LONGEST_ERROR]), retryable=retryable)
     return await _redeem(calls, token, "failed", lambda: outcome)
 
 

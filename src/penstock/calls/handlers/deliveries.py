@@ -52,18 +52,14 @@ class Delivery:
 
 
 class Messages:
-    """Makes messages of the changes of one outbox, in the form that its handler takes.
-
-    Attributes:
-        meanings: The declarations under which changes were captured before, by the numbers of their interests.
-    """
+    """Makes messages of the changes of one outbox, in the form that its handler takes."""
 
     def __init__(self, outbox: Outbox, dialect: Dialect, takes: HandlerInput, meaning: MessageCriteria) -> None:
         self._outbox = outbox
         self._dialect = dialect
         self._takes = takes
         self._now = ChangeRules(dialect, meaning)
-        self.meanings: Mapping[int, str] = {}
+        self.meanings: Mapping[int, str] = {}  # earlier declarations of captures, by the numbers of their interests
         self._earlier: dict[str, ChangeRules] = {}
         self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
         self._columns = frozenset(_columns(outbox))
@@ -231,9 +227,7 @@ def _plain(key: str | None) -> str | None:
 class HandlerInput:
     """The input of a handler, by the annotation of its second parameter; DeclarationError if that does not fit.
 
-    Attributes:
-        message: Whether it takes whole messages; otherwise the row, or the payload.
-        many: Whether it takes a list of them.
+    It takes whole messages (`message`), or else the row or the payload; or a list of these (`many`).
     """
 
     def __init__(self, handler: Any, outbox: Outbox) -> None:

@@ -320,30 +320,18 @@ async def _rows(
     keys = [definition.encode_key(one) for one in ids]
     if len(keys) > 1 and statements.dialect.any_of:
         with contextlib.suppress(DataError):  # if one row is unreadable, each is read alone
-            rows = await _read_many(session, statements, keys, part)
+            many = statements.get_many(keys) if part is None else (statements.part(part, many=True)[0], [keys])
+            rows = _made(statements, await session.fetch(*many), part)
             return {definition.key_in(row.__dict__): row for row in rows}
+    one = statements.get() if part is None else statements.part(part)[0]
     found: dict[Any, Table | PenstockError] = {}
     for row_id, key in zip(ids, keys, strict=True):
         try:
-            rows = await _read_one(session, statements, key, part)
+            rows = _made(statements, await session.fetch(one, statements.key_args(key)), part)
             found |= zip((row_id,), rows, strict=False)  # one row or none
         except DataError as error:
             found[row_id] = error
     return found
-
-
-async def _read_many(
-    session: Session, statements: TableStatements, keys: list[Any], part: tuple[str, ...] | None
-) -> list[Table]:
-    many = statements.get_many(keys) if part is None else (statements.part(part, many=True)[0], [keys])
-    return _made(statements, await session.fetch(*many), part)
-
-
-async def _read_one(
-    session: Session, statements: TableStatements, key: Any, part: tuple[str, ...] | None
-) -> list[Table]:
-    statement = statements.get() if part is None else statements.part(part)[0]
-    return _made(statements, await session.fetch(statement, statements.key_args(key)), part)
 
 
 def _made(statements: TableStatements, rows: Sequence[Row], part: tuple[str, ...] | None) -> list[Table]:

@@ -15,7 +15,7 @@ from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.jobs.job import failure, log_lost, raised, result_text, time_limit
 from penstock.calls.run.context import ActionCtx
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Cancellation, Running
+from penstock.calls.run.running import Cancellation, Running, caller_of_job
 from penstock.calls.run.threads import lingering
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
@@ -107,7 +107,9 @@ class Batches:
                 ended.append((running, Outcome(JobEvent.CANCELED)))
                 continue
             try:
-                item = batch.item(function.name, function.signature.check_json(running.job.args))
+                arguments = function.signature.check_json(running.job.args)
+                await self._runner.check_access_alone(function, arguments, 1, caller_of_job(function))
+                item = batch.item(function.name, arguments)
                 items.append((item, running) if batch.with_attempts else item)
             except Exception as error:  # noqa: BLE001 - it fails alone
                 ended.append((running, failure(error)))
@@ -135,7 +137,8 @@ class Batches:
         async with self._runner.engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()
-            ctx = ActionCtx(self._runner, Calls(function.name), 0, cancelled=gathering.cancelled)
+            calls, caller = Calls(function.name), caller_of_job(function)
+            ctx = ActionCtx(self._runner, calls, 0, cancelled=gathering.cancelled, caller=caller)
             return await self._runner.run_handler(function, ctx, {}, 0, thread, lambda ctx: batch.handler(ctx, items))
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.calls.handlers.taskrun import Calls, known_generations, known_ids
 from penstock.calls.jobs.job import raised, returned
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Running
+from penstock.calls.run.running import Running, caller_of_job
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
@@ -56,10 +56,7 @@ class _Call:
 class Groups:
     """Runs one worker's mutation jobs in shared transactions.
 
-    Args:
-        runner: Runs functions.
-        ended: Gets each job that has ended: its outcome, or None if it is settled.
-        alone: Gets each job that has to run alone.
+    `ended` gets each job that has ended with its outcome, None if it is settled; `alone` those that have to run alone.
     """
 
     def __init__(self, runner: Runner, ended: Ended, alone: Alone) -> None:
@@ -263,7 +260,7 @@ class Groups:
         try:
             with runner.engine.journal.attempts([running.job]):
                 transaction, result = await runner.shared_mutation(
-                    part, function, call.arguments, running.moment, running.work
+                    part, function, call.arguments, running.moment, running.work, caller_of_job(function)
                 )
             settlement = returned(runner, function, running.job, result, now)
         except TryAgain:

@@ -20,7 +20,7 @@ from pydantic_core import to_json
 from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Execution, Running, Withdrawn
+from penstock.calls.run.running import Execution, Running, Withdrawn, caller_of_job
 from penstock.calls.run.threads import check_args
 from penstock.errors import (
     CallTimeout,
@@ -39,6 +39,7 @@ from penstock.jobs.settle import completed, of_no_use, settle
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
+from penstock.values import storable
 from penstock.wire.outgoing import encode_kept
 
 _PARKED_FOR = timedelta(seconds=30)
@@ -109,16 +110,16 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
 
 
 async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
-    """Call a job's function; its outcome if it returned."""
     job = running.job
     if function.kind is FunctionKind.MUTATION:
         await _run_mutation(runner, function, running)
         return None
     arguments = await check_args(function, job.args)
+    caller = caller_of_job(function)
     if function.kind is FunctionKind.QUERY:
-        result = await runner.query(function, arguments, work=running.work)
+        result = await runner.query(function, arguments, work=running.work, caller=caller)
     else:
-        result = await runner.action(function, arguments, attempt=running)
+        result = await runner.action(function, arguments, attempt=running, caller=caller)
     return _held(function, running, result) if running.issued else _returned(runner, function, result)
 
 
@@ -199,7 +200,7 @@ def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
 
 
 def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
-    wait, reason = error.wait(runner.now()), _storable(message_of(error))[:_LONGEST_ERROR]
+    wait, reason = error.wait(runner.now()), storable(message_of(error))[:_LONGEST_ERROR]
     log_event("job.snoozed", job=job_id(job.id), function=job.function, seconds=wait.total_seconds(), reason=reason)
     return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
 
@@ -225,12 +226,12 @@ def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
 def _parked(job: Job, reason: str) -> Outcome:
     """The outcome of a job that this worker cannot begin; another one may, or this one later."""
     log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason=reason)
-    return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=_storable(reason))
+    return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=storable(reason))
 
 
 def failure(error: BaseException) -> Outcome:
     """The outcome of a job that raised."""
-    text, trace = _storable(error_text(error)[:_LONGEST_ERROR]), _storable(trace_text(error)[-_LONGEST_ERROR:])
+    text, trace = storable(error_text(error)[:_LONGEST_ERROR]), storable(trace_text(error)[-_LONGEST_ERROR:])
     retryable = not isinstance(error, NonRetryableError)
     return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=retryable)
 
@@ -263,6 +264,7 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
 
 async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, execution: Execution) -> None:
     """Run a mutation that settles its job in its own commit."""
+    execution = replace(execution, caller=caller_of_job(function))
     await runner.mutation(function, partial(check_args, function, args), execution=execution)
 
 
@@ -277,7 +279,3 @@ def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
             limit=limit,
         )
     return kept.decode()
-
-
-def _storable(text: str) -> str:
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

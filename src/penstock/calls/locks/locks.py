@@ -39,42 +39,26 @@ _LATE = "it could not be renewed in time"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for a lock.
-
-    Attributes:
-        wait: Seconds to wait for it.
-        attempt: Its own number, by which the store knows whether it has the lock.
-        holder: The name of the holder, for people.
-        owner: The task or the thread that asks.
-    """
+    """A request for a lock."""
 
     key: str
-    wait: float
+    wait: float  # seconds to wait for it
     lease: timedelta
-    attempt: UUID
-    holder: str
-    owner: object
+    attempt: UUID  # its own number, by which the store knows whether it has the lock
+    holder: str  # the name of the holder, for people
+    owner: object  # the task or the thread that asks
 
 
 class Holding:
-    """A lock that was taken.
-
-    Attributes:
-        ask: The request.
-        fence: The fencing token of this holder.
-        trusted_until: The time on the monotonic clock until which nobody else can have it.
-        over: Set when it is lost, or about to be released.
-        told: Called when it is lost.
-        keeper: The task that renews it.
-    """
+    """A lock that was taken."""
 
     def __init__(self, ask: Ask, fence: int, trusted_until: float, clock: Clock) -> None:
         self.ask = ask
-        self.fence = fence
-        self.trusted_until = trusted_until
-        self.over = asyncio.Event()
-        self.told: Callable[[], None] | None = None
-        self.keeper: asyncio.Task[None] | None = None
+        self.fence = fence  # the fencing token of this holder
+        self.trusted_until = trusted_until  # on the monotonic clock: until then nobody else can have it
+        self.over = asyncio.Event()  # set when it is lost, or about to be released
+        self.told: Callable[[], None] | None = None  # called when it is lost
+        self.keeper: asyncio.Task[None] | None = None  # renews it
         self._clock = clock
         self._reason = ""
 

@@ -15,6 +15,7 @@ from zlib import crc32
 
 from penstock.calls.run.engine import Engine
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
+from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import NewJob, Work
 from penstock.jobs.retry import Exponential, backoff
 from penstock.store.contract.session import EVERY_QUEUE, QUEUES, Session
@@ -141,9 +142,13 @@ class Attempts:
             await self._pause(attempt)
             attempt += 1
 
-    def transaction(self, session: Session, now: datetime, seed: int, work: Work | None = None) -> Transaction:
+    def transaction(
+        self, session: Session, now: datetime, seed: int, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Transaction:
         engine = self.engine
-        return Transaction(session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work)
+        return Transaction(
+            session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work, caller
+        )
 
     async def _pause(self, attempt: int) -> None:
         machine = self.engine.machine

@@ -16,19 +16,21 @@ from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence
 from penstock.calls.locks.locks import Locks
 from penstock.calls.run.attempts import Attempts
+from penstock.calls.run.auth import Auth
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
 from penstock.calls.run.running import Cancellation, Running, no_work
 from penstock.calls.run.sql import prepare_sql
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
-from penstock.errors import DataError
+from penstock.errors import ContextError, DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Work
 from penstock.schema.table import Table
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls, tracked
-from penstock.transaction.transaction import Scope
+from penstock.transaction.transaction import Scope, Transaction
 from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
@@ -46,15 +48,34 @@ class Runs(Attempts, ABC):
         self.locks = Locks(engine)
 
     @abstractmethod
-    def run_query(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Run: ...
+    def run_query(
+        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Run: ...
 
     @abstractmethod
-    def run_mutation(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Run: ...
+    def run_mutation(
+        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Run: ...
 
     @abstractmethod
     def run_action(
-        self, function: AnyFunction, given: Given, depth: int = 0, attempt: Running | None = None
+        self,
+        function: AnyFunction,
+        given: Given,
+        depth: int = 0,
+        attempt: Running | None = None,
+        caller: Caller = SYSTEM,
     ) -> Run: ...
+
+    @abstractmethod
+    async def check_access(
+        self, transaction: Transaction, function: AnyFunction, arguments: Mapping[str, Any], depth: int
+    ) -> None: ...
+
+    @abstractmethod
+    async def check_access_alone(
+        self, function: AnyFunction, arguments: Mapping[str, Any], depth: int, caller: Caller
+    ) -> None: ...
 
     @abstractmethod
     def nested_query(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Run: ...
@@ -79,6 +100,11 @@ class QueryCtx:
         self._scope = self._calls = scope
         self._depth = depth
         self.db = DatabaseReader(scope)
+
+    @property
+    def auth(self) -> Auth:
+        """Who calls. A live query that asks runs once for each user, and otherwise once for all of them."""
+        return Auth(self._scope, self._scope.transaction.identity)
 
     @property
     def job_calls(self) -> JobCalls:
@@ -120,8 +146,26 @@ class QueryCtx:
         return work
 
     @tracked
+    async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
+        """Check that the caller may call a function with these arguments.
+
+        Raises:
+            AccessDenied: The function's access does not let the caller in.
+            NotSignedIn: The same, and the caller has no identity.
+        """
+        async with self._scope.held():
+            arguments = function.arguments(args, kwargs)
+            await self._runner.check_access(self._scope.transaction, function, arguments, self._depth + 1)
+
+    @tracked
     async def sql(
-        self, query: str, /, *, reads: Sequence[type[Table]] | None = None, **values: Any
+        self,
+        query: str,
+        /,
+        *,
+        reads: Sequence[type[Table]] | None = None,
+        unruled: bool = False,
+        **values: Any,
     ) -> list[dict[str, Any]]:
         """Rows of an SQL query that the builder cannot say, in the same snapshot, with ``:named`` values.
 
@@ -131,13 +175,21 @@ class QueryCtx:
             query: The query.
             reads: The tables that it reads: a live query then runs again when one of their rows changes, and otherwise
                 whenever any row does.
+            unruled: Whether it may read all rows. Rules of tables do not hold in SQL: a public function of a program
+                with rules has to say so, and choose the caller's rows itself.
             **values: Its values by name.
 
         Raises:
+            ContextError: Rules would not hold, and `unruled` is not given.
             DataError: It is no query, or writes.
             LimitExceeded: It gives more rows than one transaction may read.
         """
         transaction = self._scope.transaction
+        if self._scope.ruled and transaction.statements.ruled and not unruled:
+            raise ContextError(
+                "ctx.sql: the rules of tables do not hold in SQL.",
+                fix="Choose the caller's rows in the query, and write unruled=True; or use ctx.db.",
+            )
         sql, args = prepare_sql(query, values, transaction.store.dialect)
         async with self._scope.lock:
             names, rows = await transaction.fetch_read_only(sql, args, reads)
@@ -225,13 +277,20 @@ class ActionCtx:
         depth: int,
         attempt: Running | None = None,
         cancelled: Cancellation | None = None,
+        caller: Caller = SYSTEM,
     ) -> None:
         self._runner = runner
         self._depth = depth
         self._calls = calls
         self._random: Random | None = None
         self._attempt = attempt
+        self._caller = caller
         self._cancelled = cancelled or (Cancellation() if attempt is None else attempt.cancelled)
+
+    @property
+    def auth(self) -> Auth:
+        """Who calls. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
+        return Auth(self._calls, lambda: self._caller.identity)
 
     @property
     def job_calls(self) -> JobCalls:
@@ -287,6 +346,12 @@ class ActionCtx:
         return self._random
 
     @tracked
+    async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
+        """Check that the caller may call a function with these arguments; see `QueryCtx.check_access`."""
+        arguments = function.arguments(args, kwargs)
+        await self._runner.check_access_alone(function, arguments, self._depth + 1, self._caller)
+
+    @tracked
     async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """Take tokens of a declared rate limit, at once; whether there were enough, or when there will be.
 
@@ -325,19 +390,22 @@ class ActionCtx:
     @tracked
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a snapshot of its own."""
-        result: R = await self._runner.run_query(function, (args, kwargs), self._depth + 1, self._work)
+        depth, work, caller = self._depth + 1, self._work, self._caller
+        result: R = await self._runner.run_query(function, (args, kwargs), depth, work, caller)
         return result
 
     @tracked
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation in a transaction of its own."""
-        result: R = await self._runner.run_mutation(function, (args, kwargs), self._depth + 1, self._work)
+        depth, work, caller = self._depth + 1, self._work, self._caller
+        result: R = await self._runner.run_mutation(function, (args, kwargs), depth, work, caller)
         return result
 
     @tracked
     async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another action. Use it to change the runtime; otherwise a plain helper function is enough."""
-        result: R = await self._runner.run_action(function, (args, kwargs), self._depth + 1, self._attempt)
+        depth, attempt, caller = self._depth + 1, self._attempt, self._caller
+        result: R = await self._runner.run_action(function, (args, kwargs), depth, attempt, caller)
         return result
 
     @property

@@ -6,8 +6,8 @@ Owns the check that a caller may call a function. Leaves transports to the doors
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.calls.run.containment import contained
@@ -15,8 +15,17 @@ from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.running import Execution
 from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
-from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded
+from penstock.errors import (
+    CallTimeout,
+    Conflict,
+    FunctionNotFound,
+    InputError,
+    LimitExceeded,
+    Overloaded,
+    at_the_door,
+)
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.store.contract.session import Session
 from penstock.store.nouns.requests import RequestKey
 from penstock.transaction.commit import Seal
@@ -60,6 +69,7 @@ class Dispatch:
         args: bytes | str,
         *,
         internal: bool = False,
+        caller: Caller = ANONYMOUS,
         finish: Callable[[Any], Any] | None = None,
     ) -> Any:
         """Call a function with a JSON object of arguments; its result, or the result of `finish`.
@@ -74,18 +84,18 @@ class Dispatch:
             Overloaded: This process has as many calls under way as it takes on.
             CallTimeout: It took too long.
         """
-        with _at_the_door():
+        with at_the_door():
             function = self.find(path, kind, internal=internal)
             self._check_size(path, args)
         async with self._admitted(path) as timer:
             if function.kind is FunctionKind.MUTATION:
-                return await self._mutation(function, args, finish, timer)
+                return await self._mutation(function, args, finish, timer, caller)
             run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
-            result = await contained(function, run(function, await _checked(function, args)))
+            result = await contained(function, run(function, await _checked(function, args), caller=caller))
         return finish(result) if finish else result
 
     async def call_queries(
-        self, calls: Sequence[tuple[str, bytes | str, Encode]], at: int | None = None
+        self, calls: Sequence[tuple[str, bytes | str, Encode]], at: int | None = None, caller: Caller = ANONYMOUS
     ) -> list[bytes | Exception]:
         """Call public queries in one snapshot; for each its answer or its error.
 
@@ -94,6 +104,7 @@ class Dispatch:
         Args:
             calls: For each its path, its JSON arguments, and the function that turns its result into an answer.
             at: The number of an open snapshot; a new one by default.
+            caller: Who calls.
 
         Raises:
             OutOfRetention: The snapshot is not open any more.
@@ -106,12 +117,14 @@ class Dispatch:
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
         async with self._admitted("A batch of queries"):
             snapshot = None if at is None else self.snapshots.find(at)
-            results = await self._runner.queries(list(runs.values()), snapshot)
+            results = await self._runner.queries(list(runs.values()), snapshot, caller)
         for place, result in zip(runs, results, strict=True):
             found[place] = result
         return found
 
-    async def call_once(self, path: str, args: bytes, key: RequestKey, encode: Encode, *, resent: bool) -> bytes:
+    async def call_once(
+        self, path: str, args: bytes, key: RequestKey, encode: Encode, *, resent: bool, caller: Caller = ANONYMOUS
+    ) -> bytes:
         """Call a mutation that its client may send again: it takes effect once, and its answer is always that result.
 
         Args:
@@ -120,6 +133,7 @@ class Dispatch:
             key: The request.
             encode: Turns its result into the answer.
             resent: Whether it may have been sent before.
+            caller: Who calls.
 
         Raises:
             TryAgain: It had no effect, or nobody knows; the client may send it again.
@@ -142,12 +156,12 @@ class Dispatch:
             if not await requests.record(session, key, answer.decode(), now()):
                 raise Conflict("Another run of the same request took effect at the same time.")
 
-        with _at_the_door():
+        with at_the_door():
             function = self.find(path, FunctionKind.MUTATION)
             self._check_size(path, args)
         try:
             async with self._admitted(path) as timer:
-                found: bytes = await self._mutation(function, args, finish, timer, look, record)
+                found: bytes = await self._mutation(function, args, finish, timer, caller, look, record)
         except _Known as known:
             return known.answer
         except Exception:
@@ -165,7 +179,7 @@ class Dispatch:
             ArgumentsInvalid: Its signature refuses the arguments.
             LimitExceeded: The arguments are too large.
         """
-        with _at_the_door():
+        with at_the_door():
             function = self.find(path, FunctionKind.QUERY)
             self._check_size(path, args)
             return function, function.signature.check_json(args)
@@ -209,6 +223,7 @@ class Dispatch:
         args: bytes | str,
         finish: Callable[[Any], Any] | None,
         timer: asyncio.Timeout,
+        caller: Caller,
         look: Callable[[], Awaitable[None]] | None = None,
         seal: Seal | None = None,
     ) -> Any:
@@ -228,20 +243,10 @@ class Dispatch:
             return answer
 
         return await contained(
-            function, self._runner.mutation(function, begin, execution=Execution(finish=end, seal=seal))
+            function, self._runner.mutation(function, begin, execution=Execution(finish=end, caller=caller, seal=seal))
         )
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
-    with _at_the_door():
+    with at_the_door():
         return await check_args(function, args)
-
-
-@contextmanager
-def _at_the_door() -> Iterator[None]:
-    """Mark errors of this check as the caller's."""
-    try:
-        yield
-    except InputError as error:
-        error.at_the_door = True
-        raise

@@ -260,7 +260,7 @@ def _failure_of(text: bytes) -> Exception:
 def _told(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ApplicationError):
         try:
-            return {"kind": "ApplicationError", "data": to_jsonable_python(error.data)}
+            return {"kind": "ApplicationError", "data": to_jsonable_python(error.data), "status": error.status}
         except ValueError as refused:
             what = f"The data of an ApplicationError cannot be said in JSON: {refused}."
             return {"kind": "ResultInvalid", "what": what, "fix": "", "facts": {}}
@@ -280,7 +280,7 @@ def _made(told: dict[str, Any]) -> Exception:
     if "message" in told:
         return _foreign(told["name"], told["message"], builtin=told["builtin"])
     if told["kind"] == "ApplicationError":
-        return ApplicationError(told["data"])
+        return ApplicationError(told["data"], status=told["status"])
     facts = told["facts"]
     if told["kind"] == "Snooze":
         delay = None if facts["delay"] is None else timedelta(seconds=facts["delay"])

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import blake2b
+from ipaddress import ip_address, ip_network
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import ContextError, ValueInvalid
+from penstock.identity.caller import Caller
 from penstock.pools.rates import RateLimit, take
 from penstock.store.contract.keys import RateRow
 from penstock.transaction.transaction import Transaction
@@ -47,6 +50,24 @@ async def take_tokens(
         return RateStatus(taken.ok, taken.retry_after)
 
     return await calls.write(attempt)
+
+
+def key_of(caller: Caller) -> str:
+    """The key of a rate limit under which the calls of a caller count: the user, or else the address."""
+    if caller.identity is not None:
+        key = f"user {caller.identity.token_identifier}"
+    else:
+        key = f"address {_network(caller.address)}"
+    return key if len(key) <= _LONGEST_KEY and "\0" not in key else blake2b(key.encode()).hexdigest()
+
+
+def _network(address: str) -> str:
+    """An address; of version 6 the network, of which each subscriber has a whole one."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return str(ip_network((address, 64), strict=False)) if found.version == 6 else address  # noqa: PLR2004 - as said
 
 
 def policy_of(policies: Mapping[str, RateLimit], name: str) -> RateLimit:

@@ -6,26 +6,40 @@ Owns the three kinds of run, at the top and nested. Every road to user code lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 from weakref import ref
 
+from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.containment import contained
 from penstock.calls.run.context import ActionCtx, Given, MutationCtx, QueryCtx, Run, Runs
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.ratelimits import key_of, policy_of, take_tokens
 from penstock.calls.run.running import PLAIN, Execution, Moment, Running
 from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
-from penstock.errors import CallTimeout, CursorInvalid, LimitExceeded, TryAgain
-from penstock.functions.function import AnyFunction, FunctionKind, check_depth, expect
+from penstock.errors import (
+    AccessDenied,
+    CallTimeout,
+    CursorInvalid,
+    LimitExceeded,
+    NotSignedIn,
+    RateLimited,
+    TryAgain,
+    at_the_door,
+)
+from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
-from penstock.live.entry import Answer
+from penstock.live.entry import Answer, Entry
 from penstock.observe import points
 from penstock.observe.loglines import log_lines
 from penstock.store.contract.session import Session, reading
@@ -53,40 +67,59 @@ class Runner(Runs):
 
     # ----- at the top
 
-    async def run_query(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Any:
-        return await self.query(function, _checked(function, FunctionKind.QUERY, given), depth, work)
+    async def run_query(
+        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Any:
+        arguments = _checked(function, FunctionKind.QUERY, given, outside=not depth)
+        return await self.query(function, arguments, depth, work, caller)
 
-    async def run_mutation(self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None) -> Any:
+    async def run_mutation(
+        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
+    ) -> Any:
         expect(function, FunctionKind.MUTATION)
         bound = function.signature.bind(*given)
         copied = copier(bound)
 
         async def check() -> Arguments:
-            return function.signature.check(copied(bound))
+            with at_the_door(outside=not depth):
+                return function.signature.check(copied(bound))
 
-        return await self.mutation(function, check, depth, PLAIN if work is None else Execution(work=work))
+        return await self.mutation(function, check, depth, Execution(work=work, caller=caller))
 
     async def run_action(
-        self, function: AnyFunction, given: Given, depth: int = 0, attempt: Running | None = None
+        self,
+        function: AnyFunction,
+        given: Given,
+        depth: int = 0,
+        attempt: Running | None = None,
+        caller: Caller = SYSTEM,
     ) -> Any:
-        return await self.action(function, _checked(function, FunctionKind.ACTION, given), depth, attempt)
+        arguments = _checked(function, FunctionKind.ACTION, given, outside=not depth)
+        return await self.action(function, arguments, depth, attempt, caller)
 
-    async def query(self, function: AnyFunction, arguments: Arguments, depth: int = 0, work: Work | None = None) -> Any:
+    async def query(
+        self,
+        function: AnyFunction,
+        arguments: Arguments,
+        depth: int = 0,
+        work: Work | None = None,
+        caller: Caller = SYSTEM,
+    ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
         with self.engine.journal.call(function):
-            return await self.attempt(lambda: self._query_once(function, arguments, depth, work), function.name)
+            return await self.attempt(lambda: self._query_once(function, arguments, depth, work, caller), function.name)
 
-    async def queries(self, runs: Sequence[QueryRun], at: Snapshot | None = None) -> list[bytes | Exception]:
+    async def queries(
+        self, runs: Sequence[QueryRun], at: Snapshot | None = None, caller: Caller = SYSTEM
+    ) -> list[bytes | Exception]:
         """Run queries in one snapshot, at one time; for each its answer, or its error."""
         in_thread = next((function for function, _, _ in runs if not function.is_async), None)
         async with self.engine.thread(in_thread, 0) as thread:
             if at is not None:
-                return await at.use(lambda session, now: self._queries_in(session, now, runs, thread), "query")
-            return await self.attempt(lambda: self._queries_once(runs, thread), "A batch of queries")
+                return await at.use(lambda session, now: self._queries_in(session, now, runs, thread, caller), "query")
+            return await self.attempt(lambda: self._queries_once(runs, thread, caller), "A batch of queries")
 
-    async def watch(
-        self, session: Session, function: AnyFunction, arguments: Arguments, seed: int, journal: str | None = None
-    ) -> Answer:
+    async def watch(self, session: Session, entry: Entry) -> Answer:
         """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
 
         The journal of an earlier answer keeps the ends of its pages.
@@ -95,14 +128,15 @@ class Runner(Runs):
         Raises:
             TryAgain: The snapshot is lost.
         """
-        transaction = self.transaction(session, self.now(), seed)
+        function, journal = entry.function, entry.journal
+        transaction = self.transaction(session, self.now(), entry.seed, None, entry.caller)
         limit = self.engine.config.call_timeout
         timer, lines = asyncio.timeout(limit), list[str]()
         try:
             transaction.given_ends = decode_journal(journal)
             async with timer, self.engine.thread(function, 0) as thread:
                 with self.engine.journal.call(function), log_lines(told=self.engine.config.dev) as lines:
-                    run = self._in_transaction(transaction, function, arguments, 0, thread)
+                    run = self._in_transaction(transaction, function, entry.arguments, 0, thread)
                     result = await contained(function, run)
             encoded = function.signature.result_json(result)
         except Exception as error:  # noqa: BLE001 - it concerns those who watch this query, and nobody else
@@ -148,19 +182,25 @@ class Runner(Runs):
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
         moment = execution.moment or (self.now(), self.engine.clock.seed())
+        has_paid = depth > 0 or execution.work is not None
         with self.engine.journal.call(function):
             async with self.engine.thread(function, depth) as thread:
 
                 async def once(queue: int | None) -> Any:
-                    return await self._mutation_once(function, await check(), depth, thread, queue, moment, execution)
+                    nonlocal has_paid
+                    arguments = await check()
+                    if not has_paid:
+                        await self._take_token(function, execution.caller)
+                        has_paid = True
+                    return await self._mutation_once(function, arguments, depth, thread, queue, moment, execution)
 
                 return await self.attempt_write(once, function.name, for_ever=execution.settle is not None)
 
     async def shared_mutation(
-        self, part: Part, function: AnyFunction, arguments: Arguments, moment: Moment, work: Work
+        self, part: Part, function: AnyFunction, arguments: Arguments, moment: Moment, work: Work, caller: Caller
     ) -> tuple[Transaction, Any]:
         """Run a mutation once, in its part of a transaction that it shares; its gathered changes, and its result."""
-        transaction = self.transaction(part, *moment, work)
+        transaction = self.transaction(part, *moment, work, caller)
         with self.engine.journal.call(function):
             result = await self._in_transaction(transaction, function, arguments, 0, None)
         if points.armed:
@@ -173,9 +213,13 @@ class Runner(Runs):
         arguments: Arguments,
         depth: int = 0,
         attempt: Running | None = None,
+        caller: Caller = SYSTEM,
     ) -> Any:
         with self.engine.journal.call(function):
             check_depth(function, depth)
+            if depth == 0 and attempt is None:
+                await self._take_token(function, caller)
+            await self.check_access_alone(function, arguments, depth + 1, caller)
             if function.runtime == "process":
                 text = encode_json(arguments, f"The arguments of {function.name}").encode()
                 work = None if attempt is None else attempt.work
@@ -183,9 +227,8 @@ class Runner(Runs):
             async with self.engine.thread(function, depth) as thread:
                 if attempt is not None:
                     await attempt.begin()
-                return await self.run_handler(
-                    function, ActionCtx(self, Calls(function.name), depth, attempt), arguments, depth, thread
-                )
+                ctx = ActionCtx(self, Calls(function.name), depth, attempt, caller=caller)
+                return await self.run_handler(function, ctx, arguments, depth, thread)
 
     # ----- nested in a transaction
 
@@ -203,20 +246,24 @@ class Runner(Runs):
 
     # ----- steps
 
-    async def _query_once(self, function: AnyFunction, arguments: Arguments, depth: int, work: Work | None) -> Any:
+    async def _query_once(
+        self, function: AnyFunction, arguments: Arguments, depth: int, work: Work | None, caller: Caller
+    ) -> Any:
         async with self.engine.thread(function, depth) as thread:
             session = await self.engine.store.begin_read()
             try:
-                return await self._query_in(session, self.now(), function, arguments, depth, thread, work=work)
+                return await self._query_in(session, self.now(), function, arguments, depth, thread, caller, work=work)
             finally:
                 await session.rollback()
 
-    async def _queries_once(self, runs: Sequence[QueryRun], thread: Place | None) -> list[bytes | Exception]:
+    async def _queries_once(
+        self, runs: Sequence[QueryRun], thread: Place | None, caller: Caller
+    ) -> list[bytes | Exception]:
         async with reading(self.engine.store.begin_read) as session:
-            return await self._queries_in(session, self.now(), runs, thread)
+            return await self._queries_in(session, self.now(), runs, thread, caller)
 
     async def _queries_in(
-        self, session: Session, now: datetime, runs: Sequence[QueryRun], thread: Place | None
+        self, session: Session, now: datetime, runs: Sequence[QueryRun], thread: Place | None, caller: Caller
     ) -> list[bytes | Exception]:
         found: list[bytes | Exception] = []
         budget = Budget(self.engine.config.max_bytes_read)
@@ -226,7 +273,7 @@ class Runner(Runs):
                 budget.check()
                 with self.engine.journal.call(function):
                     result = await contained(
-                        function, self._query_in(session, now, function, arguments, 0, thread, budget)
+                        function, self._query_in(session, now, function, arguments, 0, thread, caller, budget)
                     )
                 found.append(budget.take(encode(result)))  # the encoded result need not be held any more
             except TryAgain:
@@ -245,10 +292,11 @@ class Runner(Runs):
         arguments: Arguments,
         depth: int,
         thread: Place | None,
+        caller: Caller,
         budget: Budget | None = None,
         work: Work | None = None,
     ) -> Any:
-        transaction = self.transaction(session, now, self.engine.clock.seed(), work)
+        transaction = self.transaction(session, now, self.engine.clock.seed(), work, caller)
         try:
             return await self._in_transaction(transaction, function, arguments, depth, thread)
         finally:
@@ -268,7 +316,7 @@ class Runner(Runs):
         lease, settle, finish = execution.lease, execution.settle, execution.finish
         session = await self.begin_write(queue, for_ever=settle is not None)
         try:
-            transaction = self.transaction(session, *moment, execution.work)
+            transaction = self.transaction(session, *moment, execution.work, execution.caller)
             result = await self._in_transaction(transaction, function, arguments, depth, thread)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
@@ -299,9 +347,77 @@ class Runner(Runs):
     ) -> Run:
         check_depth(function, depth)
         writable = function.kind is FunctionKind.MUTATION
-        scope = Scope(transaction, function.name, writable=writable)
+        is_ruled = function.public and not transaction.caller.is_system
+        scope = Scope(transaction, function.name, writable=writable, ruled=is_ruled)
         ctx = MutationCtx(self, scope, depth) if writable else QueryCtx(self, scope, depth)
-        return self.run_handler(function, ctx, arguments, depth, thread)
+        run = self.run_handler(function, ctx, arguments, depth, thread)
+        if transaction.caller.is_system:
+            return run
+        transaction.ask = lambda facts: self._ask(transaction, facts, {}, depth + 1)
+        return run if function.access is None else self._guarded(run, transaction, function, arguments, depth)
+
+    async def _guarded(
+        self, run: Run, transaction: Transaction, function: AnyFunction, arguments: Arguments, depth: int
+    ) -> Any:
+        try:
+            await self.check_access(transaction, function, arguments, depth + 1)
+        except BaseException:
+            run.close()
+            raise
+        return await run
+
+    async def check_access(
+        self, transaction: Transaction, function: AnyFunction, arguments: Mapping[str, Any], depth: int
+    ) -> None:
+        """Check that the caller of a transaction may call a function. What its guards read counts as read.
+
+        Raises:
+            AccessDenied: Its access does not let the caller in.
+            NotSignedIn: The same, and the caller has no identity.
+        """
+        if function.access is None or transaction.caller.is_system:
+            return
+        asked = _Asked(self, transaction, function.arguments((), arguments), depth)
+        if not await function.access.lets_in(asked):
+            if transaction.identity() is None:
+                raise NotSignedIn
+            raise AccessDenied(f"The access of {function.name} does not let this caller in.")
+
+    async def check_access_alone(
+        self, function: AnyFunction, arguments: Mapping[str, Any], depth: int, caller: Caller
+    ) -> None:
+        """The same for an action, in a snapshot of its own."""
+        if function.access is None or caller.is_system:
+            return
+
+        async def once() -> None:
+            async with reading(self.engine.store.begin_read) as session:
+                transaction = self.transaction(session, self.now(), self.engine.clock.seed(), None, caller)
+                await self.check_access(transaction, function, arguments, depth)
+
+        await self.attempt(once, function.name)
+
+    async def _take_token(self, function: AnyFunction, caller: Caller) -> None:
+        """Take a token of the function's rate limit for a call from outside, before it runs: it is not given back.
+
+        Raises:
+            RateLimited: There is none.
+        """
+        if (name := function.rate_limit) is None or caller.is_system:
+            return
+        policy = policy_of(self.engine.rate_limits, name)
+        status = await take_tokens(JobCalls(self, None), name, policy, key_of(caller), 1, reserve=False)
+        if not status.ok:
+            raise RateLimited(status.retry_after.total_seconds())
+
+    def _ask(
+        self, transaction: Transaction, asked: Callable[..., Any], arguments: Mapping[str, Any], depth: int
+    ) -> Run:
+        """Run a guard, or a function that reads facts for rules; it reads all rows."""
+        function = _asked_query(asked)
+        check_depth(function, depth)
+        ctx = QueryCtx(self, Scope(transaction, function.name, writable=False), depth)
+        return self.run_handler(function, ctx, dict(arguments), depth, None, asked)
 
     async def run_handler(
         self,
@@ -351,6 +467,27 @@ class Runner(Runs):
             return await self._in_thread(function, work, depth, own)
 
 
+@dataclass(slots=True)
+class _Asked:
+    """A call whose access is asked; see `functions.access`."""
+
+    runner: Runner
+    transaction: Transaction
+    arguments: Mapping[str, Any]
+    depth: int
+
+    def identity(self) -> Identity | None:
+        return self.transaction.identity()
+
+    def ask(self, guard: Callable[..., Any], arguments: Mapping[str, Any]) -> Run:
+        return self.runner._ask(self.transaction, guard, arguments, self.depth)  # noqa: SLF001 - a part of it
+
+
+@cache
+def _asked_query(asked: Callable[..., Any]) -> AnyFunction:
+    return QueryFunction(asked, public=False)
+
+
 def _digest(encoded: bytes) -> bytes:
     return blake2b(encoded, digest_size=16).digest()
 
@@ -386,6 +523,7 @@ class Budget:
         raise error
 
 
-def _checked(function: AnyFunction, kind: FunctionKind, given: Given) -> Arguments:
+def _checked(function: AnyFunction, kind: FunctionKind, given: Given, *, outside: bool = False) -> Arguments:
     expect(function, kind)
-    return function.signature.check(function.signature.bind(*given))
+    with at_the_door(outside=outside):
+        return function.signature.check(function.signature.bind(*given))

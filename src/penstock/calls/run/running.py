@@ -16,6 +16,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.errors import ContextError, TryAgain
 from penstock.functions.function import AnyFunction
+from penstock.identity.caller import ANONYMOUS, SYSTEM, Caller
 from penstock.jobs.job import Job, Outcome, Settlement, Work, job_id
 from penstock.jobs.progress import Progress
 from penstock.store.contract.session import Session, reading
@@ -145,6 +146,7 @@ class Execution:
         finish: Turns the result into the answer, before the commit: if it raises, nothing is committed.
         work: The attempt at a job that it runs in.
         moment: Its time and chance, if it has been run before.
+        caller: Who it runs for.
         seal: Writes last in the same transaction: the cursor of an outbox, or the request of a client.
     """
 
@@ -153,10 +155,16 @@ class Execution:
     finish: Callable[[Any], Any] | None = None
     work: Work | None = None
     moment: Moment | None = None
+    caller: Caller = SYSTEM
     seal: Seal | None = None
 
 
 PLAIN = Execution()
+
+
+def caller_of_job(function: AnyFunction) -> Caller:
+    """Who a job of a function runs for: a public one is as if called from outside, where anybody could call it."""
+    return ANONYMOUS if function.public else SYSTEM
 
 
 def no_work() -> ContextError:

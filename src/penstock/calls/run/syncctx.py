@@ -11,6 +11,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
+from penstock.calls.run.auth import Auth
 from penstock.calls.run.bridge import Wait, waits
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.syncdb import SyncDatabaseReader, SyncDatabaseWriter
@@ -31,6 +32,11 @@ class SyncQueryCtx:
     def __init__(self, twin: QueryCtx, wait: Wait) -> None:
         self._twin, self._wait = twin, wait
         self.db = SyncDatabaseReader(twin.db, wait)
+
+    @property
+    def auth(self) -> SyncAuth:
+        """See `QueryCtx.auth`."""
+        return SyncAuth(self._twin.auth, self._wait)
 
     @property
     def job_calls(self) -> JobCalls:
@@ -56,6 +62,7 @@ class SyncQueryCtx:
         """See `QueryCtx.work`."""
         return self._twin.work
 
+    check_access = waits(QueryCtx.check_access)
     sql = waits(QueryCtx.sql)
     run_query = waits(QueryCtx.run_query)
 
@@ -95,6 +102,11 @@ class SyncActionCtx:
 
     def __init__(self, twin: ActionCtx, wait: Wait) -> None:
         self._twin, self._wait = twin, wait
+
+    @property
+    def auth(self) -> SyncAuth:
+        """See `ActionCtx.auth`."""
+        return SyncAuth(self._twin.auth, self._wait)
 
     @property
     def job_calls(self) -> JobCalls:
@@ -139,6 +151,7 @@ class SyncActionCtx:
         """See `ActionCtx.random`."""
         return self._twin.random
 
+    check_access = waits(ActionCtx.check_access)
     rate_limit = waits(ActionCtx.rate_limit)
 
     def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock:
@@ -178,6 +191,16 @@ class SyncActionWork:
 
     progress = waits(ActionWork.progress)
     complete_later = waits(ActionWork.complete_later)
+
+
+class SyncAuth:
+    """`Auth` for code that does not await."""
+
+    def __init__(self, twin: Auth, wait: Wait) -> None:
+        self._twin, self._wait = twin, wait
+
+    get_user_identity = waits(Auth.get_user_identity)
+    require = waits(Auth.require)
 
 
 @refuses_other_words

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.calls.run.runner import Runner
+from penstock.changes.change import CapturedChange
 from penstock.clock import SystemClock, profile_timer
 from penstock.live.entry import QUICK, Answer, Entry
 from penstock.live.view import Tick, View
 from penstock.store.contract.session import Session
 
+_MOST_MISSED = 2000
 _TURN = SystemClock()  # a test's does not wait
 
 
@@ -33,12 +35,16 @@ class Batch:
         session: The snapshot.
         tick: If it is a late batch, the tick whose snapshot it is.
         late: If it is a late batch, its entries whose answers were not taken.
+        missed: If it is a late batch, the changes since its tick.
+        demanded: If it is a late batch, the interests of which no change since its tick is lacking.
     """
 
     def __init__(self, runner: Runner, session: Session, wake: asyncio.Event) -> None:
         self.session = session
         self.tick = Tick(0, 0)
         self.late = set[Entry]()
+        self.missed: list[CapturedChange] = []
+        self.demanded = frozenset[int]()
         self._runner = runner
         self._wake = wake
         self._waiting = deque[tuple[Entry, str]]()
@@ -67,9 +73,9 @@ class Batch:
         running = [] if self._running is None else [self._running]
         return set() if self.is_over else {entry for entry, _ in (*running, *self._waiting)}
 
-    def go_on(self, tick: Tick, left: set[Entry]) -> None:
+    def go_on(self, tick: Tick, left: set[Entry], demanded: frozenset[int]) -> None:
         """Go on beside the next ticks. Views of the entries that are left keep the other answers of this tick."""
-        self.tick, self.late = tick, left
+        self.tick, self.late, self.demanded = tick, left, demanded
         running: dict[View, list[int]] = {}
         for entry in left:
             for view, number in entry.watchers:
@@ -95,6 +101,15 @@ class Batch:
         if self._task is not None and self._task.done() and not self._task.cancelled():
             self._task.result()
 
+    def overtaken(
+        self, done: set[Entry], concerned: Callable[[CapturedChange], Iterable[tuple[Entry, str]]]
+    ) -> Iterator[tuple[Entry, str]]:
+        """Those of the entries that are done whose answers are valid no more, each with the cause."""
+        if len(self.missed) > _MOST_MISSED:
+            yield from ((entry, f"there were more than {_MOST_MISSED} changes while it ran") for entry in done)
+        for change in self.missed[:_MOST_MISSED]:
+            yield from ((entry, why) for entry, why in concerned(change) if entry in done)
+
     async def end(self) -> None:
         """Stop the runs, and let the snapshot go. An entry that was cut off counts as slow from now on."""
         if self._task is not None and not self._task.done():
@@ -113,8 +128,7 @@ class Batch:
                 if not entry.watchers:
                     continue
                 self._running, self._begun_at = (entry, why), profile_timer()
-                asked = entry.function, entry.arguments, entry.seed, entry.journal
-                answer = await self._runner.watch(self.session, *asked)
+                answer = await self._runner.watch(self.session, entry)
                 ended_at = profile_timer()
                 self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
                 self._running = None

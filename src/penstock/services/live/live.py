@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.clock import profile_timer
+from penstock.errors import PenstockError
 from penstock.functions.function import AnyFunction
+from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.live.cache import EntryCache
-from penstock.live.entry import QUICK, Entry, EntryReport
+from penstock.live.entry import ANYBODY, QUICK, Entry, EntryReport, Key
 from penstock.live.view import Tick, View
 from penstock.schema.table import TableDefinition
 from penstock.services.live.batch import Batch, Run
@@ -27,7 +30,6 @@ from penstock.services.service import Service
 from penstock.store.contract.session import Session
 from penstock.store.nouns.requests import RequestKey
 
-_MOST_MISSED = 2000
 _IDLE = 60.0
 
 
@@ -47,7 +49,7 @@ class LiveQueries(Service):
         self._reads = Reads(self._store, self.clock, definitions)
         self._due: dict[Entry, str] = {}  # those that are to run, and why
         self._late: Batch | None = None
-        self._missed: list[CapturedChange] = []  # the changes since the tick of the late batch
+        self._personal = set[str]()  # the names of functions that have read who calls
         self._views = set[View]()
         self._expecting: dict[View, int] = {}  # the numbers of the ticks that views wait for
         self.shown: dict[RequestKey, int] = {}  # requests that were looked for, and the first tick that showed each
@@ -65,9 +67,9 @@ class LiveQueries(Service):
 
     # ----- watching
 
-    def view(self) -> View:
+    def view(self, caller: Caller = ANONYMOUS) -> View:
         """A view of a client, which watches nothing yet."""
-        view = View(self)
+        view = View(self, caller)
         self._views.add(view)
         return view
 
@@ -75,11 +77,14 @@ class LiveQueries(Service):
         self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
     ) -> Entry:
         """See `Entries`."""
-        key = function.name, repr(sorted(arguments.items())), journal  # not JSON: a date is not its text
-        entry = self._entries.find(key)
+        asked, caller = repr(sorted(arguments.items())), replace(view.caller, address="")  # not JSON: a date is no text
+        shared = caller.key if caller.is_system else ANYBODY
+        keys: list[Key] = [(function.name, asked, who, journal) for who in (shared, caller.key)]
+        entry = next(filter(None, map(self._entries.find, keys)), None)
         if entry is None:
-            entry = Entry(key, function, arguments, journal, self.clock.seed(), self.clock.monotonic())
-            self._entries.add(entry)
+            key = keys[function.name in self._personal]
+            entry = Entry(key, function, arguments, caller, journal, self.clock.seed(), self.clock.monotonic())
+            self._entries.add(entry, beyond=number in view.queries)
             self._due[entry] = "nobody watched it before"
             self._drop_kept()
         entry.watchers.add((view, number))
@@ -144,6 +149,14 @@ class LiveQueries(Service):
 
     async def tick(self) -> float:
         """Bring all entries to a new snapshot; seconds until the next look."""
+        try:
+            return await self._tick()
+        except PenstockError as error:
+            if self._store.replica is None or not self._store.replica.leave(error):
+                raise
+            return 0.0  # the next one reads on the primary
+
+    async def _tick(self) -> float:
         await self._take_late()
         self._drop_kept()
         if not self._entries:
@@ -158,7 +171,7 @@ class LiveQueries(Service):
         if begun_at is None:
             await self._reads.find_captured(self._entries)
             self._all_are_due("its process did not look before")
-        batch = Batch(self._runner, await self._store.begin_read(), self.wake)
+        batch = Batch(self._runner, await self._reads.begin(begun_at), self.wake)
         try:
             position, clock = await self._look(batch.session)
             sought = self._sought.keys() - self.shown.keys()
@@ -182,25 +195,24 @@ class LiveQueries(Service):
 
     async def _look(self, session: Session) -> tuple[Position, int]:
         """Find the entries that are due; the position and the clock of the snapshot."""
-        for entry in self._reads.timed_out():
-            self._due.setdefault(entry, "its time has come")
         # The late batch may be reading any table.
         interests = self._reads.interests() if self._late is None else list(self._reads.captured)
         position, clock = await self._feed.read(session, interests, self._find_due, self._all_are_due)
         for change in self._reads.missed(position):
             self._find_due(change)
-        for entry in await self._reads.with_changed_jobs(session):
-            self._due.setdefault(entry, "the status of a job has changed")
+        for entry, why in await self._reads.due(session):
+            self._due.setdefault(entry, why)
         return position, clock
 
     def _find_due(self, change: CapturedChange) -> None:
         if self._late is not None:
-            self._missed.append(change)
+            self._late.missed.append(change)
         for entry, why in self._reads.concerned(change):
             self._due.setdefault(entry, why)
 
     def _all_are_due(self, why: str) -> None:
-        self._missed.clear()
+        if self._late is not None:
+            self._late.missed.clear()
         for entry in self._entries:
             self._due.setdefault(entry, why)
 
@@ -230,10 +242,10 @@ class LiveQueries(Service):
             self._due.pop(entry, None)
             self._reads.forget(entry)
         for entry in (*left, *self._due):
-            self._miss(entry)
+            entry.stale = True
         if left:
             self._late = batch
-            batch.go_on(tick, left)
+            batch.go_on(tick, left, self._reads.demanded)
         for view, expected in list(self._expecting.items()):
             if expected <= tick.number:
                 del self._expecting[view]
@@ -247,12 +259,11 @@ class LiveQueries(Service):
         done = {run.entry for run in runs if run.entry.watchers}
         batch.late -= done
         self._accept(batch.tick, runs)
-        if len(self._missed) > _MOST_MISSED:
-            self._due.update(dict.fromkeys(done, f"there were more than {_MOST_MISSED} changes while it ran"))
-        for change in self._missed[:_MOST_MISSED]:
-            self._due.update((entry, why) for entry, why in self._reads.concerned(change) if entry in done)
+        uncaptured = [entry for entry in done if self._reads.lacks(batch.demanded, entry)]
+        self._due.update((entry, "its table was not captured while it ran") for entry in uncaptured)
+        self._due.update(batch.overtaken(done, self._reads.concerned))
         for entry in done & self._due.keys():
-            self._miss(entry)
+            entry.stale = True
         if batch.is_over:
             back = [(entry, "its run was cut off") for entry in batch.late]
         for entry, why in back:
@@ -260,7 +271,7 @@ class LiveQueries(Service):
             if entry.watchers:
                 self._due.setdefault(entry, why)
         if batch.is_over:
-            self._late, self._missed = None, []
+            self._late = None
             await batch.end()
             batch.check()
 
@@ -269,7 +280,7 @@ class LiveQueries(Service):
         for entry, answer, why, seconds in runs:
             if not entry.watchers:  # since it began
                 continue
-            same = entry.answer is not None and entry.answer.digest == answer.digest
+            same, given = entry.answer is not None and entry.answer.digest == answer.digest, entry.journal
             news = entry.stale or not same
             self._entries.take(entry, answer)
             entry.stale = False
@@ -277,15 +288,19 @@ class LiveQueries(Service):
             if self._meters is not None:
                 self._meters.add("penstock_live_runs", entry.function.name, "equal" if same else "changed")
             self._reads.note(entry, answer, same=same)
+            if answer.reads.identity and entry.key[2] == ANYBODY:
+                self._make_personal(entry, given)
             if news:
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
 
-    def _miss(self, entry: Entry) -> None:
-        """Tell the views that an entry will have no answer as of the newest tick for a while."""
-        entry.stale = True
-        for view, number in entry.watchers:
-            view.miss(number)
+    def _make_personal(self, entry: Entry, journal: str | None) -> None:
+        """Keep an entry that has read who calls for the caller that it ran for. Others enter one of their own."""
+        self._personal.add(entry.function.name)
+        self._entries.make_personal(entry)
+        for view, number in list(entry.watchers):
+            if view.caller.key != entry.caller.key:
+                view.enter_again(number, journal)
 
     def _drop(self, entry: Entry) -> None:
         """Forget an entry that nobody watches."""

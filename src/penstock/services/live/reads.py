@@ -75,6 +75,11 @@ class Reads:
         """The interests in tables that entries have read."""
         return [number for number, one in self.captured.items() if self._everything or self._ranges[one.name]]
 
+    async def begin(self, position: Position | None) -> Session:
+        """The snapshot of a tick that reads on from a position."""
+        replica = self._store.replica
+        return await (replica.begin(position, self._demands.since) if replica else self._store.begin_read())
+
     async def demand(self, position: Position | None) -> bool:
         """Have the tables captured that entries read; whether they are."""
         read = self.interests()
@@ -84,6 +89,16 @@ class Reads:
             self._demands.add(demand)
             return len(demand.until) == len(lapsing)  # or another release has dropped one
         return True
+
+    @property
+    def demanded(self) -> frozenset[int]:
+        """The interests that are captured at present."""
+        return self._demands.held
+
+    def lacks(self, demanded: frozenset[int], entry: Entry) -> bool:
+        """Whether an entry has read a table that is captured now, and was not when only these were demanded."""
+        names = {one.name for number, one in self.captured.items() if number not in demanded}
+        return bool(names) and (entry in self._everything or any(one.table in names for one in entry.noted))
 
     def lapse(self, position: Position) -> bool:
         """Whether a table that entries read is to be demanded again."""
@@ -131,23 +146,21 @@ class Reads:
             raise _Unknown
         return found
 
-    def timed_out(self) -> list[Entry]:
-        """The entries whose time has come; each is given once."""
+    async def due(self, session: Session) -> list[tuple[Entry, str]]:
+        """The entries that are due without a change of a row, each with the cause."""
         now = self._clock.monotonic()
-        found = [entry for entry in self._timed if entry.next_run_at <= now]
-        self._timed.difference_update(found)
-        return found
-
-    async def with_changed_jobs(self, session: Session) -> list[Entry]:
-        """The entries that read the status of a job that has changed."""
+        timed = [entry for entry in self._timed if entry.next_run_at <= now]
+        self._timed.difference_update(timed)
         answers = {entry: entry.answer for entry in self.with_jobs if entry.answer is not None}
         wanted = {job for answer in answers.values() for job in answer.reads.jobs}
         found = await self._store.jobs.find_many(session, [*wanted], self._clock.now()) if wanted else {}
-        return [
+        changed = [
             entry
             for entry, answer in answers.items()
             if answer.jobs != {job: found[job] for job in answer.reads.jobs if job in found}
         ]
+        said = [(entry, "the status of a job has changed") for entry in changed]
+        return [*((entry, "its time has come") for entry in timed), *said]
 
     def pause(self) -> float:
         """Seconds until an entry's time comes, or its jobs are looked at."""

@@ -16,7 +16,7 @@ from penstock.outbox.backfill import BackfillProgress
 from penstock.services.relay.cursor import Cursor, Item, unkeyed
 from penstock.store.contract.changes import Batch, Source
 from penstock.store.contract.outboxes import Aside, OutboxRow
-from penstock.store.contract.session import OpenTransaction, Row
+from penstock.store.contract.session import OpenTransaction, Row, reading
 
 _AT_ONCE = 2000
 
@@ -55,11 +55,8 @@ class Backfill:
         if not batch.changes:
             return Captured([], batch.position, batch.complete)
         source = await self._store.interests.source(row.interests[-1])  # before a connection is held
-        session = await self._store.begin_read()
-        try:
+        async with reading(self._store.begin_read) as session:
             return await self._captured(session, row, batch, source)
-        finally:
-            await session.rollback()
 
     async def page(self, row: OutboxRow, start: Position, limit: int) -> Page | None:
         """The next rows; None if more changes were captured than one read takes, or the table is not there.
@@ -67,8 +64,7 @@ class Backfill:
         The changes up to `start` were just read: a session has no time for a reader that is far behind.
         """
         source = await self._store.interests.source(row.interests[-1])
-        session = await self._store.begin_read()
-        try:
+        async with reading(self._store.begin_read) as session:
             batch = await self._store.changes.read(start, _AT_ONCE, row.interests, session)
             if source is None or not batch.complete:
                 return None
@@ -79,8 +75,6 @@ class Backfill:
             else:
                 rows = await session.fetch(source.following, [left.after, limit])
             known = await self._known(session, row, left, [one[0] for one in rows])
-        finally:
-            await session.rollback()
         known |= {one.change.key for one in captured.put if one.change.kind in _covering(left) and one.change.key}
         items, left = self._items(row, batch, rows, known, left)
         return Page(items, left, len(rows) < limit, captured)

@@ -230,7 +230,7 @@ class Window:
         while not task.cancelling() and (name := self._next()) is not None:
             lane = self._lanes[name]
             entry = lane[0]
-            failure = await self._sending.attempt(entry.items, self._is_cut)
+            failure = await self._sending.attempt(entry.items, lambda: self._cut)
             self._ended = True
             self._wake.set()
             lane.popleft()
@@ -244,9 +244,6 @@ class Window:
                 self._is_ready(name)
             else:
                 del self._lanes[name]
-
-    def _is_cut(self) -> bool:
-        return self._cut
 
     def _next(self) -> str | None:
         """The lane whose first message starts next; none behind one that failed, unless others go on."""

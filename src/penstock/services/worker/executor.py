@@ -34,26 +34,13 @@ _IN_TURN = 250
 
 
 class Executor:
-    """The jobs of one worker.
-
-    Args:
-        runner: Runs functions.
-        places: The number of jobs that run at once.
-        progress: Collects the progress of jobs.
-        wake: Wakes the worker, which then settles an outcome or writes progress.
-
-    Attributes:
-        running: The jobs that run, or will in a moment.
-        busy: The number of jobs that hold a slot, by pool; a job that has ended counts while it goes on in a thread.
-        outcomes: The jobs that have ended and are not settled yet.
-        held: The jobs that an external system will complete, until the worker lets go of them.
-    """
+    """The jobs of one worker, of which so many run at once; `wake` has it settle an outcome or write progress."""
 
     def __init__(self, runner: Runner, places: int, progress: ProgressBuffer, wake: Callable[[], None]) -> None:
-        self.running: dict[UUID, Running] = {}
-        self.busy: Counter[str] = Counter()
-        self.outcomes: list[tuple[Job, Outcome]] = []
-        self.held: list[Job] = []
+        self.running: dict[UUID, Running] = {}  # the jobs that run, or will in a moment
+        self.busy: Counter[str] = Counter()  # jobs that hold a slot, by pool; ended ones too that go on in a thread
+        self.outcomes: list[tuple[Job, Outcome]] = []  # the jobs that have ended and are not settled yet
+        self.held: list[Job] = []  # the jobs that an external system will complete, until the worker lets go of them
         self._runner = runner
         self._places = places
         self._progress = progress

@@ -37,26 +37,14 @@ _CONNECTIONS = 2  # a worker settles and claims at the same time
 
 
 class Worker(Service):
-    """Runs jobs.
-
-    Args:
-        runner: Runs functions.
-        name: The worker's name in its lease.
-        jobs: The number of jobs it runs at once.
-        pools: The pools with a limit that its program declares.
-
-    Attributes:
-        next_run_at: The next start of a scheduled or rate-limited job, as of its last look.
-        on_claimed: Called with the jobs that it is about to run.
-        prepared: The number of connections it opens before it begins.
-    """
+    """Runs up to so many `jobs` at once; `pools` are those with a limit that its program declares."""
 
     name = "worker"
 
     def __init__(self, runner: Runner, name: str, jobs: int, pools: Sequence[str] = ()) -> None:
         super().__init__(runner.engine.clock)
-        self.next_run_at: datetime | None = None
-        self.prepared = _CONNECTIONS
+        self.next_run_at: datetime | None = None  # of a scheduled or rate-limited job, as of the last look
+        self.prepared = _CONNECTIONS  # that it opens before it begins
         self._engine = engine = runner.engine
         self._store = engine.store
         self._label = name
@@ -72,7 +60,7 @@ class Worker(Service):
         self._journal = engine.journal
         self._journal.watch(self._executor.busy, self._slots.held)
         self._reports = Reports(engine)
-        self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.started
+        self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.started  # called before they run
 
     @property
     def lease(self) -> int | None:

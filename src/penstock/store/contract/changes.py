@@ -17,62 +17,45 @@ State = Literal["ok", "missing", "disabled", "altered", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class InterestRow:
-    """An interest as it is kept.
+    """An interest as it is kept."""
 
-    Attributes:
-        id: Its number, which its changes bear.
-        state: ``ok``; ``missing``, if a trigger was dropped, or a partition came that has none; ``disabled``, if one
-            was switched off; ``altered``, if one, or a column that it captures, is not as it was; ``gone``, if the
-            table is. Declaring it again mends all but the last, unless it does not fit the table any more.
-    """
-
-    id: int
+    id: int  # its number, which its changes bear
     interest: Interest
+    # ``ok``; ``missing``, if a trigger was dropped, or a partition came that has none; ``disabled``, if one was
+    # switched off; ``altered``, if one, or a column that it captures, is not as it was; ``gone``, if the table is.
+    # Declaring it again mends all but the last, unless it does not fit the table any more
     state: State
     declared_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The statements that read the rows of an interest, spelled as its triggers spell them.
+    """The statements that read the rows of an interest, spelled as its triggers spell them."""
 
-    Attributes:
-        first: Rows in the order of the interest, with the parameter of how many: key, captured columns as they are,
-            captured columns as they were, and the place in that order. If that is the order of keys, each place is the
-            key, but for rows whose key is text that is no UTF-8: nobody can say it, so it tells no row.
-        following: The same after a place: its first parameter, as it was given.
-        among: Those of some keys: a JSON array of keys, of which each is spelled like that.
-        keys: Those of some keys that belong to a row of the table.
-        passed: Of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0.
-    """
-
+    # rows in the order of the interest, with the parameter of how many: key, captured columns as they are, captured
+    # columns as they were, and the place in that order. If that is the order of keys, each place is the key, but for
+    # rows whose key is text that is no UTF-8: nobody can say it, so it tells no row
     first: Statement
-    following: Statement
-    among: Statement
-    keys: Statement
+    following: Statement  # the same after a place: its first parameter, as it was given
+    among: Statement  # those of some keys: a JSON array of keys, of which each is spelled like that
+    keys: Statement  # those of some keys that belong to a row of the table
+    # of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0
     passed: Statement
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of changes for a reader.
+    """A batch of changes for a reader."""
 
-    Attributes:
-        changes: The changes, in commit order: none comes before one that its writer had seen.
-        position: The position of the reader once it is done with them. Worth keeping without changes too.
-        complete: Whether there was no more.
-        before: The position before.
-        rest: The number of changes, the first ones, that belong to a batch begun before.
-        clock: A time of the database that covers all that the batch's snapshot shows, and never falls: a place in the
-            write-ahead log, on SQLite the greatest number of a change. Commits with `synchronous_commit = off` are
-            covered once they are durable. 0 if the batch is a piece of one begun before.
-    """
-
+    # the changes, in commit order: none comes before one that its writer had seen
     changes: builtins.list[CapturedChange]
-    position: Position
-    complete: bool
-    before: Position
-    rest: int = 0
+    position: Position  # the position of the reader once it is done with them. Worth keeping without changes too
+    complete: bool  # whether there was no more
+    before: Position  # the position before
+    rest: int = 0  # the number of changes, the first ones, that belong to a batch begun before
+    # a time of the database that covers all that the batch's snapshot shows, and never falls: a place in the
+    # write-ahead log, on SQLite the greatest number of a change. Commits with `synchronous_commit = off` are covered
+    # once they are durable. 0 if the batch is a piece of one begun before
     clock: int = 0
 
     def at(self, count: int) -> Position:
@@ -97,45 +80,31 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class ReaderRow:
-    """A reader of the feed.
-
-    Attributes:
-        lease: The lease under which it reads.
-        moved_at: The time of its last move.
-    """
+    """A reader of the feed."""
 
     name: str
     position: Position
-    lease: int | None
+    lease: int | None  # the lease under which it reads
     registered_at: datetime
-    moved_at: datetime
+    moved_at: datetime  # the time of its last move
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The backlog of a reader.
+    """The backlog of a reader."""
 
-    Attributes:
-        rows: The number of unread writes, as far as they were counted.
-        oldest_at: The time of the oldest of these; None if there are none.
-    """
-
-    rows: int
-    oldest_at: datetime | None
+    rows: int  # the number of unread writes, as far as they were counted
+    oldest_at: datetime | None  # the time of the oldest of these; None if there are none
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The dropped part of the feed.
+    """The dropped part of the feed."""
 
-    Attributes:
-        origin: The server and database of the feed, and its last recovery from a crash. Elsewhere, or after another
-            crash, positions without a reader are void: numbers of transactions that left nothing are given again.
-        last: The greatest transaction of a dropped change; on SQLite the greatest number.
-    """
-
+    # the server and database of the feed, and its last recovery from a crash. Elsewhere, or after another crash,
+    # positions without a reader are void: numbers of transactions that left nothing are given again
     origin: str
-    last: int
+    last: int  # the greatest transaction of a dropped change; on SQLite the greatest number
 
     def was_passed(self, position: Position) -> bool:
         """Whether a position is behind all dropped changes, so that none after it is missing."""
@@ -147,14 +116,9 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The result of one step of making room in the feed.
+    """The result of one step of making room in the feed."""
 
-    Attributes:
-        emptied: The number of emptied slots; on SQLite the number of deleted changes.
-        kept: The number of slots that could not be emptied, as a reader has not passed them, or somebody holds them.
-        moved: Whether changes are written to another slot from now on.
-    """
-
-    emptied: int = 0
+    emptied: int = 0  # the number of emptied slots; on SQLite the number of deleted changes
+    # the number of slots that could not be emptied, as a reader has not passed them, or somebody holds them
     kept: int = 0
-    moved: bool = False
+    moved: bool = False  # whether changes are written to another slot from now on

@@ -20,17 +20,11 @@ class CronScope:
 
 @dataclass(frozen=True, slots=True)
 class CronLook:
-    """The result of one look at crons.
+    """The result of one look at crons."""
 
-    Attributes:
-        due: Whether the time of one has come that waits for nothing.
-        waiting: Whether the time of one has come that waits for its run under way.
-        next_at: The next planned time after now.
-    """
-
-    due: bool
-    waiting: bool
-    next_at: datetime | None
+    due: bool  # whether the time of one has come that waits for nothing
+    waiting: bool  # whether the time of one has come that waits for its run under way
+    next_at: datetime | None  # the next planned time after now
 
 
 @dataclass(frozen=True, slots=True)

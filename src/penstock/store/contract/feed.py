@@ -16,25 +16,17 @@ BACKSTOP = 1.0  # the same for a reader with signals
 
 @dataclass(frozen=True, slots=True)
 class FeedSeen:
-    """The feed at one moment.
+    """The feed at one moment."""
 
-    Attributes:
-        readers: Each reader and its backlog, by name.
-        size: The size of the feed in bytes.
-        oldest_transaction: The age of the oldest open transaction; None if it cannot be known.
-    """
-
-    readers: Sequence[tuple[ReaderRow, ReaderLag]]
-    size: int
-    oldest_transaction: timedelta | None
+    readers: Sequence[tuple[ReaderRow, ReaderLag]]  # each reader and its backlog, by name
+    size: int  # the size of the feed in bytes
+    oldest_transaction: timedelta | None  # the age of the oldest open transaction; None if it cannot be known
 
 
 async def see_feed(changes: Changes, most: int) -> FeedSeen:
     """Look at the feed; of each reader no more than `most` unread changes are counted."""
-    readers = [(row, await _standing(changes, row, most)) for row in await changes.readers()]
+    readers = []
+    for row in await changes.readers():
+        lag = await changes.lag(row.position, most)
+        readers.append((row, ReaderLag(row.name, row.moved_at, lag.rows, lag.oldest_at)))
     return FeedSeen(readers, await changes.size(), await changes.oldest_transaction())
-
-
-async def _standing(changes: Changes, row: ReaderRow, most: int) -> ReaderLag:
-    lag = await changes.lag(row.position, most)
-    return ReaderLag(row.name, row.moved_at, lag.rows, lag.oldest_at)

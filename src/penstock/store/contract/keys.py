@@ -11,28 +11,18 @@ from penstock.pools.rates import RateLimit, RateState
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """The job that has a key.
-
-    Attributes:
-        job_id: Its id.
-        until_start: Whether it has the key only until it starts.
-        enqueued_at: The time it was enqueued, if it may be replaced, since it is pending and was never tried.
-        canceled: Whether it is to be canceled and has not started, so that its key is about to be free.
-    """
+    """The job that has a key."""
 
     job_id: UUID
-    until_start: bool
+    until_start: bool  # whether it has the key only until it starts
+    # the time it was enqueued, if it may be replaced, since it is pending and was never tried
     enqueued_at: datetime | None
-    canceled: bool = False
+    canceled: bool = False  # whether it is to be canceled and has not started, so that its key is about to be free
 
 
 @dataclass(frozen=True, slots=True)
 class RateRow:
-    """The token count of a rate limit.
-
-    Attributes:
-        policy: Its policy.
-    """
+    """The token count of a rate limit."""
 
     name: str
     key: str

@@ -11,22 +11,12 @@ LOCK_KEPT = timedelta(hours=1)  # the time for which an expired one can be seen,
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """A lock that is held, or has run out and was not given back.
-
-    Attributes:
-        key: The key of the lock.
-        fence: The number of its holder; it rises from one to the next, also over all keys, and none is given twice.
-        attempt: The caller's own number of the request.
-        holder: The name of its holder, for people.
-        taken_at: The time at which it was taken.
-        expires_at: The time at which it expires, unless it is renewed.
-        wanted: Whether somebody waits for it.
-    """
+    """A lock that is held, or has run out and was not given back."""
 
     key: str
-    fence: int
-    attempt: UUID
-    holder: str
-    taken_at: datetime
-    expires_at: datetime
-    wanted: bool
+    fence: int  # the number of its holder; it rises from one to the next, also over all keys, and none is given twice
+    attempt: UUID  # the caller's own number of the request
+    holder: str  # the name of its holder, for people
+    taken_at: datetime  # the time at which it was taken
+    expires_at: datetime  # the time at which it expires, unless it is renewed
+    wanted: bool  # whether somebody waits for it

@@ -12,18 +12,13 @@ from penstock.schema.stored import StoredTable
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A piece of a schema push: statements that take effect together, or one that runs alone.
+    """A piece of a schema push: statements that take effect together, or one that runs alone."""
 
-    Attributes:
-        table: The table it changes, for errors and logs.
-        alone: Whether it runs outside a transaction: it may take long, but keeps nobody from reading and writing.
-        undo: Removes the remains of a statement run alone that failed.
-    """
-
-    table: str
+    table: str  # the table it changes, for errors and logs
     statements: tuple[str, ...]
+    # whether it runs outside a transaction: it may take long, but keeps nobody from reading and writing
     alone: bool = False
-    undo: str = ""
+    undo: str = ""  # removes the remains of a statement run alone that failed
 
 
 class Description(Protocol):

@@ -29,19 +29,15 @@ def left_behind() -> ContextError:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL with placeholders, as `dialect.placeholder` writes them.
-
-    Attributes:
-        bounded: Whether it touches few rows through an index, whatever the size of the table. SQLite runs such
-            statements on the event loop, and all others in a thread.
-        reads: Whether it is known to change nothing.
-        many: The same for many rows, of which no two have the same last parameter: each of its parameters is a list.
-            None where many statements are as fast.
-    """
+    """SQL with placeholders, as `dialect.placeholder` writes them."""
 
     sql: str
+    # whether it touches few rows through an index, whatever the size of the table. SQLite runs such statements on the
+    # event loop, and all others in a thread
     bounded: bool = True
-    reads: bool = False
+    reads: bool = False  # whether it is known to change nothing
+    # the same for many rows, of which no two have the same last parameter: each of its parameters is a list. None where
+    # many statements are as fast
     many: Statement | None = None
 
 

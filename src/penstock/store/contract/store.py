@@ -14,6 +14,7 @@ from penstock.changes.position import Position
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.schema import Catalog
 from penstock.store.contract.session import OpenTransaction, Session
+from penstock.store.nouns.api_keys import ApiKeys
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.interests import Interests
@@ -21,25 +22,23 @@ from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.keys import Keys
 from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.locks import Locks
+from penstock.store.nouns.noun import Access
 from penstock.store.nouns.outboxes import Outboxes
 from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
 from penstock.store.nouns.requests import Requests
+from penstock.store.nouns.taskends import TaskEnds
 from penstock.store.nouns.tasks import Tasks
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
 
 
 class Signals(Protocol):
-    """Wake-ups between processes. Lost wake-ups only cost time: services also look by themselves.
+    """Wake-ups between processes. Lost wake-ups only cost time: services also look by themselves."""
 
-    Attributes:
-        watched: The tables that live queries of this process read.
-    """
-
-    watched: set[str]
+    watched: set[str]  # the tables that live queries of this process read
 
     def notify(self) -> None:
         """Tell the services of all processes that there is work; coalesced, after commit, never waits."""
@@ -60,15 +59,27 @@ class Signals(Protocol):
         """
 
 
-class Store(Protocol):
-    """A database that remembers.
+class Replica(Protocol):
+    """A standby of the database, on which watched queries are read."""
 
-    Attributes:
-        writers: The number of write transactions that one process may have under way at once.
-    """
+    async def begin(self, position: Position | None, since: int) -> Session:
+        """A read-only snapshot that shows all that was committed before; on the primary if the replica cannot do it.
+
+        Args:
+            position: The position of the feed from which changes are read in it; None to read none.
+            since: A transaction before which some may lack in the feed.
+        """
+
+    def leave(self, error: Exception) -> bool:
+        """Read on the primary for a while, as a tick failed; False if nothing was read on the replica before."""
+
+
+class Store(Protocol):
+    """A database that remembers."""
 
     dialect: Dialect
-    writers: int
+    writers: int  # the number of write transactions that one process may have under way at once
+    replica: Replica | None  # on which watched queries are read, if there is one
     jobs: Jobs
     keys: Keys
     rates: Rates
@@ -82,10 +93,23 @@ class Store(Protocol):
     outboxes: Outboxes
     leases: Leases
     requests: Requests
+    api_keys: ApiKeys
     tokens: Tokens
     locks: Locks
     catalog: Catalog
     signals: Signals
+
+    def _add_shared(self, access: Access, calls: Access, ends: TaskEnds) -> None:
+        """Add the nouns that are made alike for both stores, once their `jobs` and `tasks` are there."""
+        self.keys = Keys(access)
+        self.programs = Programs(access)
+        self.crons = Crons(access, self.jobs)
+        self.tokens = Tokens(access, calls, self.jobs)
+        self.locks = Locks(access, calls)
+        self.requests = Requests(access)
+        self.api_keys = ApiKeys(access)
+        self.outboxes = Outboxes(access)
+        self.records = Records(access, self.jobs, self.tasks, ends)
 
     async def open(self, *, look: bool = False) -> None:
         """Connect; to `look` only, the settings of the database stay too. Raises `DatabaseUnavailable`."""
@@ -99,17 +123,12 @@ class Store(Protocol):
     async def begin_write(self, queue: int | None = None) -> Session:
         """A serializable transaction.
 
-        Args:
-            queue: One of so many `QUEUES`, in which it waits until those before it have ended; or `EVERY_QUEUE`. Its
-                snapshot is of the time after.
+        With a `queue`, one of so many `QUEUES` or `EVERY_QUEUE`, it waits there until those before it have ended. Its
+        snapshot is of the time after.
         """
 
     async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
-        """Set the clock by the database's, so that all machines on it agree on the time.
-
-        Args:
-            transaction: The transaction to ask in; one of its own by default.
-        """
+        """Set the clock by the database's, asked in this transaction or one of its own, for all machines to agree."""
 
     async def ping(self) -> None:
         """Raise unless the database answers."""

@@ -17,86 +17,47 @@ HELD = "The task is held"  # the reason of a job that waits because its task is 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """A task as a program declares it to the store.
-
-    Attributes:
-        name: Its name.
-        function: The name of the function that its jobs run.
-        kind: The kind of that function.
-        pool: The pool of its jobs.
-        priority: Their priority.
-        options: Their other options; the number of the task is added.
-        resets: Whether a change lets attempts count anew.
-        history: The number of runs that are kept with each row.
-        version: Of its handler.
-        signature: Its filter and watch, as text.
-        spec: The part that planners need.
-        on_version_change: The rows to run again if the version is higher than the one before.
-        reconciles: Whether rows are looked at anew if the signature is another.
-    """
+    """A task as a program declares it to the store."""
 
     name: str
-    function: str
+    function: str  # the name of the function that its jobs run
     kind: str
     pool: str
     priority: int
-    options: Options
-    resets: bool
-    history: int
-    version: int
-    signature: str
-    spec: TaskSpec
+    options: Options  # the other options of its jobs; the number of the task is added
+    resets: bool  # whether a change lets attempts count anew
+    history: int  # the number of runs that are kept with each row
+    version: int  # of its handler
+    signature: str  # its filter and watch, as text
+    spec: TaskSpec  # the part that planners need
+    # the rows to run again if the version is higher than the one before
     on_version_change: OnVersionChange = field(default="none", compare=False)
-    reconciles: bool = field(default=True, compare=False)
+    reconciles: bool = field(default=True, compare=False)  # whether rows are looked at anew if the signature is another
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task as it is kept.
+    """A task as it is kept."""
 
-    Attributes:
-        id: Its number, by which its jobs name it.
-        plan: Its last declaration.
-        interest: The number of the interest that it is declared with; None if there is none now.
-        interests: The numbers of all of its interests that there are.
-        earlier: Those that there were when it was declared, which may be gone; the feed may still have their changes.
-        declared_at: When that was.
-        paused: Whether none of its jobs starts.
-        held_until: The time until which none starts; None for no such time.
-        reconciling: The progress of a scan of all rows; None if that is done.
-        reconciled_at: The end of the last scan.
-        begun: The number of times it was begun anew.
-    """
-
-    id: int
-    plan: TaskPlan
-    interest: int | None
-    interests: tuple[int, ...]
+    id: int  # its number, by which its jobs name it
+    plan: TaskPlan  # its last declaration
+    interest: int | None  # the number of the interest that it is declared with; None if there is none now
+    interests: tuple[int, ...]  # the numbers of all of its interests that there are
+    # those that there were when it was declared, which may be gone; the feed may still have their changes
     earlier: tuple[int, ...]
-    declared_at: datetime
-    paused: bool
-    held_until: datetime | None
-    reconciling: Reconciling | None
-    reconciled_at: datetime | None
-    begun: int
+    declared_at: datetime  # when that was
+    paused: bool  # whether none of its jobs starts
+    held_until: datetime | None  # the time until which none starts; None for no such time
+    reconciling: Reconciling | None  # the progress of a scan of all rows; None if that is done
+    reconciled_at: datetime | None  # the end of the last scan
+    begun: int  # the number of times it was begun anew
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """The record of one row of a task.
+    """The record of one row of a task, with the captured values before and after its last change.
 
-    Attributes:
-        task: The number of the task.
-        key: The key of the row, as the change feed spells it.
-        job: The id of its job.
-        generation: How many changes it had that the task wanted to hear of.
-        live: Whether there is a job that has not ended.
-        change: The last of these.
-        before: Its captured values before that.
-        after: The same after it.
-        changed_at: When that was.
-        due_at: When it was to be run then.
-        gone: ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there.
+    All else is told in `RecordState`.
     """
 
     task: int
@@ -124,17 +85,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a scan of the rows of a task.
+    """The progress of a scan of the rows of a task."""
 
-    Attributes:
-        task: The task as it was declared at the time of the scan; a scan does not serve another declaration.
-        reconciling: The progress; None once it is done.
-        begins: Whether it is begun anew with this, so that who goes on with an earlier look finds that out.
-    """
-
-    task: TaskRow
-    reconciling: Reconciling | None
-    begins: bool = False
+    task: TaskRow  # the task as it was declared at the time of the scan; a scan does not serve another declaration
+    reconciling: Reconciling | None  # the progress; None once it is done
+    begins: bool = False  # whether it is begun anew with this, so that who goes on with an earlier look finds that out
 
 
 def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:

@@ -39,17 +39,11 @@ _DIALECTS = {"postgresql": "postgres", "sqlite": "sqlite"}
 
 
 class Driver(Protocol):
-    """One connection of the user's, in the words of its driver.
+    """One connection of the user's, in the words of its driver."""
 
-    Attributes:
-        name: The driver, as errors name it.
-        dialect: ``sqlite`` or ``postgres``.
-        is_async: Whether its methods wait for an event loop.
-    """
-
-    name: str
-    dialect: str
-    is_async: bool
+    name: str  # the driver, as errors name it
+    dialect: str  # ``sqlite`` or ``postgres``
+    is_async: bool  # whether its methods wait for an event loop
 
     def check(self) -> None:
         """Raise if the connection can run nothing: it is closed or lost, or its transaction has failed."""

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from penstock.store.contract.session import Row
 from penstock.values import check_text
 
 # A piece without parameters, or a parameter with its number. An E before a text gives backslashes their meaning.
@@ -76,10 +75,6 @@ def _named_values(values: Sequence[Any]) -> dict[str, Any]:
     return {f"p{number}": value for number, value in enumerate(values, 1)}
 
 
-def _named_texts(values: Sequence[Any]) -> dict[str, Any]:
-    return _named_values([_uuid_as_text(value) for value in values])
-
-
 def _uuid_as_text(value: Any) -> Any:
     if isinstance(value, list):
         return [_uuid_as_text(item) for item in value]
@@ -89,7 +84,8 @@ def _uuid_as_text(value: Any) -> Any:
 AS_IT_IS = Style(_same, tuple)  # for drivers that penstock uses itself
 NAMELESS = Style(nameless_sql, tuple)
 NAMED = Style(named_sql, _named_values)
-NAMED_WITHOUT_UUID = Style(named_sql, _named_texts)  # for drivers that take UUIDs only if taught to
+# For drivers that take UUIDs only if taught to.
+NAMED_WITHOUT_UUID = Style(named_sql, lambda values: _named_values([*map(_uuid_as_text, values)]))
 
 
 def check_values(values: Sequence[Any]) -> None:
@@ -101,14 +97,10 @@ def check_values(values: Sequence[Any]) -> None:
             check_values(value)
 
 
-def plain_row(row: Row) -> Row:
-    """A row as penstock's own drivers give it: times in UTC, bytes as bytes."""
-    return tuple(_plain_result(value) for value in row)
-
-
-def _plain_result(value: Any) -> Any:
+def plain_result(value: Any) -> Any:
+    """A value of a row as penstock's own drivers give it: times in UTC, bytes as bytes."""
     if isinstance(value, list):
-        return [_plain_result(item) for item in value]
+        return [plain_result(item) for item in value]
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC)
     return bytes(value) if isinstance(value, memoryview | bytearray) else value

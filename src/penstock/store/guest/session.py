@@ -23,7 +23,7 @@ from penstock.store.guest.drivers import (
     SqlalchemyDriver,
     SqliteDriver,
 )
-from penstock.store.guest.parameters import check_values, plain_row
+from penstock.store.guest.parameters import check_values, plain_result
 from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
 
 _TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
@@ -115,7 +115,7 @@ class GuestSession:
         with self._meaning():
             self._driver.check()
             rows = await self._driver.fetch(statement.sql, args)
-        return [plain_row(row) for row in rows]
+        return [tuple(map(plain_result, row)) for row in rows]
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""

@@ -81,11 +81,9 @@ class Changes(Noun, ABC):
         return Position(high=high) if snapshot is None else Position(Snapshot.parse(snapshot), high=high)
 
     async def demand(self, interests: Sequence[int], room: int) -> Demand:
-        """Have interests on demand captured for some time; asking again prolongs it.
+        """Have interests on demand captured for so many transactions of the server, on SQLite for so many changes.
 
-        Args:
-            interests: Their numbers.
-            room: For how many transactions of the server; on SQLite for how many changes.
+        Asking again prolongs it.
         """
         async with self._writing() as session:
             if "demand_alone" in self._queries:
@@ -116,12 +114,6 @@ class Changes(Noun, ABC):
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
         Changes of whole tables have no keys, and count as more.
-
-        Args:
-            session: The session.
-            position: The position.
-            interest: The number of the interest.
-            limit: The largest number of keys.
         """
         values = position.bounds() | {"high": position.high, "interest": interest, "limit": limit + 1}
         keys = [row[0] for row in await self._fetch(session, "unread", **values)]

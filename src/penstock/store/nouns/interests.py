@@ -55,9 +55,6 @@ class Interests(Noun, ABC, Generic[Right]):
         """Raise the errors of `declare`, without changing anything; interests in order take no lock.
 
         Where others hold locks on a table, it is not tried out what its database says to the SQL.
-
-        Raises:
-            DeclarationError: See `declare`.
         """
         if not interests:
             return
@@ -89,10 +86,7 @@ class Interests(Noun, ABC, Generic[Right]):
 
         Returns:
             The numbers that are gone, as somebody else has replaced them meanwhile: nothing was done about these.
-
-        Raises:
-            DeclarationError: See `declare`.
-            DatabaseBusy: Others hold locks on the table for too long.
+            Raises the errors of `declare`.
         """
         stored = await self._stored()
         if not replaced(interests, numbers, stored) and all(self._is_current(one, stored) for one in interests):
@@ -108,11 +102,7 @@ class Interests(Noun, ABC, Generic[Right]):
 
         If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
         told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
-        since, the one that was given is dropped.
-
-        Raises:
-            DeclarationError: See `declare`.
-            DatabaseBusy: Others hold locks on the table for too long.
+        since, the one that was given is dropped. Raises the errors of `declare`.
         """
         stored, declared = await self._stored(), await self._declared(interests)
         if all(identity_of(one) in declared and self._is_current(one, stored) for one in interests):
@@ -125,11 +115,9 @@ class Interests(Noun, ABC, Generic[Right]):
             await self._drop(right, [one for one in stale if one is not None])
 
     async def drop(self, ids: Sequence[int], *, unused: bool = False) -> None:
-        """Stop capturing them. Captured changes stay until their readers have passed them.
+        """Stop capturing them, or only those `unused`: added, and never captured.
 
-        Args:
-            ids: Their numbers.
-            unused: Whether only those of them are dropped which were added, and never captured.
+        Captured changes stay until their readers have passed them.
         """
         if ids:
             async with self._changing() as right:
@@ -152,10 +140,8 @@ class Interests(Noun, ABC, Generic[Right]):
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
         """The statements that read the rows of an interest; None if there is no such interest, or no such table.
 
-        Args:
-            number: Its number.
-            only: A part of its rows, with the columns to read as they were. These rows are kept from being changed
-                until the transaction ends in which they are read.
+        With `only` they read a part of its rows, with its columns as they were. These rows are kept from being changed
+        until the transaction ends in which they are read.
         """
         one = next((one for one in (await self._stored()).values() if one.id == number), None)
         if one is None or one.found is None:
@@ -184,11 +170,6 @@ class Interests(Noun, ABC, Generic[Right]):
     def _added(self, interest: Interest, now: datetime) -> dict[str, Any]:
         source = self._name(interest.table)
         return {"name": interest.name, "digest": interest.digest, "source": source, "spec": interest.text(), "now": now}
-
-    async def _take_back(self, session: OpenTransaction | None, added: Sequence[int]) -> None:
-        """Remove interests that could not be captured, if no transaction does."""
-        for id_ in () if session else added:
-            await self._run("remove", id=id_)
 
     def _name(self, table: str) -> str:
         """The name of a table as it is kept: where there are schemas, as SQL."""
@@ -219,7 +200,8 @@ class Interests(Noun, ABC, Generic[Right]):
             if asked or dropped:
                 await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
         except PenstockError:
-            await self._take_back(self._within(right), added)
+            for number in () if self._within(right) else added:  # a transaction takes them back by itself
+                await self._run("remove", id=number)
             raise
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:

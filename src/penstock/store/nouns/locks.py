@@ -19,9 +19,7 @@ from penstock.store.nouns.noun import Access, Noun
 class Locks(Noun):
     """Locks at rest. Each verb is a transaction of its own, but for `check` and `list`.
 
-    Args:
-        access: For renewals, which must not wait for calls.
-        calls: For requests of functions and programs, of which there may be many at once.
+    Requests of functions and programs use `calls`: there may be many at once, and renewals must not wait for them.
     """
 
     def __init__(self, access: Access, calls: Access) -> None:

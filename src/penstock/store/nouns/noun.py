@@ -23,15 +23,10 @@ Values = Mapping[str, Any]
 
 
 class Access(ABC):
-    """The database of one store, as nouns reach it.
+    """The database of one store, as nouns reach it."""
 
-    Attributes:
-        dialect: The store's.
-        looks_first: Whether writing waits for all others who write, so that a look comes before it.
-    """
-
-    dialect: ClassVar[Dialect]
-    looks_first: ClassVar[bool]
+    dialect: ClassVar[Dialect]  # the store's
+    looks_first: ClassVar[bool]  # whether writing waits for all others who write, so that a look comes before it
 
     @abstractmethod
     async def begin_read(self) -> Session:
@@ -57,13 +52,9 @@ class Access(ABC):
     async def fetch_each(
         self, session: OpenTransaction, query: Query, rows: Sequence[Values], values: Values
     ) -> Sequence[Row]:
-        """Run a query for each of some rows: once with lists of their values, or as often as there are rows.
+        """Run a query for each of some rows, at least one: once with lists of their values, or as often.
 
-        Args:
-            session: The session to run it in.
-            query: The query.
-            rows: The parameters that differ from row to row; at least one row.
-            values: Parameters that are the same for all.
+        `values` are parameters that are the same for all.
         """
 
     async def fetch(self, session: OpenTransaction, query: Query, values: Values) -> Sequence[Row]:
@@ -115,12 +106,7 @@ class Access(ABC):
 
 
 class Noun:
-    """One noun at rest, the same for both stores.
-
-    Args:
-        access: The access to its database.
-        names: Names of its files of queries.
-    """
+    """One noun at rest, the same for both stores; `names` are those of its files of queries."""
 
     def __init__(self, access: Access, *names: str) -> None:
         self._access = access

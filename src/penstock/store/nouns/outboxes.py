@@ -271,7 +271,6 @@ class Outboxes(Noun):
 
 
 def _step_values(step: Step) -> dict[str, Any]:
-    """A step as the values of the query that writes an outbox's cursor."""
     return {
         "outbox": step.outbox.id,
         "epoch": step.outbox.epoch,
@@ -288,7 +287,6 @@ def _step_values(step: Step) -> dict[str, Any]:
 
 
 def _aside_values(one: Aside) -> dict[str, Any]:
-    """A set-aside message as the values of the query that puts it there."""
     change, trouble = one.change, one.trouble
     return {
         "seq": change.seq,

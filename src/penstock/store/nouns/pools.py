@@ -21,9 +21,7 @@ _DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit",
 class Pools(Noun):
     """Pools at rest: their limits, and which worker holds how many slots.
 
-    Args:
-        access: The access to the database.
-        places: The places of ready jobs after which a look at some pools begins, as values of the query `look`.
+    `places` are those of ready jobs after which a look at some pools begins, as values of the query `look`.
     """
 
     def __init__(self, access: Access, places: Callable[[Sequence[str]], Values] = lambda _pools: {}) -> None:
@@ -137,7 +135,6 @@ def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Memb
 
 
 def _pool_row_of(row: Sequence[Any]) -> PoolRow:
-    """A pool as seen from outside, from a row of the query `list`."""
     name, declared, limit, paused, granted, ready, scheduled, running, waiting, *rest = row
     of_key, rate, key_rate, group, ageing = rest
     return PoolRow(

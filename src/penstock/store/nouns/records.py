@@ -180,7 +180,6 @@ class Records(Noun):
     # ----- steps
 
     def _given(self, definition: TableDefinition) -> builtins.list[str]:
-        """The parameters for a key."""
         found = []
         for number, column in enumerate(definition.key_columns, 1):
             cast = self._access.dialect.casts.get(column.kind)
@@ -212,7 +211,6 @@ class Records(Noun):
 
 
 def _where(where: RecordQuery) -> dict[str, Any]:
-    """A filter as the parameters of a query."""
     return {
         "tasks": None if where.tasks is None else [*where.tasks],
         "states": None if where.states is None else [*where.states],

@@ -28,3 +28,36 @@ select pg_sequence_last_value('penstock.change_seq'::regclass);
 -- identity: this database, on this running server.
 -- PostgreSQL: a file is known by its path.
 select oid, pg_postmaster_start_time() from pg_database where datname = current_database();
+
+-- {timeline}: the timeline on which a primary writes.
+('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::integer
+
+-- cluster: whether this server is a standby, of which database, and the timeline that it is known to follow.
+-- PostgreSQL: a file has no replicas.
+select pg_is_in_recovery(), s.system_identifier, (select oid from pg_database where datname = current_database()),
+    case when pg_is_in_recovery() then greatest(c.timeline_id, r.min_recovery_end_timeline) else {timeline} end
+from pg_control_system() s, pg_control_checkpoint() c, pg_control_recovery() r;
+
+-- flushed: the place in the log up to which all is durable, and its timeline; before all if nobody writes here.
+-- PostgreSQL: a file has no replicas.
+select case when pg_is_in_recovery() then -1 else (pg_current_wal_flush_lsn() - '0/0')::bigint end,
+    case when pg_is_in_recovery() then 0 else {timeline} end;
+
+-- inserted: a place in the log that covers all that a snapshot shows, durable or not; behind all if nobody writes here.
+-- PostgreSQL: a file has no replicas.
+select case when pg_is_in_recovery() then 9223372036854775807 else (pg_current_wal_insert_lsn() - '0/0')::bigint end;
+
+-- replayed: whether this is a standby, the place up to which it has replayed the log, the first transaction that it does
+-- not know, and those of older ones that have not ended: of so many after a snapshot, and of those open in it. A status
+-- is asked after the snapshot of this statement was taken, so those that have one are known.
+-- PostgreSQL: a file has no replicas.
+with known as materialized (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as last)
+select pg_is_in_recovery(), (pg_last_wal_replay_lsn() - '0/0')::bigint, last, case when last - :seen_end <= 100000 then
+    array(select xid from (
+        select unnest(:seen_open::bigint[]) union all select generate_series(:seen_end::bigint, last - 1)
+    ) asked (xid) where case when xid < last then pg_xact_status(xid::text::xid8) = 'in progress' else true end)
+end from known;
+
+-- shown: whether this is a standby, and the transaction before which all come that a snapshot shows.
+-- PostgreSQL: a file has no replicas.
+select pg_is_in_recovery(), pg_snapshot_xmax(pg_current_snapshot())::text::bigint;

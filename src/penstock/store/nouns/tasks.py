@@ -67,7 +67,14 @@ class Tasks(Noun, ABC):
             ):
                 return None
             for one in progress:
-                values = _progress_values(one) | {"declared_at": one.task.declared_at}
+                task, reconciling = one.task, one.reconciling
+                values: dict[str, Any] = {
+                    "task": task.id,
+                    "version": task.plan.version,
+                    "signature": task.plan.signature,
+                }
+                values |= {"begun": task.begun, "begins": int(one.begins), "declared_at": task.declared_at}
+                values["reconciling"] = None if reconciling is None else reconciling.text()
                 if not await self._fetch(session, "progress", **values, now=now):
                     return None
             await session.commit()
@@ -202,7 +209,6 @@ class Tasks(Noun, ABC):
 
 
 def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
-    """A task as the values of the queries that declare it."""
     return {
         "name": plan.name,
         "function": plan.function,
@@ -215,19 +221,6 @@ def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
         "version": plan.version,
         "signature": plan.signature,
         "spec": plan.spec.text(),
-    }
-
-
-def _progress_values(progress: Progress) -> dict[str, Any]:
-    """The progress of a scan of a task's rows, as values of the query that writes it."""
-    task, reconciling = progress.task, progress.reconciling
-    return {
-        "task": task.id,
-        "version": task.plan.version,
-        "signature": task.plan.signature,
-        "begun": task.begun,
-        "begins": int(progress.begins),
-        "reconciling": None if reconciling is None else reconciling.text(),
     }
 
 

@@ -147,16 +147,8 @@ where j.id = g.id and (j.pool, j.function, j.kind, j.priority) <> (g.pool, g.fun
 -- list: all tasks by name, with the numbers of their interests: those that there are, that of the one which they are
 -- declared with, and those that they have had.
 -- Unbounded: it reads them all.
--- SQLite: numbers are kept as JSON.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
-       (select json_group_array(i.id) from penstock.interest i where i.name = 'task:' || t.name) as interests,
-       t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun, (
-           select i.id from penstock.interest i where i.name = 'task:' || t.name and i.digest = t.spec ->> 'interest'
-       ) as interest, t.earlier
-from penstock.task t order by t.name;
--- PostgreSQL:
-select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
-       array(select i.id from penstock.interest i where i.name = 'task:' || t.name order by i.id) as interests,
+       array(select i.id from penstock.interest i where i.name = 'task:' || t.name) as interests,
        t.declared_at, t.paused, t.held_until, t.reconciling, t.reconciled_at, t.begun, (
            select i.id from penstock.interest i
            where i.name = 'task:' || t.name and i.digest = t.spec::jsonb ->> 'interest'

@@ -9,8 +9,7 @@ from uuid import UUID
 
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
-from penstock.store.contract.external import OUTSIDE, TOKEN_KEPT, Redeemed
-from penstock.store.contract.jobs import Settle
+from penstock.store.contract.jobs import OUTSIDE, TOKEN_KEPT, Redeemed, Settle
 from penstock.store.contract.session import Row, Session, writing
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
@@ -19,10 +18,7 @@ from penstock.store.nouns.noun import Access, Noun
 class Tokens(Noun):
     """What a running attempt says and asks: how far it has come, and to be completed by an outside system.
 
-    Args:
-        access: For workers.
-        calls: For requests of functions and programs, of which there may be many at once.
-        jobs: Settles jobs.
+    Requests of functions and programs use `calls`: there may be many at once.
     """
 
     def __init__(self, access: Access, calls: Access, jobs: Jobs) -> None:

@@ -83,16 +83,10 @@ class PostgresAccess(Access):
 async def run(
     connections: Connections, query: Query, values: Mapping[str, Any], *, once: bool = False
 ) -> Sequence[Row]:
-    """Run one query in a transaction of its own.
-
-    Args:
-        connections: The query runs on one of them.
-        query: The query.
-        values: Its parameters.
-        once: Whether it must not be run again if nobody knows whether it has been.
-    """
-    if connections.route.pooled:
-        return await _run_pooled(connections, query, values)
+    """Run one query in a transaction of its own; `once` if it must not run again where nobody knows whether it has."""
+    if connections.route.pooled:  # settings hold within a transaction only
+        async with writing(lambda: begin(connections, BEGIN_INTERNAL)) as session:
+            return await session.fetch(query.statement, query.args(values))
     connection = await connections.acquire()
     broken = True
     try:
@@ -110,12 +104,6 @@ async def run(
     finally:
         connections.release(connection, broken=broken)
     return rows
-
-
-async def _run_pooled(connections: Connections, query: Query, values: Mapping[str, Any]) -> Sequence[Row]:
-    """The same through a pooler, where settings hold within a transaction only."""
-    async with writing(lambda: begin(connections, BEGIN_INTERNAL)) as session:
-        return await session.fetch(query.statement, query.args(values))
 
 
 def _lists(rows: Sequence[Values], values: Values) -> Values:

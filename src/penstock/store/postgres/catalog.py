@@ -83,10 +83,7 @@ class _Description(ABC):
 class PostgresCatalog(_Description):
     """See `store.contract.Catalog`.
 
-    Args:
-        connections: For short looks.
-        direct: For long statements and changes: to the server itself, if there is a way past the pooler.
-        clock: The machine's time.
+    Long statements and changes use `direct`, which leads to the server itself if there is a way past the pooler.
     """
 
     def __init__(self, connections: Connections, direct: Connections, clock: Clock | None = None) -> None:
@@ -119,7 +116,6 @@ class PostgresCatalog(_Description):
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """A connection for the time of a block."""
         connection = await self._direct.connect()
         try:
             yield connection
@@ -166,14 +162,7 @@ class PostgresCatalog(_Description):
 
 
 class PostgresSchemaLock(_Description):
-    """See `store.contract.SchemaLock`.
-
-    Args:
-        connection: The connection for changes.
-        clock: The machine's time.
-        queries: Those of the catalog.
-        pooled: Whether the connection leads through a pooler, which keeps no settings.
-    """
+    """See `store.contract.SchemaLock`. A connection that is `pooled` keeps no settings."""
 
     def __init__(
         self, connection: Connection, clock: Clock, queries: Mapping[str, Query], *, pooled: bool = False

@@ -12,12 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.changes.change import CapturedChange, changes_told
-from penstock.changes.position import ERA, Position, Snapshot
+from penstock.changes.position import ALL, ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
 from penstock.store.contract.changes import Batch, Rotation
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.nouns.changes import Changes
+from penstock.store.postgres.session import PostgresSession
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"
@@ -57,6 +58,7 @@ class PostgresChanges(Changes):
         session: OpenTransaction | None = None,
     ) -> Batch:
         asked, before = {"interests": None if interests is None else list(interests)}, position
+        shown = _shown(session)
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
@@ -66,14 +68,20 @@ class PostgresChanges(Changes):
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
         rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
-        snapshot, clock = Snapshot.parse(rows[0][0]), rows[0][1]
-        if position.seen.end > snapshot.end:
+        snapshot, clock = shown or Snapshot.parse(rows[0][0]), rows[0][1]
+        if position.seen.end > snapshot.end and position.seen != ALL:
             await self._settle_in()
             raise Conflict("The database was restored on another server, where this position is invalid.")
         found = [tuple(row)[2:] for row in rows if row[2] is not None]
         new, complete = changes_told(found, interests), len(found) < room
+        if shown and not complete:
+            snapshot = ALL  # that the session sees; those that may have ended come with the others
         after = position.handed(snapshot, [one.seq for one in new], complete=complete)
         return Batch(changes + new, after, complete, before, len(changes), clock)
+
+    async def end(self, session: OpenTransaction) -> Position:
+        end = await super().end(session)
+        return end if _shown(session) is None else Position(ALL, high=end.high)  # which `read` turns into what is shown
 
     # ----- room
 
@@ -182,3 +190,8 @@ class PostgresChanges(Changes):
             await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))
         await self._fetch(session, "settle_numbers", high=high)
         await self._fetch(session, "settle_in")
+
+
+def _shown(session: OpenTransaction | None) -> Snapshot | None:
+    """What a snapshot on a replica is known to show, which it does not say itself; None elsewhere."""
+    return session.shown if isinstance(session, PostgresSession) else None

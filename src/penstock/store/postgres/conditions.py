@@ -52,7 +52,7 @@ _ODD_JSON = r"\\u(0000|[dD][89a-fA-F])|[eE]\+?[0-9]{4}|([0-9]{250}){4}"
 class PostgresSpelling(Spelling):
     """PostgreSQL's SQL for filters."""
 
-    true = "true"
+    true, never = "true", "false"
 
     def leaf(self, leaf: Leaf) -> Part:
         return Part(self._leaf(leaf), self._guards(leaf))
@@ -155,8 +155,8 @@ class PostgresSpelling(Spelling):
             return f"(case when {name} - {name} = 0 then {name} end)"
         if field.kind is Kind.INTERVAL:
             return _interval(name)
-        if field.kind in _ENDS:
-            return _within_time(name, field.kind)
+        if field.kind in _ENDS:  # the ends of time stand for infinite values, as the driver reads them
+            return _of_time(name, field.kind, name, *map(_CONSTANTS[field.kind], _ENDS[field.kind]))
         if not self.definition.managed:
             return _USER_OWNED.get(field.kind, "{0}").format(name)
         return f"nullif({name}, 'NaN')" if field.kind is Kind.REAL else name
@@ -221,6 +221,8 @@ class PostgresSpelling(Spelling):
 
     def _constant(self, constant: Constant, kind: Kind) -> str:
         value: Any = constant.value
+        if kind is Kind.TEXT:
+            return self.text(value) or literal(value)
         if kind is Kind.REAL:
             return _real(float(value))
         if kind in {Kind.INTEGER, Kind.DECIMAL}:
@@ -254,11 +256,6 @@ def _interval(name: str) -> str:
     return f"(case when {years} = 0 and {fits} then {name} when {fits} then {longer} end)"
 
 
-def _within_time(name: str, kind: Kind) -> str:
-    """A day or a point in time, with the ends of time for infinite values, as the driver reads them."""
-    return _of_time(name, kind, name, *(_CONSTANTS[kind](end) for end in _ENDS[kind]))
-
-
 def _of_time(name: str, kind: Kind, value: str, first: str, last: str) -> str:
     """A value computed from a day or a point in time; NULL beyond the years of Python."""
     least, most = (_CONSTANTS[kind](end) for end in _ENDS[kind])
@@ -267,16 +264,11 @@ def _of_time(name: str, kind: Kind, value: str, first: str, last: str) -> str:
     return f"(case {there} when isfinite({name}) is not false then null {infinite} end)"
 
 
-def _datetime_text(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat(" ", "microseconds")
-
-
 # Untyped texts take the type of the column that they are compared with.
 _CONSTANTS: dict[Kind, Callable[[Any], str]] = {
-    Kind.TEXT: literal,
     Kind.BOOLEAN: lambda value: "true" if value else "false",
     Kind.BYTES: lambda value: f"decode('{value.hex()}', 'hex')",
-    Kind.DATETIME: lambda value: literal(_datetime_text(value)),
+    Kind.DATETIME: lambda value: literal(value.astimezone(UTC).isoformat(" ", "microseconds")),
     Kind.DATE: lambda value: literal(value.isoformat()),
     Kind.INTERVAL: _interval_literal,
     Kind.UUID: lambda value: literal(str(value)),

@@ -43,24 +43,14 @@ class Watched(Protocol):
 class Connections:
     """At most `size` connections; callers that find none free wait in line.
 
-    Args:
-        route: The route to the database, which opens them.
-        size: The largest number of connections.
-        wait: Seconds to wait for a free connection, or for the database to come back, before giving up.
-        statement_timeout: Seconds after which a statement that has not answered is given up.
-
-    Attributes:
-        route: The route to the database, which opens them.
-        wait: Seconds to wait for a free connection.
-        answer_timeout: Seconds after which a server that does not answer is given up.
-        now: Monotonic seconds, at most a second old.
+    They wait for up to `wait` seconds, also for a database to come back.
     """
 
     def __init__(self, route: Route, *, size: int, wait: float, statement_timeout: float) -> None:
         self.route = route
         self.wait = wait
         self._clock = SystemClock()
-        # The server stops a slow statement by itself; this is for a server that does not answer any more.
+        # The server stops a slow statement by itself; after these seconds one that does not answer at all is given up.
         self.answer_timeout = statement_timeout + _ANSWER_LATER
         self._line: Line[Connection] = Line(size, wait)
         self._lingering: set[Connection] = set()
@@ -69,7 +59,7 @@ class Connections:
         self._closed = False
         self._watched: set[Watched] = set()
         self._watcher: asyncio.Task[None] | None = None
-        self.now = self._clock.monotonic()
+        self.now = self._clock.monotonic()  # at most a second old
 
     async def connect(self) -> Connection:
         """A connection of the caller's own, outside the count. Waits a while for a database that is starting."""
@@ -122,13 +112,7 @@ class Connections:
                 return connection
 
     async def acquire_lingering(self) -> tuple[Connection, bool]:
-        """A connection, and whether a snapshot is still open on it, which its new holder ends.
-
-        Raises:
-            ContextError: The store is not open.
-            Overloaded: None was free in time.
-            DatabaseUnavailable: The database cannot be reached.
-        """
+        """The same, and whether a snapshot is still open on it, which its new holder ends."""
         connection = await self._acquire()
         lingers = connection in self._lingering
         self._lingering.discard(connection)
@@ -155,11 +139,8 @@ class Connections:
     def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
         """Give a connection back; a broken one is dropped.
 
-        Args:
-            connection: The connection.
-            broken: Whether it cannot be used again.
-            lingering: Whether a snapshot is still open on it. Its next user ends it together with beginning, which
-                saves a round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
+        On a `lingering` one a snapshot is still open. Its next user ends it together with beginning, which saves a
+        round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
         """
         if broken or self._closed or connection.is_closed():
             self._drop(connection)

@@ -20,11 +20,7 @@ _PART = 9  # of the time, a tenth goes into looking from the very first
 
 
 class Heads:
-    """The heads of pools, as the claims of one process have found them.
-
-    Args:
-        clock: The clock for the time a claim took.
-    """
+    """The heads of pools, as the claims of one process have found them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,15 +44,7 @@ class Heads:
     def learn(
         self, began: float, pools: Sequence[str], passed: int, places: Sequence[Head], jobs: Sequence[Job]
     ) -> None:
-        """Learn from the result of a claim.
-
-        Args:
-            began: The time at which it began.
-            pools: The pools it looked at.
-            passed: The number of index entries it has passed over, of dead rows and others.
-            places: The places of the jobs.
-            jobs: The jobs that it found, in order.
-        """
+        """Learn from a claim: when it `began`, how many index entries it passed over, and the places of its jobs."""
         whole = began >= self._whole_at
         if whole and passed - len(jobs) < _MANY:
             for pool in pools:

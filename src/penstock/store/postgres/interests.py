@@ -91,7 +91,6 @@ class PostgresInterests(Interests[SchemaLock]):
             raise _refused(interest, error) from error
 
     async def _statements(self, rebuild: Rebuild, session: OpenTransaction | None = None) -> tuple[str, ...]:
-        """The statements that make triggers anew."""
         ((path,),) = await self._ask(session, "path")
         made = [_LOCK_INTERESTS]
         for capture in rebuild.captures(_captured):
@@ -173,7 +172,6 @@ def _read(one: StoredInterest, table: FoundTable) -> tuple[Any, ...]:
 
 
 def _captured(one: StoredInterest | None) -> State:
-    """Whether an interest's changes are captured."""
     if one is None or one.installed is None or one.found is None or one.capture is None:
         return capture_state(one, _read)
     # Triggers that capture row by row go on doing so where the table allows to capture whole statements by now.

@@ -12,15 +12,16 @@ from uuid import UUID
 
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
+from penstock.pools.gate import Passage
 from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
+from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import translate
-from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import PostgresSession
@@ -54,6 +55,21 @@ _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{day}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
+
+
+class PostgresGates(Gates):
+    """See `store.nouns.Gates`."""
+
+    async def _close(self, session: Session, pool: str) -> bool:
+        return bool(await self._execute(session, "close", pool=pool))
+
+    async def _start(
+        self, session: Session, lease: int, room: Room, found: Passage, now: datetime
+    ) -> tuple[list[Job], Sequence[str]]:
+        keys, counts = list(found.counts), list(found.counts.values())
+        values = {"pool": room.pool, "epoch": room.epoch, "lease": lease, "last": found.last, "now": now}
+        rows = await self._fetch(session, "start", keys=keys, counts=counts, **values)
+        return [job_of(row[:-1]) for row in rows], [row[-1] for row in rows]
 
 
 class PostgresJobs(Jobs):
@@ -204,7 +220,6 @@ class PostgresJobs(Jobs):
     async def _claim(
         self, lease: int, limit: int, rooms: Sequence[Room], now: datetime
     ) -> tuple[Row, builtins.list[Job]]:
-        """The facts beside the jobs, and the jobs."""
         began, pools = self._heads.now(), [room.pool for room in rooms]
         first, *rows = await self._run(
             "claim",

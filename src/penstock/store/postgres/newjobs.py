@@ -1,30 +1,63 @@
 """New jobs on their way to PostgreSQL: one by one, some in one statement, and many by COPY.
 
-Owns their columns. Leaves transactions, and the choice of the way, to `jobs`.
+Owns their columns, and COPY's binary form of their types: the equal part of many rows that are alike is written once.
+Leaves transactions, and the choice of the way, to `jobs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
 
 from penstock.jobs.job import NewJob
-from penstock.store.postgres.binary import (
-    BIGINT,
-    BOOLEAN,
-    INTEGER,
-    SMALLINT,
-    TEXT,
-    TIME,
-    count_of,
-    field,
-    fields,
-    pieces,
-)
 from penstock.store.postgres.session import PostgresSession
 from penstock.store.rows.jobs import options_text
+
+_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # no flags, and nothing more in the header
+_END = struct.pack(">h", -1)
+_NULL = struct.pack(">i", -1)
+_PIECE_BYTES = 64 * 1024
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+Write = Callable[[Any], bytes]
+
+
+def _time(value: datetime) -> bytes:
+    return BIGINT((value - _EPOCH) // timedelta.resolution)
+
+
+TEXT: Write = str.encode
+TIME: Write = _time
+SMALLINT: Write = struct.Struct(">h").pack
+INTEGER: Write = struct.Struct(">i").pack
+BIGINT: Write = struct.Struct(">q").pack
+BOOLEAN: Write = struct.Struct(">?").pack
+
+
+def fields(values: Mapping[str, Any], types: Mapping[str, Write]) -> bytes:
+    """Columns of a row, in the order of the values."""
+    return b"".join(_NULL if value is None else field(types[name](value)) for name, value in values.items())
+
+
+def field(value: bytes) -> bytes:
+    """One column of a row."""
+    return len(value).to_bytes(4) + value
+
+
+def pieces(rows: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes to send for these rows, in pieces that are not too small."""
+    piece, size = [_HEADER], 0
+    for row in rows:
+        piece.append(row)
+        size += len(row)
+        if size >= _PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    yield b"".join([*piece, _END])
+
 
 COPY_FROM = 100  # jobs; for fewer one statement is faster
 _COLUMNS = (
@@ -82,7 +115,7 @@ async def copy_alike(session: PostgresSession, first: Sequence[NewJob], left: It
     place, (options,) = _place(one, now), _options_texts([one])
     others = (*_other_columns(one, options, now), *(place or ()))
     table, columns = ("ready_job", _COLUMNS) if place is None else ("scheduled_job", (*_COLUMNS, *_PLACE))
-    head = count_of(columns) + len(one.id.bytes).to_bytes(4)
+    head = len(columns).to_bytes(2) + len(one.id.bytes).to_bytes(4)  # each row begins with its number of columns
     tail = fields(dict(zip(columns[2:], others, strict=True)), _TYPES)
     rows = (head + job.id.bytes + field(job.args.encode()) + tail for job in chain(first, left))
     await session.copy_binary(table, columns, pieces(rows))

@@ -62,17 +62,8 @@ class _NothingAsked:
 class Route:
     """The way to one database: it opens connections.
 
-    Args:
-        url: The URL of the database.
-        statement_timeout: Seconds after which the server stops a statement.
-        lease: Seconds until others go on in the place of a process that is gone.
-        pooled: Whether a pooler is known to stand in between, though it may not show.
-        same_plans: Whether each statement is planned once, whatever it is asked. Planning one for a few rows takes
-            longer than running it.
-
-    Attributes:
-        pooled: Whether a pooler stands in between; known once the first connection is open.
-        local_settings: Through a pooler: statements that each transaction begins with, as no settings are kept.
+    A pooler may be known to stand in between (`pooled`) though it does not show. With `same_plans` each statement is
+    planned once, whatever it is asked: planning one for a few rows takes longer than running it.
     """
 
     def __init__(
@@ -82,7 +73,8 @@ class Route:
         self._settings = _SETTINGS | _limits(statement_timeout) | (_SAME_PLANS if same_plans else {})
         self._probes = _probes(lease)
         self._is_known = pooled
-        self.pooled = pooled
+        self.pooled = pooled  # whether a pooler stands in between; known once the first connection is open
+        # Statements that each transaction through a pooler begins with, as no settings are kept.
         self.local_settings = _local(self._settings)
 
     async def open(self, wait: float, command_timeout: float | None) -> Connection:

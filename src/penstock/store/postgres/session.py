@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 
+from penstock.changes.position import Snapshot
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded
 from penstock.store.contract.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
@@ -73,13 +74,10 @@ async def _begin_pooled(session: PostgresSession, connections: Connections, how:
 class PostgresSession:
     """A transaction that has begun.
 
-    Args:
-        connections: The pool of its connection.
-        connection: Its connection.
-        lingering: Whether its rollback is left to the next user of the connection (see `Connections.release`).
+    If it is `lingering`, its rollback is left to the next user of the connection (see `Connections.release`).
     """
 
-    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at")
+    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at", "shown")
 
     def __init__(self, connections: Connections, connection: Connection, *, lingering: bool) -> None:
         self._connections = connections
@@ -88,6 +86,7 @@ class PostgresSession:
         self._ended = False
         self._lingering = lingering
         self.asked_at: float | None = None
+        self.shown: Snapshot | None = None  # on a replica: what is known to be shown; those in `open` may be, too
         connections.watch(self)
 
     async def begin(self, how: str) -> None:
@@ -256,7 +255,6 @@ class PostgresSession:
             self.asked_at = self._connections.now  # the server has taken the pieces before
 
     def _failed(self, error: BaseException) -> BaseException:
-        """The meaning of a statement's failure."""
         meant = self._meant(error)
         return left_behind() if self._ended and isinstance(error, Exception) else meant
 

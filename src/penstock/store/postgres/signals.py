@@ -32,23 +32,14 @@ _LAST_WAIT = 1.0
 
 
 class PostgresSignals:
-    """See `store.contract.Signals`.
-
-    Args:
-        connections: One of them sends notifications.
-        direct: One of them listens; not through a pooler.
-        queries: Those of the store.
-
-    Attributes:
-        listening: Whether notifications are heard, as far as is known.
-    """
+    """See `store.contract.Signals`. One of the connections sends notifications; one that is `direct` listens."""
 
     def __init__(self, connections: Connections, direct: Connections, queries: Mapping[str, Query]) -> None:
         self._queries = queries
         self._connections = connections
         self._direct = direct
         self._clock = SystemClock()
-        self.listening = False
+        self.listening = False  # whether notifications are heard, as far as is known
         self.watched = set[str]()
         self._watched_elsewhere = set[str]()
         self._asked_at = -_ASK_EVERY

@@ -50,18 +50,13 @@ _KEY = re.compile(r"Key \((?P<columns>.*?)\)=")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The server's refusal of a statement.
-
-    Attributes:
-        text: Its message, without the full stop.
-        detail: Its detail, such as the key that is there already.
-    """
+    """The server's refusal of a statement."""
 
     state: str
-    text: str
+    text: str  # its message, without the full stop
     table: str | None = None
     constraint: str | None = None
-    detail: str | None = None
+    detail: str | None = None  # its detail, such as the key that is there already
 
 
 def is_away(state: str | None) -> bool:

@@ -10,27 +10,20 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, reading
-from penstock.store.nouns.crons import Crons
-from penstock.store.nouns.keys import Keys
+from penstock.store.contract.store import Store
 from penstock.store.nouns.leases import Leases
-from penstock.store.nouns.locks import Locks
-from penstock.store.nouns.outboxes import Outboxes
 from penstock.store.nouns.pools import Pools
-from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
-from penstock.store.nouns.records import Records
-from penstock.store.nouns.requests import Requests
-from penstock.store.nouns.tokens import Tokens
 from penstock.store.postgres.access import PostgresAccess
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.changes import PostgresChanges
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import translate
-from penstock.store.postgres.gates import PostgresGates
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.interests import PostgresInterests
-from penstock.store.postgres.jobs import PostgresJobs
+from penstock.store.postgres.jobs import PostgresGates, PostgresJobs
+from penstock.store.postgres.replica import PATIENCE, PostgresReplica
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
@@ -40,10 +33,11 @@ from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 
 _OLDEST = 130000
+_ON_REPLICA = 3  # a tick, a late batch, and a look whether the replica is back
 _FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one to notify
 
 
-class PostgresStore:
+class PostgresStore(Store):
     """See `store.contract.Store`. PostgreSQL 13 and newer."""
 
     dialect: Dialect = POSTGRES
@@ -63,25 +57,22 @@ class PostgresStore:
         if config.direct_database:
             self._direct = Connections(Route(config.direct_database, *limits), size=1, **timing)
         access = PostgresAccess(for_services)
-        self.keys = Keys(access)
         self.rates = Rates(access)
         heads = Heads(clock)
         ends = PostgresTaskEnds(access)
         self.jobs = PostgresJobs(access, for_services, PostgresGates(access, self.rates), heads, ends)
         self.pools = Pools(access, heads.after)
-        self.programs = Programs(access)
-        self.crons = Crons(access, self.jobs)
         self.leases = Leases(access, self.jobs)
-        self.tokens = Tokens(access, PostgresAccess(self._connections), self.jobs)
-        self.locks = Locks(access, PostgresAccess(self._connections))
-        self.requests = Requests(access)
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(access, self.catalog)
         self.changes = PostgresChanges(access)
         self.tasks = PostgresTasks(access, self.changes, ends, clock)
-        self.outboxes = Outboxes(access)
-        self.records = Records(access, self.jobs, self.tasks, ends)
+        self._add_shared(access, PostgresAccess(self._connections), ends)
         self.signals = PostgresSignals(for_services, self._direct, self._queries)
+        self.replica: PostgresReplica | None = None
+        if config.read_url:
+            there = Connections(Route(config.read_url, *limits), size=_ON_REPLICA, **timing | {"wait": PATIENCE})
+            self.replica = PostgresReplica(there, for_services, self.begin_read, self._queries)
 
     async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
         """Connect, and set the clock by the database's."""
@@ -92,6 +83,8 @@ class PostgresStore:
             if self._direct is not self._connections:
                 await self._check_direct()
             await self.synchronize()
+            if self.replica is not None:
+                await self.replica.open()
         except BaseException:
             await self.close()
             raise
@@ -123,6 +116,8 @@ class PostgresStore:
         async with AsyncExitStack() as parts:
             for part in (self._direct, self._connections, self._for_services, self.catalog, self.signals):
                 parts.push_async_callback(part.close)
+            if self.replica is not None:
+                parts.push_async_callback(self.replica.close)
 
     async def begin_read(self) -> PostgresSession:
         return await begin(self._connections, BEGIN_READ)

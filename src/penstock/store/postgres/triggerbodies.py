@@ -54,13 +54,10 @@ def append_plain(numbers: Iterable[int], kind: str) -> str:
 
 
 class FunctionBody:
-    """Writes the body that tells some interests of one event.
+    """Writes the body that tells some interests of one event, in a table whose columns have these SQL types.
 
-    Args:
-        interests: The interests that want the event.
-        types: The SQL types of the table's columns.
-        path_is_set: Whether the function has the search path of the conditions.
-        trigger_asks: Whether the trigger has asked the condition of the only interest.
+    `path_is_set` if the function has the search path of the conditions; `trigger_asks` if the trigger has asked the
+    condition of the only interest.
     """
 
     def __init__(

@@ -37,7 +37,6 @@ from penstock.store.sql.ddl import (
     create_index,
     create_table,
     fold,
-    index_in_schema,
     literal,
 )
 from penstock.store.sql.dialect import Dialect
@@ -167,7 +166,8 @@ class _PostgresTable:
         return self.dialect.quote(name)
 
     def _index(self, name: str) -> str:
-        return index_in_schema(self.stored, name, self.dialect)
+        quoted, schema = self._quote(name), self.stored.schema  # an index lies in the schema of its table
+        return f"{self._quote(schema)}.{quoted}" if schema else quoted
 
     def _choices_name(self, column: Column) -> str:
         return choices_name(self._table, column.name)

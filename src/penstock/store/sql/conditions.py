@@ -17,11 +17,12 @@ from penstock.reactive.expression import (
     Expression,
     Leaf,
     Not,
+    OneOf,
     fields,
 )
 from penstock.reactive.tracing import Watch
 from penstock.schema.table import TableDefinition
-from penstock.store.sql.dialect import Dialect, Part, Spelling
+from penstock.store.sql.dialect import TEXT_MARK, Dialect, Part, Spelling, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class _Writer:
         return "(" + sign.join(self.condition(one, positive=positive) for one in node.conditions) + ")"
 
     def _leaf(self, leaf: Leaf, positive: bool) -> str:
+        if isinstance(leaf, OneOf) and not leaf.constants:
+            return self.spelling.never if positive else self.spelling.true
         part = self.spelling.leaf(leaf)
         asked = self.spelling.ask(leaf)
         if asked:
@@ -94,18 +97,22 @@ class _Writer:
 def condition_sql(
     condition: Condition, definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool = False
 ) -> ConditionSql:
-    """A filter as SQL.
+    """A filter as SQL; `alias` is the prefix of columns: ``new`` or ``old`` in a trigger, that of the table in a query.
 
-    Args:
-        condition: The filter.
-        definition: The table it is about.
-        dialect: The store's.
-        alias: The prefix of the columns: ``new`` or ``old`` in a trigger, an alias of the table in a query.
-        own: Whether it runs on connections of penstock's only; on SQLite it is exact then.
+    With `own` it runs on connections of penstock's only; on SQLite it is exact then.
     """
     writer = _Writer(dialect.spelling(definition, dialect, alias, own=own))
     sql = writer.condition(condition)
     return ConditionSql(sql, writer.exact, tuple(fields(condition)))
+
+
+def query_sql(condition: Condition, definition: TableDefinition, dialect: Dialect, alias: str) -> tuple[Where, bool]:
+    """A filter for queries on connections of penstock's own, whose texts are parameters; and whether it is exact."""
+    spelling = dialect.spelling(definition, dialect, alias, own=True)
+    spelling.texts = []
+    writer = _Writer(spelling)
+    sql, *rest = TEXT_MARK.split(writer.condition(condition))
+    return Where((sql, *rest[1::2]), tuple(spelling.texts[int(place)] for place in rest[::2])), writer.exact
 
 
 def watch_sql(watch: Watch, definition: TableDefinition, dialect: Dialect, alias: str) -> WatchSql:

@@ -74,7 +74,10 @@ def describe(definition: TableDefinition, dialect: Dialect) -> StoredTable:
     table = definition.name
     return StoredTable(
         name=table,
-        columns={fold(column.name, dialect): _describe_column(column, dialect) for column in definition.columns},
+        columns={
+            fold(column.name, dialect): StoredColumn(column.name, column_type(column, dialect), column.optional)
+            for column in definition.columns
+        },
         indexes={
             index_name(table, index.name): StoredIndex(
                 index_name(table, index.name), tuple(index_columns(definition, index, dialect)), index.unique
@@ -93,10 +96,6 @@ def describe(definition: TableDefinition, dialect: Dialect) -> StoredTable:
 def fold(name: str, dialect: Dialect) -> str:
     """A name in the form in which the database compares it: SQLite does not tell capitals apart."""
     return name.lower() if dialect.name == SQLITE else name
-
-
-def _describe_column(column: Column, dialect: Dialect) -> StoredColumn:
-    return StoredColumn(column.name, column_type(column, dialect), column.optional)
 
 
 def column_type(column: Column, dialect: Dialect) -> str:
@@ -176,11 +175,6 @@ def create_index(
     name = dialect.quote(name or index_name(definition.name, index.name))
     columns = ", ".join(index_columns(definition, index, dialect))
     return f"create {unique}index {how}{name} on {dialect.table(definition.name)} ({columns})"
-
-
-def index_in_schema(stored: StoredTable, name: str, dialect: Dialect) -> str:
-    """The name of an index, which lies in the schema of its table."""
-    return f"{dialect.quote(stored.schema)}.{dialect.quote(name)}" if stored.schema else dialect.quote(name)
 
 
 # ----- values

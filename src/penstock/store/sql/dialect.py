@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from penstock.reactive.expression import Leaf, Term
 from penstock.schema.fields import Kind
@@ -17,6 +17,7 @@ from penstock.schema.table import TableDefinition
 
 Convert = Callable[[Any], Any]
 _NAMELESS = "?"
+TEXT_MARK = re.compile("\0([0-9]+)\0")  # of a parameter in the SQL of a condition: no SQL holds a zero byte
 
 
 def placeholder(mark: str, number: int) -> str:
@@ -56,23 +57,38 @@ class Part:
     wide_not: str = ""  # never false where the leaf is false
 
 
-class Spelling(ABC):
-    """One store's spelling of leaves and terms over one row.
+class Where(NamedTuple):
+    """A condition of a query: its SQL, cut where its parameters are, and their values."""
 
-    Args:
-        definition: The row's table.
-        dialect: The store's.
-        alias: The prefix of columns: ``new``, or an alias of the table.
-        own: Whether the SQL runs only on penstock's connections, which have functions of its own.
+    sql: tuple[str, ...]
+    args: tuple[Any, ...]
+
+
+ALL = Where((), ())
+
+
+class Spelling(ABC):
+    """One store's spelling of leaves and terms over one row, whose columns have the prefix `alias`.
+
+    With `own` the SQL runs only on penstock's connections, which have functions of its own.
     """
 
     true: ClassVar[str]
+    never: ClassVar[str]
+    texts: list[str] | None = None  # texts that are parameters; None where there are none, as in triggers
 
     def __init__(self, definition: TableDefinition, dialect: Dialect, alias: str, *, own: bool) -> None:
         self.definition = definition
         self.dialect = dialect
         self.alias = alias
         self.own = own
+
+    def text(self, value: str) -> str | None:
+        """The mark of a text that is a parameter; None where it has to be a literal."""
+        if self.texts is None:
+            return None
+        self.texts.append(value)
+        return f"\0{len(self.texts) - 1}\0"
 
     def column(self, name: str) -> str:
         """A column of the row."""

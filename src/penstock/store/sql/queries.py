@@ -31,17 +31,13 @@ _END = re.compile(r";\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Query:
-    """One named query: its purpose, its statement, and the names of its parameters, in order.
-
-    Attributes:
-        then: Statements that follow in the same transaction, where a store cannot say all in one.
-    """
+    """One named query: its purpose, its statement, and the names of its parameters, in order."""
 
     name: str
     purpose: str
     statement: Statement
     parameters: tuple[str, ...]
-    then: tuple[Query, ...] = ()
+    then: tuple[Query, ...] = ()  # statements that follow in the same transaction, where a store cannot say all in one
 
     def args(self, values: Mapping[str, Any]) -> list[Any]:
         """The values that its statement takes, in order."""

@@ -17,7 +17,7 @@ from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row, Statement
-from penstock.store.sql.dialect import Convert, Dialect, placeholder
+from penstock.store.sql.dialect import ALL, Convert, Dialect, Where, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 
 RowDecoder = Callable[[Sequence[Row]], list[dict[str, Any]]]
@@ -26,6 +26,7 @@ BOUNDED_LIMIT = 256
 _PIECE_BYTES = 4 * 1024 * 1024
 _LIKELY_ROW_BYTES = 4096
 _LEAST_PIECE, _LARGEST_PIECE = 16, 4096
+_MOST_STATEMENTS = 2048  # conditions of rules may hold values of their callers
 
 
 class Condition(NamedTuple):
@@ -221,40 +222,49 @@ class TableStatements:
         *,
         limit: int | None,
         indexed: bool,
+        where: Where = ALL,
     ) -> Statement:
-        """Rows that meet all conditions, in the order of an index; the limit is the last parameter."""
+        """Rows that meet all conditions, in the order of an index; `where` is one more. The limit comes last."""
 
         def build() -> str:
-            sql = f"select {self.columns} from {self.table}{self._where(conditions)}"
+            sql = f"select {self.columns} from {self.table}{self._where(conditions, where)}"
             sql += " order by " + ", ".join(self._ordered(name, direction) for name in order)
             if limit is not None:
-                sql += f" limit {self._p(1 + sum(condition.takes_value for condition in conditions))}"
+                sql += f" limit {self._after(conditions, where)}"
             return sql
 
-        bounded = indexed and limit is not None and limit <= BOUNDED_LIMIT
-        return self._cached((conditions, order, direction, limit is None, bounded), build, bounded=bounded, reads=True)
+        bounded = indexed and limit is not None and limit <= BOUNDED_LIMIT and not where.sql
+        key = (conditions, order, direction, limit is None, bounded, where.sql)
+        return self._cached(key, build, bounded=bounded, reads=True)
 
     def aggregate(
-        self, conditions: tuple[Condition, ...], what: str, column: str | None, groups: tuple[str, ...]
+        self,
+        conditions: tuple[Condition, ...],
+        what: str,
+        column: str | None,
+        groups: tuple[str, ...],
+        where: Where = ALL,
     ) -> Statement:
         """Count, sum, min or max over rows that meet all conditions; in groups, the limit is the last parameter."""
 
         def build() -> str:
             grouped = ", ".join(map(self.dialect.quote, groups))
             sql = f"select {grouped + ', ' if groups else ''}{self._aggregated(what, column)} from {self.table}"
-            sql += self._where(conditions)
+            sql += self._where(conditions, where)
             if not groups:
                 return sql
-            limit = self._p(1 + sum(condition.takes_value for condition in conditions))
-            return f"{sql} group by {grouped} order by {grouped} limit {limit}"
+            return f"{sql} group by {grouped} order by {grouped} limit {self._after(conditions, where)}"
 
-        return self._cached(("aggregate", conditions, what, column, groups), build, bounded=False, reads=True)
+        key = ("aggregate", conditions, what, column, groups, where.sql)
+        return self._cached(key, build, bounded=False, reads=True)
 
     # ----- parts
 
     def _cached(self, key: Any, build: Any, *, bounded: bool = True, reads: bool = False) -> Statement:
         statement = self._cache.get(key)
         if statement is None:
+            if len(self._cache) >= _MOST_STATEMENTS:
+                self._cache.clear()
             statement = self._cache[key] = Statement(build(), bounded, reads)
         return statement
 
@@ -282,7 +292,11 @@ class TableStatements:
         cast = None if self.definition.managed else self.dialect.casts.get(column.kind)
         return f"{self._p(number)}::{cast}" if cast else self._p(number)
 
-    def _where(self, conditions: tuple[Condition, ...]) -> str:
+    def _after(self, conditions: tuple[Condition, ...], where: Where) -> str:
+        """The parameter that follows those of conditions."""
+        return self._p(1 + sum(condition.takes_value for condition in conditions) + len(where.args))
+
+    def _where(self, conditions: tuple[Condition, ...], where: Where) -> str:
         parts, number = [], 0
         for condition in conditions:
             name = self.dialect.quote(condition.column)
@@ -292,6 +306,9 @@ class TableStatements:
                 parts.append(f"{name} {condition.comparison} {value}")
             else:
                 parts.append(f"{name} {condition.comparison}")
+        if where.sql:
+            first, *rest = where.sql
+            parts.append(first + "".join(self._p(number + n) + piece for n, piece in enumerate(rest, 1)))
         return " where " + " and ".join(parts) if parts else ""
 
     def _ordered(self, name: str, direction: str) -> str:
@@ -332,6 +349,7 @@ class Statements:
         self.dialect = dialect
         self.reactive = frozenset(reactive)  # the tables of this program's reactive tasks and outboxes
         self.tables: tuple[str, ...] = ()  # all tables of this program
+        self.ruled = False  # whether one of them has rules
         self.ordered: frozenset[str] = frozenset()  # those in which each change is a message of any program's outbox
         self._tables: dict[type[Table], TableStatements] = {}
 

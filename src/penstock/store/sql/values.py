@@ -194,7 +194,6 @@ def _key_value(dialect: Dialect, kind: Kind, spelled: str) -> Any:
 
 
 def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
-    """A captured value in the neutral form."""
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return json.dumps(value, default=float)
     return dialect.decode_value(kind, _from_json(dialect, kind, value))

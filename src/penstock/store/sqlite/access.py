@@ -49,12 +49,10 @@ class SqliteAccess(Access):
         self._begin_write = begin_write
 
     async def begin_read(self) -> Session:
-        session: Session = await self._begin_read()
-        return session
+        return await self._begin_read()
 
     async def begin_write(self) -> Session:
-        session: Session = await self._begin_write()
-        return session
+        return await self._begin_write()
 
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
         async with reading(self._begin_read) as session:

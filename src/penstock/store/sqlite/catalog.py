@@ -59,12 +59,7 @@ class _Description(ABC):
 
 
 class SqliteCatalog(_Description):
-    """See `store.contract.Catalog`.
-
-    Args:
-        path: The database file.
-        wait: Seconds to wait for other writers.
-    """
+    """See `store.contract.Catalog`. It waits so many seconds for other writers."""
 
     def __init__(self, path: Path, wait: float, clock: Clock | None = None) -> None:
         self._path = path

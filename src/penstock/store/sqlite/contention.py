@@ -32,12 +32,7 @@ async def begin_write(connection: sqlite3.Connection, clock: Clock, wait: float)
 
 
 def pause_after(tries: int, waited: float) -> float:
-    """Seconds until the next try, on average.
-
-    Args:
-        tries: The number of tries before.
-        waited: Seconds since the first.
-    """
+    """Seconds until the next try, on average, after so many tries, the first of them `waited` seconds ago."""
     return min(_FIRST * 1.5 ** (tries - 1), _LONGEST) if waited < _PATIENT_FOR else _EAGER
 
 

@@ -22,6 +22,7 @@ _RESPELL = (
     (r"= any\((:\w+)(::\w+\[\])?\)", r"in (select value from json_each(\1))"),  # lists come as JSON
     (r"\bunnest\((:\w+)(::\w+\[\])?\) (\w+) \((\w+)\)", r"(select value as \4 from json_each(\1)) \3"),
     (r"::jsonb -> -1 ->> '", " ->> '$[#-1]."),
+    (r"\barray\(select (\S+) from", r"(select json_group_array(\1) from"),
     (  # times are text
         r"\(extract\(epoch from (\S+) - (\S+)\) \* 1000000\)",
         r"(penstock_microseconds(\1) - penstock_microseconds(\2))",

@@ -14,16 +14,18 @@ from penstock.clock import SystemClock
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
+from penstock.pools.gate import Passage
 from penstock.store.contract.jobs import Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Row, Session
+from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.jobrows import (
     CANCELED,
+    CLAIMED,
     READY,
     RECALLED,
     RETRIED,
@@ -44,6 +46,30 @@ _PIECE = 1000
 _TOGETHER = 4  # jobs; for fewer, statements of their own are as fast
 _LARGEST_TOGETHER = 4096  # characters of a result that is sent with those of others
 _REQUEST_KEPT = timedelta(minutes=1)
+
+
+class SqliteGates(Gates):
+    """See `store.nouns.Gates`."""
+
+    async def _close(self, session: Session, pool: str) -> bool:
+        await self._execute(session, "close", pool=pool)
+        return bool(await self._execute(session, "closed", pool=pool))
+
+    async def _start(
+        self, session: Session, lease: int, room: Room, found: Passage, now: datetime
+    ) -> tuple[list[Job], Sequence[str]]:
+        started_at, jobs, keys = encode_datetime(now), list[Job](), list[str]()
+        for key, count in found.counts.items():
+            values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
+            for row in await self._fetch(session, "start", **values, now=now):
+                taken = dict(zip(CLAIMED, row, strict=True)) | {"lease": lease, "started_at": started_at}
+                taken["attempt"] += taken["ending"] is None
+                await self._execute(session, "free_started", id=row[0])
+                await self._execute(session, "started", **taken)
+                jobs.append(job_from((*row[:10], taken["attempt"], row[11], started_at, taken["failing_since"])))
+                keys.append(taken["concurrency_key"])
+        await self._execute(session, "turned", pool=room.pool, last=found.last)
+        return jobs, keys
 
 
 class SqliteJobs(Jobs):

@@ -7,14 +7,67 @@ database; nobody takes over an extended lease.
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from penstock.clock import Clock
-from penstock.errors import DatabaseBusy
+from penstock.errors import DatabaseBusy, DatabaseUnavailable
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.noun import Access
-from penstock.store.sqlite.extensions import Extensions
+from penstock.store.sqlite.dialect import encode_datetime
+
+
+class Extensions:
+    """The files beside one database, such as ``app.db-lease-7``: each has the end of its lease, while needed."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._written: set[int] = set()
+
+    def end(self, lease: int) -> datetime | None:
+        """The time until which a lease is extended; None if it is not."""
+        try:
+            return datetime.fromisoformat(self._file(lease).read_text())
+        except (FileNotFoundError, ValueError):  # no text: the machine has died since, and the worker with it
+            return None
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    def write(self, lease: int, end: datetime) -> None:
+        """Extend a lease, for all to see at once or not at all."""
+        file = self._file(lease)
+        draft = file.with_name(f"{file.name}-new")
+        try:
+            draft.write_text(encode_datetime(end))
+            draft.replace(file)
+        except OSError as error:
+            raise _unavailable(error) from error
+        self._written.add(lease)
+
+    def forget(self, lease: int) -> None:
+        """Remove this process's file of a lease: the database knows of its end, or it has none."""
+        if lease in self._written:
+            self.remove(lease)
+            self._written.discard(lease)
+
+    def remove(self, lease: int) -> None:
+        """Remove the file of a lease, of any process."""
+        try:
+            self._file(lease).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    def _file(self, lease: int) -> Path:
+        return Path(f"{os.path.realpath(self._database)}-lease-{lease}")
+
+
+def _unavailable(error: OSError) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"A lease file beside the database cannot be written: {error}.", fix="Check the folder of the database."
+    )
+
 
 _PATIENCE_PART = 0.1  # of the time a lease holds: how long a renewal waits for the write lock
 
@@ -45,11 +98,7 @@ class SqliteLeases(Leases):
         """Extend a lease beside the database; False if it was lost.
 
         A rescuer reads extensions after the end of the lease, so an extension counts if it was written before.
-
-        Args:
-            lease: The lease.
-            ttl: The time to hold it, from now.
-            offset: The difference of the caller's time and the clock's.
+        `offset` is the difference of the caller's time and the clock's.
 
         Raises:
             DatabaseBusy: The lease has run out, so that only the database can tell whose it is.

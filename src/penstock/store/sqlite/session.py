@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DatabaseFull, DatabaseUnavailable, DataError
-from penstock.store.contract.session import PIECE_ROWS, Row, Statement, left_behind
+from penstock.store.contract.session import PIECE_ROWS, Row, Session, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import translate
 from penstock.values import total_bytes
@@ -20,18 +20,14 @@ from penstock.values import total_bytes
 _QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)\b", re.IGNORECASE | re.DOTALL)
 
 T = TypeVar("T")
-Begin = Callable[[], Awaitable[Any]]
+Begin = Callable[[], Awaitable[Session]]
 WriteAlone = Callable[[Statement, Sequence[Any]], Awaitable[None]]
 
 
 class SqliteSession:
-    """A transaction that has begun; subclasses end it.
+    """A transaction that has begun; subclasses end it."""
 
-    Attributes:
-        writable: Whether its connection writes, when no statement forbids it.
-    """
-
-    writable = False
+    writable = False  # whether its connection writes, when no statement forbids it
 
     def __init__(self, connection: sqlite3.Connection, executor: Executor, timeout: float) -> None:
         self._connection = connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import sys
 from collections.abc import Sequence
@@ -15,30 +16,20 @@ from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Statement, not_open, reading
-from penstock.store.nouns.crons import Crons
-from penstock.store.nouns.keys import Keys
-from penstock.store.nouns.locks import Locks
-from penstock.store.nouns.outboxes import Outboxes
+from penstock.store.contract.store import Store
 from penstock.store.nouns.pools import Pools
-from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
-from penstock.store.nouns.records import Records
-from penstock.store.nouns.requests import Requests
-from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.access import SqliteAccess
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.changes import SqliteChanges
-from penstock.store.sqlite.connection import connect
+from penstock.store.sqlite.connection import Readers, connect
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.errors import is_busy, translate
-from penstock.store.sqlite.extensions import Extensions
-from penstock.store.sqlite.gates import SqliteGates
 from penstock.store.sqlite.interests import SqliteInterests
-from penstock.store.sqlite.jobs import SqliteJobs
-from penstock.store.sqlite.leases import SqliteLeases
-from penstock.store.sqlite.readers import Readers
+from penstock.store.sqlite.jobs import SqliteGates, SqliteJobs
+from penstock.store.sqlite.leases import Extensions, SqliteLeases
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.taskends import SqliteTaskEnds
@@ -49,7 +40,7 @@ _FOR_SERVICES = 2
 _PAUSE = 0.005
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """See `store.contract.Store`."""
 
     dialect: Dialect = SQLITE
@@ -58,6 +49,7 @@ class SqliteStore:
     def __init__(self, path: Path, config: Config, clock: Clock) -> None:
         self._path = path
         self._config = config
+        self.replica = None
         self._machine = SystemClock()
         self._queries = load_queries("store", SQLITE)
         self._pin_sql = self._queries["pin"].statement.sql
@@ -68,23 +60,15 @@ class SqliteStore:
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
         access = SqliteAccess(self._begin_service_read, self.begin_write)
-        calls = SqliteAccess(self.begin_read, self.begin_write)
-        self.keys = Keys(access)
         self.rates = Rates(access)
         gates, ends = SqliteGates(access, self.rates), SqliteTaskEnds(access)
         self.jobs = SqliteJobs(access, self._write_alone, gates, ends)
         self.pools = Pools(access)
-        self.programs = Programs(access)
-        self.crons = Crons(access, self.jobs)
         self.interests = SqliteInterests(access)
         self.changes = SqliteChanges(access)
         self.tasks = SqliteTasks(access, self.changes, self.jobs, ends, clock)
-        self.outboxes = Outboxes(access)
-        self.records = Records(access, self.jobs, self.tasks, ends)
         self.leases = SqliteLeases(access, self.jobs, Extensions(path), clock)
-        self.tokens = Tokens(access, calls, self.jobs)
-        self.locks = Locks(access, calls)
-        self.requests = Requests(access)
+        self._add_shared(access, SqliteAccess(self.begin_read, self.begin_write), ends)
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
@@ -134,7 +118,6 @@ class SqliteStore:
         return WriteSession(writer, self._config.statement_timeout)
 
     async def _write_alone(self, statement: Statement, args: Sequence[Any]) -> None:
-        """Run a statement in a transaction of its own."""
         writer = self._writer
         if writer is None:
             raise not_open()
@@ -219,15 +202,11 @@ class ReadSession(SqliteSession):
         try:
             await self._leave()
         finally:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        try:
-            self._connection.execute("rollback")
-        except sqlite3.Error:
-            self._readers.release(self._connection, broken=True)
-        else:
-            self._readers.release(self._connection)
+            broken = True
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("rollback")
+                broken = False
+            self._readers.release(self._connection, broken=broken)
 
 
 class WriteSession(SqliteSession):

@@ -29,17 +29,11 @@ _CHOICE = re.compile(r"'((?:[^']|'')*)'|(-?\d+)")
 
 @dataclass(frozen=True)
 class TableText:
-    """The parts of a CREATE TABLE, each as it is written.
+    """The parts of a CREATE TABLE, each as it is written."""
 
-    Attributes:
-        columns: The text of each column, by its name in lower case.
-        constraints: The constraints of the table as a whole.
-        options: The text behind the columns, such as ``strict``.
-    """
-
-    columns: dict[str, str] = field(default_factory=dict)
-    constraints: tuple[str, ...] = ()
-    options: str = ""
+    columns: dict[str, str] = field(default_factory=dict)  # the text of each column, by its name in lower case
+    constraints: tuple[str, ...] = ()  # the constraints of the table as a whole
+    options: str = ""  # the text behind the columns, such as ``strict``
 
 
 def read_table(sql: str) -> TableText:

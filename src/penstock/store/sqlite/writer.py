@@ -34,18 +34,12 @@ _ALONE = 1.0  # seconds for which nobody shares a commit after a shared one fail
 
 
 class Writer:
-    """Hands out turns on the write connection, and commits.
-
-    Args:
-        wait: Seconds to wait for another process's write lock.
-
-    Attributes:
-        executor: The one thread in which the write connection works when it may take long. Nothing else runs there,
-            since the holder of the turn keeps all other writers waiting, those of other processes too.
-    """
+    """Hands out turns on the write connection, and commits; `wait` is for another process's write lock, in seconds."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, wait: float) -> None:
         self.connection = connection
+        # In this thread the write connection works when it may take long. Nothing else runs there, since the holder of
+        # the turn keeps all other writers waiting, those of other processes too.
         self.executor = ThreadPoolExecutor(1, thread_name_prefix="penstock-sqlite-writer")
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="penstock-sqlite-log")
         self._path = path
@@ -69,14 +63,6 @@ class Writer:
 
     # ----- turns
 
-    async def take_turn(self) -> None:
-        """Wait for the turn, and begin behind a savepoint.
-
-        Raises:
-            DatabaseBusy: Another process holds the write lock for too long.
-        """
-        await self._begin_turn("savepoint member")
-
     async def run(self, sql: str, args: Sequence[Any]) -> None:
         """Run one statement that changes something, as a turn of its own; wait until it is durable.
 
@@ -86,7 +72,7 @@ class Writer:
             Conflict: The shared commit failed; run it again.
             DatabaseBusy: Another process holds the write lock for too long.
         """
-        await self._begin_turn()
+        await self.take_turn(savepoint="")
         try:
             self.connection.execute(sql, args)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
@@ -94,7 +80,12 @@ class Writer:
             raise translate(error) from error
         await self._end_turn()
 
-    async def _begin_turn(self, first: str | None = None) -> None:
+    async def take_turn(self, savepoint: str = "savepoint member") -> None:
+        """Wait for the turn, and begin, behind a savepoint unless it is empty.
+
+        Raises:
+            DatabaseBusy: Another process holds the write lock for too long.
+        """
         if self._busy:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -108,8 +99,8 @@ class Writer:
         try:
             if not self._open:
                 await self._begin()
-            if first is not None:
-                self.connection.execute(first)
+            if savepoint:
+                self.connection.execute(savepoint)
         except BaseException as error:
             self._pass_on()
             raise translate(error) from error

@@ -1,0 +1,38 @@
+"""Parcels in FastAPI. Start it in this folder: ``uvicorn with_fastapi:web``; its documentation is at ``/docs``.
+
+Sign in with any name, and the password ``secret``.
+"""
+
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.security import HTTPBasic, HTTPBasicCredentials
+from parcels import Parcel, app, deliver, mine, send
+
+from penstock import Backend, Id, Identity
+from penstock.fastapi import FromJson, install
+
+web = FastAPI()
+backend = install(web, app, services=["worker"], path="/backend")
+Post = Annotated[Backend, Depends(backend)]
+
+
+def signed_in(given: Annotated[HTTPBasicCredentials, Depends(HTTPBasic())]) -> Identity:
+    if given.password != "secret":  # noqa: S105 - of an example
+        raise HTTPException(401)
+    return Identity(subject=given.username, issuer="https://post.example")
+
+
+@web.post("/parcels", status_code=201)
+async def send_parcel(parcel: FromJson[Parcel], post: Post) -> Id[Parcel]:
+    return await post.run_mutation(send, parcel)
+
+
+@web.get("/parcels")
+async def my_parcels(user: Annotated[Identity, Depends(signed_in)], post: Post) -> list[Parcel]:
+    return await post.with_identity(user).run_query(mine)
+
+
+@web.post("/parcels/{parcel}/delivery")
+async def deliver_parcel(parcel: Id[Parcel], post: Post) -> Parcel:
+    return await post.run_mutation(deliver, parcel)

@@ -1,0 +1,163 @@
+"""Verifies tokens: who has sent one, and until when it holds. Remembers those that it has verified.
+
+Owns the checks of a token, and API keys. Leaves fetching a provider's keys to `keys`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+import jwt
+
+from penstock.api.identity.keys import KeySet
+from penstock.calls.run.engine import Engine
+from penstock.calls.run.threads import Threads
+from penstock.errors import Unauthenticated
+from penstock.identity.api_key import PREFIX, hash_of, identity_of_key
+from penstock.identity.claims import identity_of
+from penstock.identity.identity import Identity
+from penstock.identity.providers import CustomJWT, Provider, issuer_url
+
+_LONGEST = 8192  # characters
+_LEEWAY = timedelta(seconds=5)
+_MOST_KNOWN = 10_000
+_KEYS_EVERY = 2.0  # seconds after which an API key is looked for again
+_FIX = "Sign in again."
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A token that was verified.
+
+    Attributes:
+        identity: Who has sent it.
+        expires_at: When it holds no more; None for never.
+        holds: Whether it still holds, as far as is known without asking anybody.
+    """
+
+    identity: Identity
+    expires_at: datetime | None
+    holds: Callable[[], bool]
+
+
+class Tokens:
+    """Verifies the tokens of an app's callers."""
+
+    def __init__(self, engine: Engine, providers: Sequence[Provider]) -> None:
+        self._clock = engine.clock
+        self._api_keys = engine.store.api_keys
+        self._threads = Threads("penstock-identity", 2 * len(providers) + 1)  # one may hang for a while
+        self._key_sets = [KeySet(one, self._threads, engine.clock) for one in providers]
+        self._known: dict[bytes, Verified] = {}
+
+    async def verify(self, token: str) -> Verified:
+        """Verify a token.
+
+        Raises:
+            Unauthenticated: It is malformed, expired, forged, for another application, or of an unknown issuer.
+            ProviderUnavailable: The keys of its issuer cannot be fetched.
+        """
+        if len(token) > _LONGEST or not token.isascii():
+            raise _refused(f"The token is none: it has more than {_LONGEST} characters, or strange ones.")
+        digest = sha256(token.encode()).digest()
+        known = self._known.pop(digest, None)
+        if known is None or not self.holds(known):
+            known = await (self._verify_key(token) if token.startswith(PREFIX) else self._verify(token))
+        self._known[digest] = known  # the last one, so that those which nobody sends go first
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        return known
+
+    def holds(self, verified: Verified) -> bool:
+        """Whether a token that was verified still holds. If not, `verify` says why, or verifies it anew."""
+        return (verified.expires_at is None or self._clock.now() < verified.expires_at) and verified.holds()
+
+    async def close(self) -> None:
+        """Fetch no more keys."""
+        await asyncio.gather(*(one.close() for one in self._key_sets))
+        self._threads.close()
+
+    # ----- steps
+
+    async def _verify_key(self, key: str) -> Verified:
+        """Verify an API key. It may be revoked at any time, so it is looked for again soon."""
+        row, now = await self._api_keys.find(hash_of(key)), self._clock.now()
+        if row is None or (row.expires_at is not None and row.expires_at <= now):
+            raise _refused("The API key is unknown, revoked or expired.", fix="Look at penstock keys.")
+        until = self._clock.monotonic() + _KEYS_EVERY
+        return Verified(identity_of_key(row.name, row.scopes), row.expires_at, lambda: self._clock.monotonic() < until)
+
+    async def _verify(self, token: str) -> Verified:
+        try:
+            found = jwt.decode_complete(token, options={"verify_signature": False})
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+            raise _refused("The token is no JSON Web Token.", reason="InvalidAuthHeader") from error
+        header, claims = found["header"], found["payload"]
+        keys, key_id = self._keys_for(claims), header.get("kid", "")
+        key = await keys.find(key_id)
+        if key is None:
+            raise _refused(f"{keys.provider.issuer} has no key {key_id!r}.")
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                [key.algorithm_name],
+                audience=keys.provider.application_id,
+                # The times are checked below, by the clock of the app.
+                options={
+                    "require": ["sub", "iss", "exp"],
+                    "verify_aud": keys.provider.application_id is not None,
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except jwt.PyJWTError as error:
+            raise _refused(f"The token was refused: {error}.") from error
+        expires_at = self._check_times(claims)
+        identity = identity_of(claims, flat=isinstance(keys.provider, CustomJWT))
+        return Verified(identity, expires_at, lambda: keys.has(key_id))
+
+    def _keys_for(self, claims: dict[str, Any]) -> KeySet:
+        """The keys of the provider that the token says it is of, and for the application that it is for."""
+        issuer, audience = claims.get("iss"), claims.get("aud")
+        audiences = audience if isinstance(audience, list) else [audience]
+        for keys in self._key_sets:
+            provider = keys.provider
+            same = isinstance(issuer, str) and issuer_url(issuer) == issuer_url(provider.issuer)
+            if same and (provider.application_id is None or provider.application_id in audiences):
+                return keys
+        listed = ", ".join(repr(keys.provider) for keys in self._key_sets) or "none"
+        raise _refused(
+            f"No provider of this app is the issuer {issuer!r} of tokens for {audience!r}.",
+            fix=f"Compare with App(auth=[…]). Configured: {listed}.",
+            reason="NoAuthProvider",
+        )
+
+    def _check_times(self, claims: dict[str, Any]) -> datetime:
+        now = self._clock.now()
+        expires_at = _time(claims["exp"]) + _LEEWAY
+        if expires_at <= now:
+            raise _refused("The token has expired.")
+        for name in ("nbf", "iat"):
+            if name in claims and _time(claims[name]) - _LEEWAY > now:
+                raise _refused(f"The token does not hold yet: its {name} is in the future.", fix="Compare the clocks.")
+        return expires_at
+
+
+def _time(claim: Any) -> datetime:
+    try:
+        return datetime.fromtimestamp(float(claim), UTC)
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        raise _refused("The token has a time that is none.") from error
+
+
+def _refused(what: str, *, fix: str = _FIX, reason: str = "Unauthenticated") -> Unauthenticated:
+    error = Unauthenticated(what, fix=fix, reason=reason)
+    error.at_the_door = True
+    return error

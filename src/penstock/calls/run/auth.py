@@ -1,0 +1,36 @@
+"""`ctx.auth`: who calls a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.errors import NotSignedIn
+from penstock.identity.identity import Identity
+from penstock.transaction.tracking import Calls, tracked
+
+
+class Auth:
+    """``ctx.auth`` of one run of a function: the identity of its caller."""
+
+    __slots__ = ("_calls", "_read")
+
+    def __init__(self, calls: Calls, read: Callable[[], Identity | None]) -> None:
+        self._calls = calls
+        self._read = read
+
+    @tracked
+    async def get_user_identity(self) -> Identity | None:
+        """The identity of the caller; None if nobody has signed in, or the program itself calls."""
+        return self._read()
+
+    @tracked
+    async def require(self) -> Identity:
+        """The identity of the caller.
+
+        Raises:
+            NotSignedIn: Nobody has signed in, or the program itself calls.
+        """
+        identity = self._read()
+        if identity is None:
+            raise NotSignedIn
+        return identity

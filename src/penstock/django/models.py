@@ -1,0 +1,1 @@
+"""No models. Django tells only apps with this module of its migrations."""

@@ -1,0 +1,130 @@
+"""Access: which callers a function lets in.
+
+Owns the guards and how they are joined. Leaves asking them to `calls/run/runner`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from penstock.errors import DeclarationError, ResultInvalid
+from penstock.functions.signature import check_declaration
+from penstock.identity.identity import Identity
+from penstock.schema.table import Table
+
+Guard = Callable[..., "bool | Awaitable[bool]"]
+"""A function of a `QueryCtx` and of those arguments of the guarded function that it names; written with def, of a
+`SyncQueryCtx`. It says whether the caller may call the function."""
+
+
+class Asked(Protocol):
+    """A call whose caller is to be let in or not."""
+
+    arguments: Mapping[str, Any]
+
+    def identity(self) -> Identity | None:
+        """The identity of the caller."""
+
+    async def ask(self, guard: Guard, arguments: Mapping[str, Any]) -> Any:
+        """What a guard says."""
+
+
+class Access:
+    """Who may call a function: ``access=`` of a function's declaration. Join several with ``&`` and ``|``."""
+
+    def __init__(self, lets_in: Callable[[Asked], Awaitable[bool]], takes: frozenset[str] = frozenset()) -> None:
+        self.lets_in = lets_in
+        self.takes = takes  # the arguments of the function that it looks at
+
+    def __and__(self, other: Access | Guard) -> Access:
+        return _both(self, access_of(other))
+
+    def __rand__(self, other: Guard) -> Access:
+        return _both(access_of(other), self)
+
+    def __or__(self, other: Access | Guard) -> Access:
+        return _either(self, access_of(other))
+
+    def __ror__(self, other: Guard) -> Access:
+        return _either(access_of(other), self)
+
+
+def access_of(given: Access | Guard) -> Access:
+    """The access that a declaration gives, or the guard that it names; `DeclarationError` if it is neither."""
+    if isinstance(given, Access):
+        return given
+    if not hasattr(given, "__globals__"):
+        raise DeclarationError(
+            f"access={given!r} says nothing about callers.", fix="Write signed_in, public, or a function of a ctx."
+        )
+    check_declaration(given, given.__name__, "guard", public=False)
+    names = [*inspect.signature(given).parameters.values()][1:]
+
+    async def lets_in(asked: Asked) -> bool:
+        arguments = {one.name: asked.arguments[one.name] for one in names if one.name in asked.arguments}
+        found = await asked.ask(given, arguments)
+        if not isinstance(found, bool):  # a coroutine would be true
+            raise ResultInvalid(f"The guard {given.__name__} returned {type(found).__name__}.", fix="Return a bool.")
+        return found
+
+    return Access(lets_in, frozenset(one.name for one in names if one.default is one.empty))
+
+
+def _both(left: Access, right: Access) -> Access:
+    async def lets_in(asked: Asked) -> bool:
+        return await left.lets_in(asked) and await right.lets_in(asked)
+
+    return Access(lets_in, left.takes | right.takes)
+
+
+def _either(left: Access, right: Access) -> Access:
+    async def lets_in(asked: Asked) -> bool:
+        return await left.lets_in(asked) or await right.lets_in(asked)
+
+    return Access(lets_in, left.takes | right.takes)
+
+
+async def _anybody(_asked: Asked) -> bool:
+    return True
+
+
+async def _has_identity(asked: Asked) -> bool:
+    return asked.identity() is not None
+
+
+public = Access(_anybody)
+"""Anybody may call the function, on purpose."""
+
+signed_in = Access(_has_identity)
+"""Callers with an identity."""
+
+
+def owner_of(table: type[Table], argument: str, *, field: str = "owner", claim: str = "token_identifier") -> Access:
+    """The owner of the row whose id is an argument. A row that does not exist has none.
+
+    Args:
+        table: The row's table.
+        argument: The name of the argument.
+        field: The field of the row that names the owner.
+        claim: The attribute of the caller's `Identity` that it equals. Users of two providers may have one ``subject``.
+
+    Raises:
+        DeclarationError: The table has no such field, or an identity no such attribute.
+    """
+    if field not in table.model_fields:
+        raise DeclarationError(f"owner_of: table {table.__name__} has no field {field!r}.", fix="Write field=….")
+    if claim not in Identity.model_fields and claim not in Identity.model_computed_fields:
+        raise DeclarationError(f"owner_of: an identity has no {claim!r}.", fix="Write claim=….")
+
+    async def owns(ctx: Any, row_id: Any) -> bool:
+        identity = await ctx.auth.get_user_identity()
+        wanted = None if identity is None else getattr(identity, claim)
+        row = None if wanted is None else await ctx.db.get(table, row_id)
+        return row is not None and getattr(row, field) == wanted
+
+    async def lets_in(asked: Asked) -> bool:
+        return bool(await asked.ask(owns, {"row_id": asked.arguments.get(argument)}))
+
+    return Access(lets_in, frozenset({argument}))

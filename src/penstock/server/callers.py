@@ -1,0 +1,90 @@
+"""Who sends a request, or talks over a web socket: by its token, its API key or the admin token."""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.requests import HTTPConnection
+
+from penstock.api.identity.tokens import Tokens, Verified
+from penstock.errors import Unauthenticated
+from penstock.identity.caller import Caller
+from penstock.identity.claims import identity_of_fields
+
+
+@dataclass(slots=True)
+class Credentials:
+    """A caller, with the token that it has brought, if any."""
+
+    caller: Caller
+    token: str = ""
+    verified: Verified | None = None
+
+    async def check(self, tokens: Tokens) -> None:
+        """Check that the token still holds.
+
+        Raises:
+            Unauthenticated: It has expired, or was revoked.
+        """
+        if self.verified is not None and not tokens.holds(self.verified):
+            self.verified = await tokens.verify(self.token)
+
+
+def anonymous(connection: HTTPConnection) -> Credentials:
+    """A caller without a token."""
+    return Credentials(Caller(address="" if connection.client is None else connection.client.host))
+
+
+async def credentials_of(connection: HTTPConnection, tokens: Tokens, admin_token: str) -> Credentials:
+    """The caller that the header ``authorization`` names. Schemes other than Bearer and Convex are not for us.
+
+    Raises:
+        Unauthenticated: The token is wrong.
+        ProviderUnavailable: It cannot be verified now.
+    """
+    scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+    nobody, raw, scheme = anonymous(connection), given.encode("latin-1"), scheme.lower()
+    if scheme == "convex" or (scheme == "bearer" and is_admin(raw, admin_token)):
+        return as_admin(nobody, raw, admin_token)
+    return await with_token(nobody, given.strip(), tokens) if scheme == "bearer" and given else nobody
+
+
+async def with_token(nobody: Credentials, token: str, tokens: Tokens) -> Credentials:
+    """A caller with a token of its own. Raises as `credentials_of` does."""
+    verified = await tokens.verify(token)
+    return Credentials(replace(nobody.caller, identity=verified.identity), token, verified)
+
+
+def as_admin(nobody: Credentials, given: bytes, admin_token: str, user: Mapping[str, Any] | None = None) -> Credentials:
+    """An administrator, who is the system; or the user that he acts as, whom a suffix of the token may name as well.
+
+    Raises:
+        Unauthenticated: It is not the admin token, or the user has no name.
+    """
+    if not is_admin(given, admin_token):
+        given, _, acting_as = given.rpartition(b":")
+        if not is_admin(given, admin_token):
+            raise Unauthenticated("The admin token is wrong.", fix="It is the setting admin_token of this server.")
+        user = _decoded(acting_as)
+    if user is None:
+        return Credentials(replace(nobody.caller, is_system=True))
+    return Credentials(replace(nobody.caller, identity=identity_of_fields(user)))
+
+
+def is_admin(given: bytes, admin_token: str) -> bool:
+    """Whether this is the admin token. Compares in constant time."""
+    wanted = admin_token.encode("utf-8", "surrogateescape")  # as it stood in the environment, whatever bytes that were
+    return bool(admin_token) and hmac.compare_digest(given, wanted)
+
+
+def _decoded(text: bytes) -> Mapping[str, Any]:
+    try:
+        found = from_json(b64decode(text, validate=True))
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,60 @@
+"""API keys at rest: their hashes, so that who reads the database can call nothing with them."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.store.contract.session import Row
+from penstock.store.nouns.noun import Access, Noun
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyRow:
+    """An API key.
+
+    Attributes:
+        name: Its name, which no other key has.
+        scopes: The words that functions can ask for.
+        created_at: When it was created.
+        expires_at: When it holds no more; None for never.
+    """
+
+    name: str
+    scopes: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime | None
+
+
+class ApiKeys(Noun):
+    """API keys at rest. Each verb is a transaction of its own."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "api_keys")
+
+    async def create(
+        self, name: str, key_hash: str, scopes: Sequence[str], now: datetime, expires_at: datetime | None
+    ) -> bool:
+        """Keep the hash of a new key; False if another key has its name."""
+        said = json.dumps(list(scopes))
+        return bool(await self._run("create", name=name, hash=key_hash, scopes=said, now=now, expires_at=expires_at))
+
+    async def find(self, key_hash: str) -> ApiKeyRow | None:
+        """The key with a hash, whether or not it has expired; None if there is none."""
+        rows = await self._look("find", hash=key_hash)
+        return self._key(rows[0]) if rows else None
+
+    async def list(self) -> builtins.list[ApiKeyRow]:
+        """All keys, by name."""
+        return [self._key(row) for row in await self._look("list")]
+
+    async def revoke(self, name: str) -> bool:
+        """Forget a key; False if there is none of this name."""
+        return bool(await self._run("revoke", name=name))
+
+    def _key(self, row: Row) -> ApiKeyRow:
+        name, scopes, created_at, expires_at = row
+        return ApiKeyRow(name, tuple(json.loads(scopes)), self._access.time(created_at), self._access.time(expires_at))

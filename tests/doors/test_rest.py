@@ -1,0 +1,170 @@
+"""The REST face: bare results, arguments in plain bodies and URLs, and a status of its own for each kind of error."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Table, TokenBucket, asgi_app, sync
+from penstock.testing import TestApp
+
+pytestmark = pytest.mark.one_store_each
+
+app = App(max_argument_bytes=5000, admin_token="lobby")
+app.rate_limit("knocks", TokenBucket(rate=1, period=timedelta(minutes=1)))
+
+
+class Seat(Table):
+    name: str
+    row: int
+    taken: bool = False
+
+    by_name = Index("name", unique=True)
+
+
+class SoldOut(ApplicationError):
+    status = 410
+    retry_after = 2.5
+
+
+@app.mutation
+async def add(ctx: MutationCtx, name: str, row: int = 1) -> Id[Seat]:
+    return await ctx.db.insert(Seat(name=name, row=row))
+
+
+@app.query
+async def seats(ctx: QueryCtx, name: str = "", row: int | None = None, taken: bool = False) -> list[str]:
+    found = await ctx.db.query(Seat).collect()
+    return [seat.name for seat in found if name in {"", seat.name} and row in {None, seat.row} and seat.taken is taken]
+
+
+@app.query
+async def total(ctx: QueryCtx, numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@app.mutation
+async def take(ctx: MutationCtx, seat: Id[Seat]) -> None:
+    await ctx.db.patch(Seat, seat, taken=True)
+
+
+@app.mutation
+async def refuse(ctx: MutationCtx, how: str) -> None:
+    match how:
+        case "plainly":
+            raise ApplicationError({"kind": "sold out"})
+        case "by status":
+            raise ApplicationError("Ask again tomorrow.", status=402)
+        case "by class":
+            raise SoldOut({"message": "No seats.", "n": 2**60})
+    raise ValueError("a secret")
+
+
+def for_nobody(ctx: QueryCtx) -> bool:
+    return False
+
+
+@app.query(access=for_nobody)
+async def backstage(ctx: QueryCtx) -> str:
+    return "a secret"
+
+
+@app.mutation(rate_limit="knocks")
+async def knock(ctx: MutationCtx) -> str:
+    return "Come in."
+
+
+@app.query
+async def who(ctx: QueryCtx) -> str:
+    return (await ctx.auth.require()).subject
+
+
+@app.action(runtime="process")
+def refuse_elsewhere(ctx: sync.ActionCtx) -> None:
+    raise ApplicationError("No paper.", status=507)
+
+
+@asynccontextmanager
+async def served(database: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with TestApp(app, database) as backend:
+        transport = httpx.ASGITransport(asgi_app(app, backend=backend))
+        async with httpx.AsyncClient(base_url="http://hall/rest/test_rest", transport=transport) as http:
+            yield http
+
+
+async def test_results_are_bare_and_arguments_come_in_a_body_or_in_the_url(database_url: str) -> None:
+    async with served(database_url) as http:
+        made = await http.post("/add", json={"name": "007", "row": 2})
+        assert (made.status_code, made.json()[:5]) == (200, "seat_")
+        assert (await http.get("/seats")).json() == ["007"]
+        assert (await http.post("/seats")).json() == ["007"], "a body may be left out"
+        for found in ("name=007", "row=2", "row=2&taken=false&name=007"):
+            assert (await http.get(f"/seats?{found}")).json() == ["007"]
+        for missed in ("name=7", "row=3", "taken=true"):
+            assert (await http.get(f"/seats?{missed}")).json() == []
+        assert (await http.get("/total?numbers=1&numbers=2")).json() == 3
+        assert (await http.get("/total?numbers=[1,2,4]")).json() == 7
+        done = await http.post("/take", json={"seat": made.json()})
+        assert (done.status_code, done.text, done.headers["content-type"]) == (200, "null", "application/json")
+
+
+async def test_each_kind_of_error_has_its_status(database_url: str) -> None:
+    async with served(database_url) as http:
+
+        async def refused(status: int, code: str, method: str, path: str, **request: Any) -> Any:
+            answer = await http.request(method, path, **request)
+            assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+            assert "secret" not in answer.text
+            return answer.json()
+
+        seat = (await http.post("/add", json={"name": "A1"})).json()
+        await refused(401, "NotSignedIn", "GET", "/who")
+        await refused(401, "Unauthenticated", "GET", "/who", headers={"authorization": "Bearer nonsense"})
+        ada = b64encode(b'{"subject": "ada", "issuer": "hall"}').decode()
+        known = await http.get("/who", headers={"authorization": f"Convex lobby:{ada}"})
+        assert known.json() == "ada", "an administrator may act as a user"
+        await refused(403, "AccessDenied", "GET", "/backstage", headers={"authorization": f"Convex lobby:{ada}"})
+        assert (await http.post("/knock")).json() == "Come in."
+        assert (await http.post("/knock")).headers["retry-after"] == "60"
+        await refused(429, "RateLimited", "POST", "/knock")
+        await refused(400, "BadJson", "POST", "/add", content=b"{")
+        await refused(400, "BadRequest", "POST", "/add", json=["A1"])
+        await refused(404, "FunctionNotFound", "POST", "/nothing")
+        await refused(404, "FunctionNotFound", "GET", "/add?name=A1")
+        assert (
+            "row"
+            in (await refused(422, "ArgumentsInvalid", "POST", "/add", json={"name": "A2", "row": "x"}))["message"]
+        )
+        assert "row" in (await refused(422, "ArgumentsInvalid", "GET", "/seats?row=x"))["message"]
+        await refused(413, "RequestTooLarge", "POST", "/add", json={"name": "A" * 5000})
+        await refused(400, "NestedTooDeeply", "GET", "/total?numbers=" + "[" * 90 + "]" * 90)
+        await refused(413, "LimitExceeded", "GET", "/seats?name=" + "A" * 5000)
+        await refused(415, "UnsupportedMediaType", "POST", "/add", data={"name": "A2"})
+        await refused(409, "UniqueViolation", "POST", "/add", json={"name": "A1"})
+        gone = seat[:-1] + ("0" if seat[-1] != "0" else "1")
+        assert gone not in (await refused(404, "RowNotFound", "POST", "/take", json={"seat": gone}))["message"]
+        plain = await refused(400, "ApplicationError", "POST", "/refuse", json={"how": "plainly"})
+        assert plain["data"] == {"kind": "sold out"}
+        by_status = await refused(402, "ApplicationError", "POST", "/refuse", json={"how": "by status"})
+        assert (by_status["message"], by_status["data"]) == ("Ask again tomorrow.",) * 2
+        by_class = await http.post("/refuse", json={"how": "by class"})
+        assert (by_class.status_code, by_class.headers["retry-after"]) == (410, "3")
+        data = {"message": "No seats.", "n": str(2**60)}
+        assert by_class.json() == {"code": "SoldOut", "message": "No seats.", "data": data}
+        await refused(507, "ApplicationError", "POST", "/refuse_elsewhere")
+        await refused(500, "InternalServerError", "POST", "/refuse", json={"how": "badly"})
+
+
+async def test_a_call_that_may_be_sent_again_says_when(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        asgi = asgi_app(app, backend=backend)
+        asgi.opening.drain()
+        async with httpx.AsyncClient(base_url="http://hall", transport=httpx.ASGITransport(asgi)) as http:
+            answer = await http.get("/rest/test_rest/seats")
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

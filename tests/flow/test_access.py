@@ -1,0 +1,314 @@
+"""Access: a function lets in the callers whom its guard lets in, on every road that leads to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AccessDenied,
+    ActionCtx,
+    App,
+    ApplicationError,
+    ConfigError,
+    DeclarationError,
+    Id,
+    MutationCtx,
+    NotSignedIn,
+    QueryCtx,
+    RateLimited,
+    Table,
+    TokenBucket,
+    owner_of,
+    public,
+    signed_in,
+    sync,
+)
+from penstock.identity.caller import Caller
+from penstock.identity.identity import Identity
+from penstock.testing import TestApp
+
+NOW = timedelta(0)
+ADA: dict[str, Any] = {"subject": "ada"}
+BOB: dict[str, Any] = {"subject": "bob"}
+
+
+class Team(Table):
+    owner: str
+    founder: str
+    is_open: bool = False
+
+
+@dataclass
+class Letter:
+    team: str
+
+
+async def is_open(ctx: QueryCtx, team: Id[Team]) -> bool:
+    found = await ctx.db.get(Team, team)
+    return found is not None and found.is_open
+
+
+def is_bob(ctx: sync.QueryCtx) -> bool:
+    identity = ctx.auth.get_user_identity()
+    return identity is not None and identity.subject == "bob"
+
+
+async def complain(ctx: QueryCtx, why: str = "") -> bool:
+    raise ApplicationError(f"complaint {why}")
+
+
+class Club:
+    """Teams, and functions that guard them."""
+
+    def __init__(self) -> None:  # noqa: C901 - small functions
+        self.app = app = App(tables=[Team])
+        self.pool, self.ran = app.workpool("work"), list[str]()
+
+        @app.query(access=owner_of(Team, "team", claim="subject"))
+        async def owned(ctx: QueryCtx, team: Id[Team]) -> str:
+            return self.run("owned")
+
+        @app.query(access=is_bob | owner_of(Team, "team", field="founder") & is_open)
+        def mixed(ctx: sync.QueryCtx, team: Id[Team]) -> str:
+            return self.run("mixed")
+
+        @app.query(access=public)
+        def anyone(ctx: sync.QueryCtx, team: Id[Team]) -> str:
+            return mixed(ctx, team)
+
+        @app.query(access=complain & signed_in)
+        async def complaining(ctx: QueryCtx, why: str = "of the function") -> None:
+            self.run("complaining")
+
+        @app.mutation(access=is_open)
+        async def close(ctx: MutationCtx, team: Id[Team]) -> None:
+            self.run("close")
+            await ctx.db.patch(Team, team, is_open=False)
+
+        @app.internal_mutation(access=signed_in)
+        async def inner(ctx: MutationCtx) -> None:
+            self.run("inner")
+
+        @app.mutation
+        async def around(ctx: MutationCtx, how: str, team: Id[Team]) -> None:
+            calls: dict[str, Any] = {
+                "helper": lambda: owned(ctx, team=team),
+                "run_query": lambda: ctx.run_query(owned, team),
+                "run_mutation": lambda: ctx.run_mutation(inner),
+                "schedule": lambda: ctx.scheduler.run_after(NOW, close, team=team),
+                "send": lambda: self.pool.enqueue(ctx, letters, team=team),
+            }
+            await calls[how]()
+
+        @app.action(access=owner_of(Team, "team", field="founder"))
+        async def act(ctx: ActionCtx, team: Id[Team]) -> str:
+            return self.run("act")
+
+        @app.action
+        async def outer(ctx: ActionCtx, how: str, team: Id[Team]) -> str:
+            calls: dict[str, Any] = {
+                "helper": lambda: act(ctx, team),
+                "run_action": lambda: ctx.run_action(act, team),
+                "run_query": lambda: ctx.run_query(owned, team),
+            }
+            found: Awaitable[str] = calls[how]()
+            return await found
+
+        @app.action(batch=10, of=Letter, access=signed_in)
+        async def letters(ctx: ActionCtx, items: list[Letter]) -> list[str]:
+            return [self.run("letters") for _ in items]
+
+        @app.internal_mutation
+        async def found(ctx: MutationCtx, owner: str) -> Id[Team]:
+            return await ctx.db.insert(Team(owner=owner, founder=f"test|{owner}", is_open=True))
+
+        self.owned, self.mixed, self.anyone, self.complaining, self.close = owned, mixed, anyone, complaining, close
+        self.around, self.act, self.outer, self.letters, self.found = around, act, outer, letters, found
+
+    def run(self, name: str) -> str:
+        self.ran.append(name)
+        return name
+
+
+async def test_a_guard_lets_in_whom_it_names_and_its_function_does_not_begin_for_others(database_url: str) -> None:
+    club = Club()
+    async with TestApp(club.app, database_url) as test:
+        team = await test.run_mutation(club.found, "ada")
+        ada, bob, nobody = (test.with_identity(**who) for who in (ADA, BOB, {}))
+        for one in (test, ada):
+            assert await one.run_query(club.owned, team) == "owned"
+            assert await one.run_query(club.mixed, team) == "mixed"
+            assert await one.run_query(club.anyone, team) == "mixed"
+            assert await one.run_action(club.act, team) == "act"
+        assert await bob.run_query(club.mixed, team) == await bob.run_query(club.anyone, team) == "mixed"
+        assert await ada.run_action(club.letters, team=str(team)) == "letters"
+        club.ran.clear()
+        for one, refusal in ((bob, AccessDenied), (nobody, NotSignedIn)):
+            with pytest.raises(refusal):
+                await one.run_query(club.owned, team)
+            with pytest.raises(refusal):
+                await one.run_action(club.act, team)
+        with pytest.raises(NotSignedIn):
+            await nobody.run_query(club.anyone, team)
+        with pytest.raises(NotSignedIn):
+            await nobody.run_action(club.letters, team=str(team))
+        with pytest.raises(ApplicationError, match="complaint of the function"):
+            await bob.run_query(club.complaining)
+        await nobody.run_mutation(club.close, team)
+        with pytest.raises(NotSignedIn):
+            await nobody.run_mutation(club.close, team)
+        with pytest.raises(AccessDenied):
+            await ada.run_query(club.mixed, team)
+        assert club.ran == ["close"]
+
+
+@pytest.mark.one_store_each
+@pytest.mark.parametrize("how", ["helper", "run_query", "run_mutation", "schedule", "send"])
+async def test_no_road_leads_round_a_guard(database_url: str, how: str) -> None:
+    club = Club()
+    async with TestApp(club.app, database_url) as test:
+        team = await test.run_mutation(club.found, "ada")
+        nobody = test.with_identity()
+        if how in {"schedule", "send"}:
+            await test.run_mutation(club.close, team)
+            club.ran.clear()
+            await test.with_identity(**ADA).run_mutation(club.around, how, team)
+            await test.run_until_idle(raise_errors=False)
+            (job,) = await test.jobs("failed")
+            assert "NotSignedIn" in str(job.error)
+        else:
+            with pytest.raises(NotSignedIn):
+                await nobody.run_mutation(club.around, how, team)
+        assert club.ran == []
+        await test.run_mutation(club.around, how, team)
+        for road in ("helper", "run_action", "run_query"):
+            club.ran.clear()
+            with pytest.raises(AccessDenied):
+                await test.with_identity(**BOB).run_action(club.outer, road, team)
+            assert club.ran == []
+            assert await test.run_action(club.outer, road, team) in {"act", "owned"}
+
+
+async def test_a_live_query_ends_for_who_loses_access_and_concerns_no_other_caller(database_url: str) -> None:
+    club = Club()
+    async with TestApp(club.app, database_url) as test:
+        team = await test.run_mutation(club.found, "ada")
+        ada, bob = test.with_identity(**ADA), test.with_identity(**BOB)
+        async with ada.live(club.mixed, team) as watch, bob.live(club.mixed, team) as other:
+            assert await anext(watch) == await anext(other) == "mixed"
+            await test.run_mutation(club.close, team)
+            with pytest.raises(AccessDenied):
+                await asyncio.wait_for(anext(watch), 10)
+            async with test.with_identity().live(club.mixed, team) as third:
+                with pytest.raises(NotSignedIn):
+                    await anext(third)
+            assert len(test.live_queries.report()) == 3
+
+
+def test_access_that_can_never_be_asked_is_refused_at_import() -> None:
+    app: Any = App()
+
+    async def one(ctx: QueryCtx, team: Id[Team]) -> None:
+        """Take a team."""
+
+    for access, problem in (
+        (owner_of(Team, "club"), r"one \(.*test_access\.py:\d+\): access looks at club, which is no argument"),
+        (signed_in & complain | owner_of(Team, "club"), "looks at club"),
+        (True, r"access=True says nothing about callers"),
+        (lambda: True, "the first parameter of a guard is its ctx"),
+    ):
+        with pytest.raises(DeclarationError, match=problem):
+            app.query(access=access)(one)
+    with pytest.raises(DeclarationError, match="no field 'captain'"):
+        owner_of(Team, "team", field="captain")
+    with pytest.raises(DeclarationError, match="no 'nick'"):
+        owner_of(Team, "team", claim="nick")
+
+
+async def test_a_program_may_require_that_each_public_function_says_who_has_access(tmp_path: Path) -> None:
+    async def one(ctx: QueryCtx) -> None:
+        """Say nothing."""
+
+    strict = App(require_access=True)
+    strict.query(access=public)(one)
+    strict.internal_query(is_open)
+    with pytest.raises(DeclarationError, match=r"one \(.*test_access\.py:\d+\) is public, and does not say who may"):
+        App(require_access=True).query(one)
+    lax = App()
+    lax.query(one)
+    with pytest.raises(DeclarationError, match="is public, and does not say"):
+        async with lax.open(f"sqlite:///{tmp_path}/lax.db", require_access=True):
+            pass
+    with pytest.raises(ConfigError):
+        App(require_access="perhaps")
+
+
+class Door:
+    """A login form: four attempts, and one more each minute."""
+
+    def __init__(self) -> None:
+        self.app = app = App()
+        app.rate_limit("login", TokenBucket(rate=1, period=timedelta(minutes=1), capacity=4))
+
+        @app.mutation(access=public, rate_limit="login")
+        async def login(ctx: MutationCtx, password: str) -> str:
+            if password != "right":
+                raise ApplicationError("wrong")
+            return "welcome"
+
+        @app.action(rate_limit="login")
+        async def by_action(ctx: ActionCtx) -> str:
+            return await ctx.run_mutation(login, "right")
+
+        self.login, self.by_action = login, by_action
+
+
+async def test_a_login_form_under_attack_lets_in_few_guesses_and_everybody_else(database_url: str) -> None:
+    door = Door()
+    async with TestApp(door.app, database_url) as test:
+
+        async def guess(address: str, password: str = "guess", who: Identity | None = None) -> Any:
+            caller = Caller(who, address=address)
+            return await test.runner.run_mutation(door.login, ((password,), {}), caller=caller)
+
+        outcomes = await asyncio.gather(*(guess("10.0.0.1") for _ in range(20)), return_exceptions=True)
+        refused = [one for one in outcomes if isinstance(one, RateLimited)]
+        assert len(refused) == 16
+        assert all(str(one) == "wrong" for one in outcomes if one not in refused)
+        assert all(0 < one.retry_after <= 60 for one in refused)
+        with pytest.raises(RateLimited):
+            await guess("10.0.0.1", "right")
+        ada = Identity(subject="ada", issuer="a" * 300)
+        assert await guess("10.0.0.2", "right") == await guess("10.0.0.1", "right", ada) == "welcome"
+        for number in range(4):  # of one subscriber, who has a whole network
+            with pytest.raises(ApplicationError, match="wrong"):
+                await guess(f"2001:db8::{number}")
+        with pytest.raises(RateLimited):
+            await guess("2001:db8::ffff")
+        test.clock.advance(timedelta(minutes=1))
+        assert await guess("10.0.0.1", "right") == "welcome"
+        for _ in range(6):
+            assert await test.run_mutation(door.login, "right") == "welcome", "the program itself pays nothing"
+        for _ in range(4):
+            assert await test.with_identity(**BOB).run_action(door.by_action) == "welcome", "and pays once"
+        with pytest.raises(RateLimited):
+            await test.with_identity(**BOB).run_action(door.by_action)
+
+
+async def test_a_rate_limit_that_nobody_declares_is_refused(tmp_path: Path) -> None:
+    app = App()
+
+    @app.mutation(rate_limit="logins")
+    async def login(ctx: MutationCtx) -> None:
+        """Do nothing."""
+
+    with pytest.raises(DeclarationError, match="no rate limit 'logins'"):
+        async with app.open(f"sqlite:///{tmp_path}/app.db"):
+            pass

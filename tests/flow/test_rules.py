@@ -1,0 +1,597 @@
+"""Rules: callers of public functions see and write the rows that the rules of a table allow, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stage.examples import examples
+from stage.outboxes import run_sql, sql
+from stage.stories import Tell, one_backend
+
+from penstock import (
+    AccessDenied,
+    App,
+    ContextError,
+    DeclarationError,
+    Id,
+    Identity,
+    Index,
+    LimitExceeded,
+    MutationCtx,
+    NotSignedIn,
+    NotUnique,
+    QueryCtx,
+    ResultInvalid,
+    RowNotFound,
+    Rules,
+    Table,
+    UsageError,
+    gte,
+    in_,
+    sync,
+)
+from penstock.reactive.tracing import trace_rule
+from penstock.schema.table import definition_of
+from penstock.testing import TestApp
+
+
+class Member(Table):
+    user: str
+    team: str
+
+    by_user = Index("user")
+
+
+async def teams_of(ctx: QueryCtx) -> list[str]:
+    """The teams of the caller: what the rules below need to know."""
+    identity = await ctx.auth.require()
+    return [one.team for one in await ctx.db.query(Member).with_index(Member.by_user, user=identity.subject).collect()]
+
+
+def mine(row: Any, identity: Identity) -> Any:
+    return row.owner == identity.subject
+
+
+class Note(Table):
+    owner: str
+    team: str = "red"
+    stars: int | None = None
+    is_open: bool = False
+
+    by_owner = Index("owner", "stars")
+    by_team = Index("team", "stars")
+    rules = Rules(
+        read=lambda row, identity: mine(row, identity) | row.is_open, insert=mine, patch=mine, delete=lambda *_: False
+    )
+
+
+class Odd(Note):
+    """With a rule that only Python can ask."""
+
+    rules = Rules(read=lambda row, identity: row.owner == identity.subject or (row.stars or 0) % 2 == 1, insert=mine)
+
+
+class Shared(Note):
+    """With a rule that needs to know more than the row."""
+
+    rules = Rules(
+        read=lambda row, identity, teams: in_(row.team, teams) & (row.stars != 3),
+        patch=lambda row, _identity, teams: row.team.in_(teams),
+        facts=teams_of,
+    )
+
+
+KNOWN: list[Id[Member]] = []
+
+
+async def known_team(ctx: QueryCtx) -> list[str]:
+    """The team of one member, by its id."""
+    await ctx.db.query(News).first()
+    member = await ctx.db.get(Member, KNOWN[0])
+    return [] if member is None else [member.team]
+
+
+class Kept(Note):
+    """With a rule that needs to know one row."""
+
+    rules = Rules(read=lambda row, _identity, teams: in_(row.team, teams), facts=known_team)
+
+
+class News(Table):
+    text: str
+    is_public: bool
+
+    rules = Rules(
+        read=lambda row, identity: row.is_public == True if identity is None else True,  # noqa: E712 - a stand-in
+        anonymous=True,
+    )
+
+
+app = App(tables=[Member, Note, Odd, Shared, Kept, News])
+
+
+@app.query
+async def read(ctx: QueryCtx, story: Any) -> Any:
+    """Run a part of a test for its caller."""
+    return await story(ctx)
+
+
+@app.query
+def read_waiting(ctx: sync.QueryCtx, story: Any) -> Any:
+    """The same without await."""
+    return story(ctx)
+
+
+@app.mutation
+async def write(ctx: MutationCtx, story: Any) -> Any:
+    """Run a part of a test for its caller, in a transaction."""
+    return await story(ctx)
+
+
+@app.internal_mutation
+async def trusted(ctx: MutationCtx, story: Any) -> Any:
+    """Run a part of a test for the system, whoever calls."""
+    return await story(ctx)
+
+
+# ----- what is read is what a filter of all rows keeps
+
+ALLOWED: dict[type[Note], Callable[[Note, str, set[str]], bool]] = {
+    Note: lambda row, who, _teams: row.owner == who or row.is_open,
+    Odd: lambda row, who, _teams: row.owner == who or (row.stars or 0) % 2 == 1,
+    Shared: lambda row, _who, teams: row.team in teams and row.stars != 3,
+}
+STEPS: list[Callable[[Any], Any]] = [
+    lambda query: query,
+    lambda query: query.with_index(query._table.by_owner),
+    lambda query: query.with_index(query._table.by_owner, owner="ada"),
+    lambda query: query.with_index(query._table.by_owner, owner="bob", stars=gte(1)),
+    lambda query: query.with_index(query._table.by_team, team="red"),
+]
+KEPT: list[Callable[[Note], bool]] = [
+    lambda _row: True,
+    lambda _row: True,
+    lambda row: row.owner == "ada",
+    lambda row: row.owner == "bob" and (row.stars or 0) >= 1,
+    lambda row: row.team == "red",
+]
+
+
+@pytest.fixture
+def tell(database_url: str) -> Iterator[Tell]:
+    """Tells stories on one backend."""
+    with one_backend(app, database_url) as tell:
+        yield tell
+
+
+@settings(settings.get_profile("story"), max_examples=examples(80))
+@given(
+    rows=st.lists(
+        st.builds(
+            dict,
+            owner=st.sampled_from(["ada", "bob"]),
+            team=st.sampled_from(["red", "blue"]),
+            stars=st.sampled_from([None, 1, 2, 3]),
+            is_open=st.booleans(),
+        ),
+        max_size=14,
+    ),
+    members=st.sets(st.tuples(st.sampled_from(["ada", "bob"]), st.sampled_from(["red", "blue"]))),
+    table=st.sampled_from([Note, Odd, Shared]),
+    who=st.sampled_from(["ada", "bob"]),
+    direction=st.sampled_from(["asc", "desc"]),
+    size=st.integers(1, 4),
+)
+def test_what_a_rule_lets_through_is_what_a_filter_of_all_rows_keeps(  # noqa: C901 - each verb in turn
+    tell: Tell,
+    rows: list[dict[str, Any]],
+    members: set[tuple[str, str]],
+    table: type[Note],
+    who: str,
+    direction: Any,
+    size: int,
+) -> None:
+    teams, step = {team for user, team in members if user == who}, 0
+
+    async def fill(ctx: MutationCtx) -> None:
+        for kind in (Member, table):
+            for row in await ctx.db.query(kind).collect():
+                await ctx.db.delete(kind, row.id)
+        for user, team in members:
+            await ctx.db.insert(Member(user=user, team=team))
+        await ctx.db.insert_many([table(**row) for row in rows])
+
+    def query(ctx: QueryCtx) -> Any:
+        return STEPS[step](ctx.db.query(table)).order(direction)
+
+    async def of_caller(ctx: QueryCtx) -> dict[str, Any]:
+        found, page = [], None
+        while page is None or not page.is_done:
+            page = await query(ctx).paginate(cursor=page and page.continue_cursor, num_items=size)
+            assert len(page.page) <= size
+            found += page.page
+        return {
+            "collect": await query(ctx).collect(),
+            "pages": found,
+            "iterated": [row async for row in query(ctx)],
+            "take": await query(ctx).take(size),
+            "first": await query(ctx).first(),
+            "count": await query(ctx).count(),
+            "unique": await only(query(ctx)),
+            "filtered": await query(ctx).filter(lambda row: row.stars is None).collect(),
+        }
+
+    async def only(query: Any) -> Any:
+        try:
+            return await query.unique()
+        except NotUnique:
+            return "several"
+
+    async def computed(ctx: QueryCtx) -> list[Any]:
+        by_owner = ctx.db.query(table).with_index(table.by_owner)
+        return [await query(ctx).sum("stars"), await query(ctx).max("stars"), await by_owner.group_by("owner").count()]
+
+    async def story(test: TestApp) -> None:
+        nonlocal step
+        await test.run_mutation(trusted, fill)
+        for number in range(len(STEPS)):
+            step = number
+            await check(test)
+
+    async def check(test: TestApp) -> None:
+        user = test.with_identity(subject=who)
+        every = await test.run_query(read, lambda ctx: query(ctx).collect())
+        wanted = [row for row in every if ALLOWED[table](row, who, teams)]
+        assert len(every) == len([row for row in every if KEPT[step](row)])
+        assert await user.run_query(read, of_caller) == {
+            "collect": wanted,
+            "pages": wanted,
+            "iterated": wanted,
+            "take": wanted[:size],
+            "first": wanted[0] if wanted else None,
+            "count": len(wanted),
+            "unique": None if not wanted else wanted[0] if len(wanted) == 1 else "several",
+            "filtered": [row for row in wanted if row.stars is None],
+        }
+        got = await user.run_query(read, lambda ctx: all_of(ctx, every))
+        assert got == [row if row in wanted else None for row in every]
+        if table is Odd:
+            with pytest.raises(UsageError, match=r"cannot run a rule of Odd\. .*and, or, not"):
+                await user.run_query(read, computed)
+            return
+        stars = [row.stars for row in wanted if row.stars is not None]
+        whole = await test.run_query(read, lambda ctx: ctx.db.query(table).collect())
+        owners = [row.owner for row in whole if ALLOWED[table](row, who, teams)]
+        assert await user.run_query(read, computed) == [
+            sum(stars),
+            max(stars, default=None),
+            {owner: owners.count(owner) for owner in sorted({*owners})},
+        ]
+
+    async def all_of(ctx: QueryCtx, every: list[Note]) -> list[Note | None]:
+        return [await ctx.db.get(table, row.id) for row in every]
+
+    tell(story)
+
+
+# ----- writes
+
+
+async def test_a_write_that_breaks_a_rule_is_refused_and_a_hidden_row_is_a_missing_one(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+
+        async def insert(ctx: MutationCtx) -> list[Id[Note]]:
+            rows = Note(owner="ada"), Note(owner="bob", is_open=True), Note(owner="bob")
+            return [await ctx.db.insert(row) for row in rows]
+
+        own, shown, hidden = await test.run_mutation(trusted, insert)
+        missing = own[:-4] + ("aaaa" if own[-4:] != "aaaa" else "bbbb")
+        ada = test.with_identity(subject="ada")
+
+        async def refused(error: type[Exception], *stories: Callable[[MutationCtx], Any]) -> None:
+            for story in stories:
+                with pytest.raises(error):
+                    await ada.run_mutation(write, story)
+
+        patched = await ada.run_mutation(write, lambda ctx: ctx.db.patch(Note, own, stars=1))
+        assert patched.stars == 1
+        assert await ada.run_mutation(write, lambda ctx: ctx.db.insert(Note(owner="ada")))
+        await refused(
+            AccessDenied,
+            lambda ctx: ctx.db.insert(Note(owner="bob")),
+            lambda ctx: ctx.db.insert_many([Note(owner="ada"), Note(owner="bob")]),
+            lambda ctx: ctx.db.patch(Note, own, owner="bob"),
+            lambda ctx: ctx.db.replace(Note, own, Note(owner="bob")),
+            lambda ctx: ctx.db.patch(Note, shown, owner="ada"),
+            lambda ctx: ctx.db.delete(Note, own),
+            lambda ctx: ctx.db.insert(Shared(owner="ada")),
+        )
+        for gone in (hidden, missing):
+            verbs: list[Callable[[Any], Any]] = [
+                partial(lambda gone, ctx: ctx.db.patch(Note, gone, owner="ada"), gone),
+                partial(lambda gone, ctx: ctx.db.replace(Note, gone, Note(owner="ada")), gone),
+                partial(lambda gone, ctx: ctx.db.delete(Note, gone), gone),
+            ]
+            await refused(RowNotFound, *verbs)
+        owners = await test.run_query(read, lambda ctx: ctx.db.query(Note).collect())
+        assert [row.owner for row in owners] == ["ada", "bob", "bob", "ada"]
+
+
+async def test_what_another_program_makes_of_a_row_is_held_to_the_rule_too(empty_database_url: str) -> None:
+    kind = "text collate nocase" if empty_database_url.startswith("sqlite") else "text"
+    await run_sql(empty_database_url, f"create table letter (number bigint primary key, owner {kind} default 'eve')")
+
+    class Letter(Table, source="letter", key="number", managed=False):
+        number: int
+        owner: str | None = None
+
+        by_owner = Index("owner")
+        rules = Rules(read=mine, insert=mine, patch=mine)
+
+    own = App(tables=[Letter])
+
+    @own.mutation
+    async def put(ctx: MutationCtx, number: int, owner: str | None) -> None:
+        try:
+            await ctx.db.insert(Letter(number=number, owner=owner))
+        except AccessDenied:
+            await ctx.db.insert(Letter(number=number + 1, owner="ada"))
+
+    @own.query
+    async def letters(ctx: QueryCtx, owner: str = "") -> list[int]:
+        found = ctx.db.query(Letter)
+        found = found.with_index(Letter.by_owner, owner=owner) if owner else found
+        return [row.number for row in await found.collect()]
+
+    async with TestApp(own, empty_database_url) as test:
+        await test.with_identity(subject="ada").run_mutation(put, 1, None)
+        await test.with_identity(subject="eve").run_mutation(put, 3, None)
+        assert await test.run_query(letters) == [2, 3]
+        assert await test.with_identity(subject="ada").run_query(letters, "ada") == [2]
+        assert await test.with_identity(subject="ADA").run_query(letters, "ADA") == [], "whatever the column says"
+
+
+# ----- who is let in
+
+
+async def test_without_an_identity_a_table_with_rules_is_closed_unless_they_say_otherwise(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        nobody, ada = test.with_identity(), test.with_identity(subject="ada")
+        verbs: list[Callable[[Any], Any]] = [
+            lambda ctx: ctx.db.query(Note).count(),
+            lambda ctx: ctx.db.query(Note).collect(),
+            lambda ctx: ctx.db.insert(Note(owner="")),
+        ]
+        for verb in verbs:
+            with pytest.raises(NotSignedIn):
+                await nobody.run_mutation(write, verb)
+        for public in (True, False):
+            news = News(text="x", is_public=public)
+            await test.run_mutation(trusted, lambda ctx, news=news: ctx.db.insert(news))
+        counted = [await one.run_query(read, lambda ctx: ctx.db.query(News).count()) for one in (nobody, ada, test)]
+        assert counted == [1, 2, 2]
+        assert await ada.run_query(read, lambda ctx: ctx.db.query(Member).collect()) == [], "it has no rules"
+
+
+async def test_internal_functions_read_all_rows_and_public_ones_and_their_helpers_the_callers(
+    database_url: str,
+) -> None:
+    async with TestApp(app, database_url) as test:
+        owners = ("ada", "bob")
+        for owner in owners:
+            await test.run_mutation(trusted, lambda ctx, owner=owner: ctx.db.insert(Note(owner=owner)))
+        ada = test.with_identity(subject="ada")
+
+        async def count(ctx: Any) -> int:
+            return len(await ctx.db.query(Note).collect())
+
+        assert await test.run_query(read, count) == 2
+        assert await ada.run_query(read_waiting, lambda ctx: len(ctx.db.query(Note).collect())) == 1
+        for story, number in (
+            (count, 1),
+            (lambda ctx: read(ctx, count), 1),
+            (lambda ctx: trusted(ctx, count), 1),
+            (lambda ctx: ctx.run_query(read, count), 1),
+            (lambda ctx: ctx.run_mutation(trusted, count), 2),
+            (lambda ctx: ctx.run_mutation(trusted, lambda inner: inner.run_query(read, count)), 1),
+        ):
+            assert await ada.run_mutation(write, story) == number
+        with pytest.raises(ContextError, match="the rules of tables do not hold in SQL"):
+            await ada.run_query(read, lambda ctx: ctx.sql("select count(*) as n from note", reads=[Member]))
+        for one, options in ((ada, {"unruled": True}), (test, {})):
+            found = await one.run_query(read, lambda ctx, o=options: ctx.sql("select count(*) as n from note", **o))
+            assert found == [{"n": 2}]
+
+
+async def test_a_page_ends_at_no_row_that_is_hidden_and_a_cursor_of_another_user_shows_none(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+
+        async def fill(ctx: MutationCtx) -> None:
+            for table in (Note, Odd):
+                for number in range(6):
+                    await ctx.db.insert(table(owner="bob" if number % 2 else "ada", stars=2 * number))
+
+        await test.run_mutation(trusted, fill)
+        ada, bob = test.with_identity(subject="ada"), test.with_identity(subject="bob")
+        for table in (Note, Odd):
+
+            def page(ctx: QueryCtx, cursor: str | None = None, table: Any = table) -> Any:
+                found = ctx.db.query(table).with_index(table.by_team, team="red")
+                return found.paginate(cursor=cursor, num_items=2)
+
+            first = await bob.run_query(read, page)
+            assert [row.stars for row in first.page] == [2, 6]
+            second = await ada.run_query(read, lambda ctx, page=page, at=first: page(ctx, at.continue_cursor))
+            assert [row.stars for row in second.page] == [8]
+        async with TestApp(app, database_url, max_rows_read=4) as small:
+            with pytest.raises(LimitExceeded):
+                await small.with_identity(subject="ada").run_query(
+                    read, lambda ctx: ctx.db.query(Odd).paginate(num_items=3)
+                )
+
+
+# ----- facts
+
+
+async def test_a_rule_sees_what_its_own_transaction_has_written_and_undone(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.run_mutation(trusted, lambda ctx: ctx.db.insert(Shared(owner="ada", team="red")))
+        ada = test.with_identity(subject="ada")
+
+        async def join(ctx: MutationCtx) -> None:
+            await ctx.db.insert(Member(user="ada", team="red"))
+
+        async def fail(ctx: MutationCtx) -> None:
+            await join(ctx)
+            assert await ctx.run_query(read, count) == 1
+            raise ValueError
+
+        async def count(ctx: QueryCtx) -> int:
+            return await ctx.db.query(Shared).count()
+
+        async def steps(ctx: MutationCtx) -> list[int]:
+            found = [await count(ctx)]
+            with pytest.raises(ValueError, match=r"^$"):
+                await ctx.run_mutation(write, fail)
+            found.append(await count(ctx))
+            await join(ctx)
+            found.append(await count(ctx))
+            (member,) = await ctx.db.query(Member).collect()
+            await ctx.db.patch(Member, member.id, team="blue")
+            return [*found, await count(ctx)]
+
+        assert await ada.run_mutation(write, steps) == [0, 0, 1, 0]
+
+
+async def test_a_fact_that_was_read_before_by_the_function_itself_does_not_last_longer(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+
+        async def fill(ctx: MutationCtx) -> None:
+            KNOWN[:] = [await ctx.db.insert(Member(user="ada", team="red"))]
+            await ctx.db.insert(Kept(owner="ada", team="red"))
+
+        async def story(ctx: MutationCtx) -> list[int]:
+            await ctx.db.get(Member, KNOWN[0])
+            before = await ctx.db.query(Kept).count()
+            await ctx.db.patch(Member, KNOWN[0], team="blue")
+            return [before, await ctx.db.query(Kept).count()]
+
+        await test.run_mutation(trusted, fill)
+        assert await test.with_identity(subject="ada").run_mutation(write, story) == [1, 0]
+
+
+async def test_facts_are_read_once_whatever_the_number_of_rows(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+
+        async def fill(ctx: MutationCtx) -> None:
+            await ctx.db.insert(Member(user="ada", team="red"))
+            await ctx.db.insert_many([Shared(owner="ada", team="red") for _ in range(300)])
+
+        await test.run_mutation(trusted, fill)
+
+        async def touch(ctx: MutationCtx) -> int:
+            for row in await ctx.db.query(Shared).take(300):
+                await ctx.db.patch(Shared, row.id, is_open=True)
+            return len([one for one in ctx._scope.transaction.read_set.ranges if one.table == "member"])
+
+        assert await test.with_identity(subject="ada").run_mutation(write, touch) == 1
+
+
+async def test_a_live_query_changes_with_a_permission(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        await test.run_mutation(trusted, lambda ctx: ctx.db.insert(Shared(owner="ada", team="red")))
+        own = App(tables=[Member, Shared])
+
+        @own.query
+        async def seen(ctx: QueryCtx) -> int:
+            return await ctx.db.query(Shared).count()
+
+        async with TestApp(own, database_url) as other:
+            ada, bob = other.with_identity(subject="ada"), other.with_identity(subject="bob")
+            async with ada.live(seen) as watch, bob.live(seen) as still:
+                assert await anext(watch) == await anext(still) == 0
+                await sql(other, "insert into member values ('member_1', '2030-01-01T00:00:00.000000Z', 'ada', 'red')")
+                assert await asyncio.wait_for(anext(watch), 10) == 1
+                assert len(other.live_queries.report()) == 2
+
+
+# ----- how a rule is written
+
+
+def test_a_rule_that_looks_at_a_field_in_a_way_that_cannot_be_seen_runs_in_python() -> None:
+    """SQL would take the stand-in of a field for a value: it is never None, and no text."""
+    odd: list[Callable[[Any, Identity], Any]] = [
+        lambda row, _identity: row.team is None,
+        lambda row, _identity: row.team is not None,
+        lambda row, identity: row.stars is None or row.owner == identity.subject,
+        lambda row, identity: row.owner == identity.subject if row.stars is None else row.is_open,
+        lambda row, _identity: isinstance(row.stars, int),
+    ]
+    even: list[Callable[[Any, Identity], Any]] = [
+        lambda row, _identity: row.stars.is_none(),
+        lambda row, identity: identity.claims.get("role") == "admin" or row.is_open,
+        lambda row, identity: identity.email is not None,
+        lambda row, identity: row.owner.in_([]) | (row.stars > 3),
+    ]
+    who = Identity(subject="ada", issuer="test")
+    for rule in odd:
+        with pytest.raises(DeclarationError, match=r"without comparing|needs the value|instead of a cond"):
+            trace_rule(definition_of(Note), rule, (who,), "A rule")
+    for rule in even:
+        trace_rule(definition_of(Note), rule, (who,), "A rule")
+    lacking: list[Callable[[Any, Identity], Any]] = [
+        lambda row, identity: row.stars == identity.claims.get("stars"),
+        lambda row, identity: row.team != identity.email,
+        lambda row, identity: row.team.in_(["red", identity.email]),
+    ]
+    for rule in lacking:
+        with pytest.raises(AccessDenied, match=r"None\. The caller may lack a claim"):
+            trace_rule(definition_of(Note), rule, (who,), "A rule")
+    with pytest.raises(DeclarationError, match="would read for each row"):
+        Rules(read=teams_of)
+    with pytest.raises(DeclarationError, match=r"no function of \(row, identity, facts\)"):
+        Rules(read=mine, facts=teams_of)
+
+
+async def nobody(*_given: Any) -> bool:
+    return False
+
+
+class Secret(Table):
+    text: str
+
+    rules = Rules(read=lambda row, identity: nobody(row, identity))  # noqa: PLW0108 - it is no async function
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+async def test_a_rule_or_a_guard_that_returns_no_bool_lets_nobody_in(tmp_path: Path) -> None:
+    """As one does that calls an async function and does not await it."""
+    own = App(tables=[Secret])
+
+    @own.query
+    async def secrets(ctx: QueryCtx) -> list[Secret]:
+        return await ctx.db.query(Secret).collect()
+
+    @own.query(access=lambda ctx: nobody(ctx))  # noqa: PLW0108 - it is no async function
+    async def guarded(ctx: QueryCtx) -> int:
+        raise AssertionError
+
+    @own.internal_mutation
+    async def put(ctx: MutationCtx) -> None:
+        await ctx.db.insert(Secret(text="x"))
+
+    async with TestApp(own, f"sqlite:///{tmp_path}/own.db") as test:
+        await test.run_mutation(put)
+        functions: tuple[Any, ...] = secrets, guarded
+        for function in functions:
+            with pytest.raises(ResultInvalid, match=r"returned coroutine\. Return a bool"):
+                await test.with_identity(subject="ada").run_query(function)
+            gc.collect()

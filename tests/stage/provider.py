@@ -1,0 +1,108 @@
+"""A provider of identities on this machine's loopback: it issues tokens, and can rotate its keys, hang or misbehave."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+from penstock.clock import Clock
+
+_DISCOVERY, _KEYS = "/.well-known/openid-configuration", "/keys"
+
+
+@cache
+def private_key(algorithm: str, name: str) -> Any:
+    """A key of a name; keys of RSA take long to make."""
+    if algorithm == "RS256":
+        return rsa.generate_private_key(65537, 2048)
+    return ec.generate_private_key(ec.SECP256R1()) if algorithm == "ES256" else ed25519.Ed25519PrivateKey.generate()
+
+
+def public_jwk(algorithm: str, name: str, **fields: Any) -> dict[str, Any]:
+    of: dict[str, Any] = {"RS256": RSAAlgorithm, "ES256": ECAlgorithm, "EdDSA": OKPAlgorithm}
+    found: dict[str, Any] = of[algorithm].to_jwk(private_key(algorithm, name).public_key(), as_dict=True)
+    return {**found, "kid": name, **fields}
+
+
+class Provider:
+    """A provider.
+
+    Attributes:
+        url: Its address, and its issuer.
+        asked: How often each path was asked for.
+        keys: The set of keys that it shows.
+        documents: What it answers in place of its own answers, by path: bytes, or a status and a place to go to.
+        hangs: Cleared while it answers nothing.
+    """
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self.url = url
+        self.clock = clock
+        self.asked = Counter[str]()
+        self.keys = [public_jwk("ES256", "first")]
+        self.documents: dict[str, bytes | tuple[int, str]] = {}
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def token(self, subject: str = "ada", *, key: str = "first", algorithm: str = "ES256", **claims: Any) -> str:
+        """A token for the application ``shop``, which holds for an hour; a claim that is None is left out."""
+        now = self.clock.now()
+        given = {"sub": subject, "iss": self.url, "aud": "shop", "iat": now, "exp": now + timedelta(hours=1), **claims}
+        said = {name: value.timestamp() if isinstance(value, datetime) else value for name, value in given.items()}
+        said = {name: value for name, value in said.items() if value is not None}
+        return jwt.encode(said, private_key(algorithm, key), algorithm, headers={"kid": key})
+
+    def rotate(self, name: str) -> None:
+        """Show only another key from now on."""
+        self.keys = [public_jwk("ES256", name)]
+
+    def document(self, path: str) -> bytes | tuple[int, str]:
+        self.asked[path] += 1
+        self.answers.wait(30)
+        found = {_DISCOVERY: {"issuer": self.url, "jwks_uri": self.url + _KEYS}, _KEYS: {"keys": self.keys}}
+        return self.documents.get(path) or (json.dumps(found[path]).encode() if path in found else (404, ""))
+
+
+@contextmanager
+def provider(clock: Clock) -> Iterator[Provider]:
+    """A provider on a free port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = one.document(self.path)
+            status, place = found if isinstance(found, tuple) else (200, "")
+            try:
+                self.send_response(status)
+                if place:
+                    self.send_header("location", place)
+                self.end_headers()
+                self.wfile.write(found if isinstance(found, bytes) else b"")
+            except OSError:  # nobody listens any more
+                pass
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    one = Provider(f"http://127.0.0.1:{server.server_port}", clock)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield one
+    finally:
+        one.answers.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
