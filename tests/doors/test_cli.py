@@ -139,6 +139,7 @@ def test_a_module_is_named_as_its_package_would(console: Console) -> None:
         ({"penstock.toml": "app = ["}, (), "penstock.toml cannot be read: Invalid value", ""),
         ({"pyproject.toml": "[tool.penstock]\napp = 5"}, (), "app must be text", ""),
         ({"a.py": LONE, "penstock.toml": "leese = 5"}, (), "leese is no setting.", "Did you mean lease?"),
+        ({"a.py": LONE, "penstock.toml": "port = 5"}, (), "port is no setting.", "penstock serve --port."),
         ({"a.py": LONE, "penstock.toml": "lease = 'x'"}, (), "lease must be a number of seconds greater than 0", ""),
         ({"a.py": LONE}, ("--database", "oracle://x"), "the unknown scheme 'oracle'", "sqlite:///file.db"),
         (

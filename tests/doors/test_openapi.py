@@ -29,6 +29,7 @@ def test_the_public_functions_are_described(near_door: Door) -> None:
             assert "/api/run/doors/http_fixtures/add" in document["paths"]
             assert "/api/run/doors/http_fixtures/hidden" not in document["paths"]
             assert document["servers"] == [{"url": "/"}]
+            assert document["security"] == [{}, {"bearer": []}]
             (path,) = (path for path in document["paths"] if path.endswith("same_number"))
             assert (await api.post(path, {"args": {"number": 7}})).json() == {"status": "success", "value": 7}
             mounted = httpx.ASGITransport(Starlette(routes=[Mount("/inner", api.asgi)]))

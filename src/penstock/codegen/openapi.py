@@ -33,8 +33,11 @@ def openapi(description: Description, root: str = "/") -> dict[str, Any]:
             f"/api/run/{function.module.replace('.', '/')}/{function.name}": {"post": _operation(function)}
             for function in description.functions
         },
-        # Where callers say who they are, `securitySchemes` belong here, and `security` beside `paths`.
-        "components": {"schemas": {**description.types, "penstock.Failed": _FAILED, "penstock.Refused": _REFUSED}},
+        "security": [{}, {"bearer": []}],  # whether a function needs a token is said by the function alone
+        "components": {
+            "schemas": {**description.types, "penstock.Failed": _FAILED, "penstock.Refused": _REFUSED},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
