@@ -37,11 +37,12 @@ test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
 test-long: $(READY) ## run all tests, and try many more examples where hypothesis invents them
 	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200
 
-check: $(READY) ## formatting, lint, types and import rules
+check: $(READY) ## formatting, lint, types, import rules, and best practices in the examples
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/penstock check examples
 	$(BIN)/python tests/house/rooms.py
 
 bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those beside other job queues
@@ -56,7 +57,7 @@ lock: ## choose the versions of requirements-dev.txt anew
 	.venv-lock/bin/python -m pip install --quiet pip-tools
 	.venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --no-emit-index-url --no-emit-find-links \
 		--allow-unsafe --no-header --extra test --extra check --extra postgres --extra client --extra uvloop \
-		--extra tracing \
+		--extra tracing --extra lsp \
 		--all-build-deps --output-file requirements-dev.txt pyproject.toml
 	rm -rf .venv-lock
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import httpx
 from pydantic import AfterValidator, BaseModel, StringConstraints
 
-from penstock import ActionCtx, App, ApplicationError, Id, Index, JobId, MutationCtx, Page, QueryCtx, Table, gte
+from penstock import ActionCtx, App, ApplicationError, Id, Index, JobId, MutationCtx, Page, QueryCtx, Table, gte, public
 
 PROVIDER = os.environ.get("SMS_PROVIDER", "http://127.0.0.1:8025")
 LOST_AFTER = timedelta(seconds=float(os.environ.get("SMS_LOST_AFTER", "60")))
@@ -80,7 +80,7 @@ Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max
 Phone = Annotated[str, AfterValidator(normal_phone)]
 
 
-@app.mutation
+@app.mutation(access=public)
 async def book(
     ctx: MutationCtx, source: str, request: str, customer: Name, phone: Phone, starts_at: datetime
 ) -> Id[Booking]:
@@ -104,7 +104,7 @@ async def book(
     return booking_id
 
 
-@app.mutation
+@app.mutation(access=public)
 async def cancel(ctx: MutationCtx, booking_id: Id[Booking]) -> None:
     """Cancel a booking and its reminder, and let the customer know. Safe to repeat."""
     booking = await ctx.db.get(Booking, booking_id)
@@ -212,27 +212,27 @@ async def end_attempt(ctx: MutationCtx, message: Message, **changes: Any) -> Non
 # ----- looking
 
 
-@app.query
+@app.query(access=public)
 async def upcoming(ctx: QueryCtx, customer: str) -> list[Booking]:
     """The next bookings of a customer."""
     bookings = ctx.db.query(Booking).with_index(Booking.by_customer, customer=customer, starts_at=gte(ctx.now()))
     return await bookings.take(20)
 
 
-@app.query
+@app.query(access=public)
 async def from_source(ctx: QueryCtx, source: str, cursor: str | None = None, num_items: int = 100) -> Page[Booking]:
     """Bookings of one source, page by page."""
     bookings = ctx.db.query(Booking).with_index(Booking.by_request, source=source)
     return await bookings.paginate(cursor=cursor, num_items=num_items)
 
 
-@app.query
+@app.query(access=public)
 async def messages(ctx: QueryCtx, booking_id: Id[Booking]) -> list[Message]:
     """What a customer was told about a booking."""
     return await ctx.db.query(Message).with_index(Message.by_booking, booking=booking_id).take(20)
 
 
-@app.query
+@app.query(access=public)
 async def messages_in(
     ctx: QueryCtx, state: MessageState, cursor: str | None = None, num_items: int = 100
 ) -> Page[Message]:
@@ -246,7 +246,7 @@ class Summary(BaseModel):
     messages: dict[str, int]
 
 
-@app.query
+@app.query(access=public)
 async def summary(ctx: QueryCtx) -> Summary:
     """How many bookings and messages are in each state."""
     return Summary(

@@ -6,7 +6,7 @@
 
 from dataclasses import dataclass
 
-from penstock import App, ApplicationError, Id, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table
+from penstock import App, ApplicationError, Id, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table, public
 
 LONGEST = 2000
 app = App()
@@ -33,7 +33,7 @@ class Listed:
     messages: int
 
 
-@app.query
+@app.query(access=public)
 async def channels(ctx: QueryCtx) -> list[Listed]:
     """All channels, and how many messages each has."""
     found = []
@@ -43,7 +43,7 @@ async def channels(ctx: QueryCtx) -> list[Listed]:
     return found
 
 
-@app.query
+@app.query(access=public)
 async def history(ctx: QueryCtx, channel: Id[Channel], pagination_opts: PaginationOptions) -> Page[Message]:
     """The messages of a channel page by page, the newest first."""
     return (
@@ -54,7 +54,7 @@ async def history(ctx: QueryCtx, channel: Id[Channel], pagination_opts: Paginati
     )
 
 
-@app.query
+@app.query(access=public)
 async def latest(ctx: QueryCtx, channel: str, count: int = 20) -> list[Message]:
     """The newest messages of a channel, the oldest of them first; for scripts, which know it by its name."""
     known = await ctx.db.query(Channel).with_index(Channel.by_name, name=channel).unique()
@@ -64,7 +64,7 @@ async def latest(ctx: QueryCtx, channel: str, count: int = 20) -> list[Message]:
     return (await query.order("desc").take(count))[::-1]
 
 
-@app.mutation
+@app.mutation(access=public)
 async def open_channel(ctx: MutationCtx, name: str) -> Id[Channel]:
     """The channel of a name, a new one if there is none."""
     name = name.strip().lower().replace(" ", "-")
@@ -74,7 +74,7 @@ async def open_channel(ctx: MutationCtx, name: str) -> Id[Channel]:
     return known.id if known else await ctx.db.insert(Channel(name=name))
 
 
-@app.mutation
+@app.mutation(access=public)
 async def send(ctx: MutationCtx, channel: str, author: str, text: str) -> Id[Message]:
     """Send a message to the channel of a name."""
     text = text.strip()

@@ -17,7 +17,7 @@ from datetime import timedelta
 import httpx
 from bank import served
 
-from penstock import App, Id, LockLost, MutationCtx, QueryCtx, Table, TaskCtx
+from penstock import App, Id, LockLost, MutationCtx, QueryCtx, Table, TaskCtx, public
 
 ACCOUNTS, PAYMENTS = 3, 30
 
@@ -46,7 +46,7 @@ async def set_balance(account: str, balance: int, fence: int) -> None:
     answer.raise_for_status()
 
 
-@app.mutation
+@app.mutation(access=public)
 async def order(ctx: MutationCtx, account: str, amount: int) -> Id[Payment]:
     return await ctx.db.insert(Payment(account=account, amount=amount))
 
@@ -72,7 +72,7 @@ async def mark_paid(ctx: MutationCtx, payment: Id[Payment], key: str, fence: int
     await ctx.db.patch(Payment, payment, status="paid")
 
 
-@app.query
+@app.query(access=public)
 async def are_paid(ctx: QueryCtx, payments: list[Id[Payment]]) -> bool:
     found = [await ctx.db.get(Payment, payment) for payment in payments]
     return all(payment is not None and payment.status == "paid" for payment in found)

@@ -19,7 +19,7 @@ from nats.js import JetStreamContext
 from nats.js.api import Header
 from nats.js.errors import NotFoundError
 
-from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table
+from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table, public
 
 BOOKINGS = 40
 STREAM, SUBJECT = "penstock-bookings", "penstock.bookings"
@@ -35,7 +35,7 @@ class Booking(Table):
     seats: int
 
 
-@app.mutation
+@app.mutation(access=public)
 async def book(ctx: MutationCtx, customer: str, seats: int) -> None:
     await ctx.db.insert(Booking(customer=customer, seats=seats))
 

@@ -16,7 +16,7 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractQueue
 
-from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table
+from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table, public
 
 BOOKINGS = 40
 QUEUE = "penstock-bookings"
@@ -31,7 +31,7 @@ class Booking(Table):
     seats: int
 
 
-@app.mutation
+@app.mutation(access=public)
 async def book(ctx: MutationCtx, customer: str, seats: int) -> None:
     await ctx.db.insert(Booking(customer=customer, seats=seats))
 

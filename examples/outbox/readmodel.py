@@ -12,7 +12,7 @@ import random
 import sys
 import tempfile
 
-from penstock import App, Index, Message, MutationCtx, QueryCtx, Table
+from penstock import App, Index, Message, MutationCtx, QueryCtx, Table, public
 
 ACCOUNTS, BEFORE, AFTER, MEANWHILE = 7, 300, 300, 100
 
@@ -32,7 +32,7 @@ class Balance(Table):
     by_account = Index("account", unique=True)
 
 
-@ledger.mutation
+@ledger.mutation(access=public)
 async def write(ctx: MutationCtx, account: str, cents: int) -> None:
     await ctx.db.insert(Entry(account=account, cents=cents))
 
@@ -56,12 +56,12 @@ async def count(ctx: MutationCtx, messages: list[Message[Entry]]) -> None:
             await ctx.db.patch(Balance, found.id, cents=found.cents + sum(cents), entries=found.entries + len(cents))
 
 
-@app.query
+@app.query(access=public)
 async def balances(ctx: QueryCtx) -> dict[str, tuple[int, int]]:
-    return {one.account: (one.cents, one.entries) for one in await ctx.db.query(Balance).collect()}
+    return {one.account: (one.cents, one.entries) for one in await ctx.db.query(Balance).take(ACCOUNTS)}
 
 
-@app.mutation
+@app.mutation(access=public)
 async def forget_cents(ctx: MutationCtx) -> None:
     async for one in ctx.db.query(Balance):
         await ctx.db.patch(Balance, one.id, cents=one.cents // 100 * 100)

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
-from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table
+from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table, public
 
 BOOKINGS = 40
 STREAM = "penstock-bookings"
@@ -51,7 +51,7 @@ class Booking(Table):
     seats: int
 
 
-@app.mutation
+@app.mutation(access=public)
 async def book(ctx: MutationCtx, customer: str, seats: int) -> None:
     await ctx.db.insert(Booking(customer=customer, seats=seats))
 

@@ -19,7 +19,7 @@ import httpx
 from loopback import served
 from webhook_receiver import Receiver
 
-from penstock import ActionCtx, App, Message, MutationCtx, NonRetryableError, Retry, Snooze, Table
+from penstock import ActionCtx, App, Message, MutationCtx, NonRetryableError, Retry, Snooze, Table, public
 
 BOOKINGS = 40
 NEVER = {400, 405, 410, 413, 415, 422}  # answers that the same event will get each time
@@ -35,7 +35,7 @@ class Booking(Table):
     seats: int
 
 
-@app.mutation
+@app.mutation(access=public)
 async def book(ctx: MutationCtx, customer: str, seats: int) -> None:
     await ctx.db.insert(Booking(customer=customer, seats=seats))
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 from gateway import Gateway
 
-from penstock import ActionCtx, App, Id, Message, MutationCtx, Retry, Table
+from penstock import ActionCtx, App, Id, Message, MutationCtx, Retry, Table, public
 
 BOOKINGS, DOWN_AFTER, REFUSED = 40, 10, 3
 
@@ -31,7 +31,7 @@ gateway = Gateway(down_after=DOWN_AFTER, refuses=REFUSED)
 clients: list[httpx.AsyncClient] = []
 
 
-@app.mutation
+@app.mutation(access=public)
 async def book(ctx: MutationCtx, customer: str, phone: str, starts_at: datetime) -> Id[Booking]:
     return await ctx.db.insert(Booking(customer=customer, phone=phone, starts_at=starts_at))
 

@@ -6,7 +6,7 @@ Start it in this folder with ``penstock dev``. Beside it: ``penstock run hold se
 
 from datetime import timedelta
 
-from penstock import App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Table
+from penstock import App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Table, public
 
 app = App()
 
@@ -18,7 +18,7 @@ class Hold(Table):
     by_seat = Index("seat", unique=True)
 
 
-@app.mutation
+@app.mutation(access=public)
 async def hold(ctx: MutationCtx, seat: str, name: str) -> Id[Hold]:
     if await ctx.db.query(Hold).with_index(Hold.by_seat, seat=seat).unique():
         raise ApplicationError(f"Seat {seat} is taken.")
@@ -32,6 +32,6 @@ async def let_go(ctx: MutationCtx, hold_id: Id[Hold]) -> None:
     await ctx.db.delete(Hold, hold_id)
 
 
-@app.query
+@app.query(access=public)
 async def taken(ctx: QueryCtx) -> list[Hold]:
     return await ctx.db.query(Hold).with_index(Hold.by_seat).take(100)

@@ -15,7 +15,7 @@ from service import served
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock import App, Id, MutationCtx, Retry, Table, TaskCtx
+from penstock import App, Id, MutationCtx, Retry, Table, TaskCtx, public
 
 CUSTOMERS, CHANGES = 15, 4
 
@@ -73,17 +73,17 @@ async def to_crm(ctx: TaskCtx[Customer]) -> None:
     answer.raise_for_status()
 
 
-@app.mutation
+@app.mutation(access=public)
 async def register(ctx: MutationCtx, name: str) -> Id[Customer]:
     return await ctx.db.insert(Customer(name=name, city="Praha"))
 
 
-@app.mutation
+@app.mutation(access=public)
 async def move(ctx: MutationCtx, customer: Id[Customer], city: str) -> None:
     await ctx.db.patch(Customer, customer, city=city)
 
 
-@app.mutation
+@app.mutation(access=public)
 async def close(ctx: MutationCtx, customer: Id[Customer]) -> None:
     await ctx.db.patch(Customer, customer, is_active=False)
 

@@ -18,7 +18,7 @@ from service import served
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from penstock import App, Id, MutationCtx, Retry, Table, TaskCtx
+from penstock import App, Id, MutationCtx, Retry, Table, TaskCtx, public
 
 ORDERS, CHANGES = 20, 5
 
@@ -58,17 +58,17 @@ async def to_erp(ctx: TaskCtx[Order]) -> None:
     answer.raise_for_status()  # what raises is tried again
 
 
-@app.mutation
+@app.mutation(access=public)
 async def place(ctx: MutationCtx, customer: str, amount: int) -> Id[Order]:
     return await ctx.db.insert(Order(customer=customer, amount=amount))
 
 
-@app.mutation
+@app.mutation(access=public)
 async def change(ctx: MutationCtx, order: Id[Order], status: str, amount: int) -> None:
     await ctx.db.patch(Order, order, status=status, amount=amount)
 
 
-@app.mutation
+@app.mutation(access=public)
 async def annotate(ctx: MutationCtx, order: Id[Order], note: str) -> None:
     await ctx.db.patch(Order, order, note=note)
 

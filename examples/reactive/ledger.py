@@ -20,7 +20,7 @@ from service import served
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from penstock import App, Id, MutationCtx, Retry, Table, TaskCtx
+from penstock import App, Id, MutationCtx, Retry, Table, TaskCtx, public
 
 TRANSFERS = 20
 
@@ -90,7 +90,7 @@ async def settle(ctx: TaskCtx[Transfer]) -> None:
         await connection.execute("commit")
 
 
-@app.mutation
+@app.mutation(access=public)
 async def order(ctx: MutationCtx, account: str, amount: int) -> Id[Transfer]:
     return await ctx.db.insert(Transfer(account=account, amount=amount))
 

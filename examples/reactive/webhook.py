@@ -16,7 +16,7 @@ from service import served
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock import App, Id, MutationCtx, Table, TaskCtx
+from penstock import App, Id, MutationCtx, Table, TaskCtx, public
 
 ROWS, ALLOWED, EVERY = 25, 10, 0.6  # so many calls in so many seconds
 
@@ -63,12 +63,12 @@ async def tell(ctx: TaskCtx[Subscription]) -> None:
     answer.raise_for_status()
 
 
-@app.mutation
+@app.mutation(access=public)
 async def subscribe(ctx: MutationCtx) -> Id[Subscription]:
     return await ctx.db.insert(Subscription(plan="free"))
 
 
-@app.mutation
+@app.mutation(access=public)
 async def upgrade(ctx: MutationCtx, subscription: Id[Subscription]) -> None:
     await ctx.db.patch(Subscription, subscription, plan="paid")
 

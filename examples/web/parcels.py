@@ -17,7 +17,7 @@ class Parcel(Table):
     by_sender = Index("sender", "due")
 
 
-@app.mutation
+@app.internal_mutation
 async def send(ctx: MutationCtx, parcel: Parcel) -> Id[Parcel]:
     if parcel.due < ctx.now():
         raise ApplicationError({"reason": "too late"}, status=409)
@@ -26,7 +26,7 @@ async def send(ctx: MutationCtx, parcel: Parcel) -> Id[Parcel]:
     return parcel_id
 
 
-@app.mutation
+@app.internal_mutation
 async def deliver(ctx: MutationCtx, parcel: Id[Parcel]) -> Parcel:
     return await ctx.db.patch(Parcel, parcel, delivered=True)
 

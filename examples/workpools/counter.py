@@ -8,7 +8,7 @@ import asyncio
 import os
 import tempfile
 
-from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
+from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table, public
 
 app = App()
 counting = app.workpool("counting", max_parallelism=1)
@@ -18,7 +18,7 @@ class Counter(Table):
     count: int = 0
 
 
-@app.action
+@app.action(access=public)
 async def do_something_and_count(ctx: ActionCtx) -> None:
     await asyncio.sleep(0.01)  # something out in the world
     await counting.enqueue(ctx, increment)
@@ -33,7 +33,7 @@ async def increment(ctx: MutationCtx) -> None:
         await ctx.db.patch(Counter, counter.id, count=counter.count + 1)
 
 
-@app.query
+@app.query(access=public)
 async def count(ctx: QueryCtx) -> int:
     counter = await ctx.db.query(Counter).unique()
     return 0 if counter is None else counter.count

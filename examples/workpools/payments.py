@@ -24,6 +24,7 @@ from penstock import (
     Table,
     WorkId,
     WorkResult,
+    public,
 )
 
 app = App()
@@ -64,7 +65,7 @@ class Provider:
 provider = Provider()
 
 
-@app.mutation
+@app.mutation(access=public)
 async def place(ctx: MutationCtx, customer: str, cents: int) -> Id[Order]:
     order = await ctx.db.insert(Order(customer=customer, cents=cents))
     pool = charges.with_options(retry=True, on_complete=charged, context={"order": order})
@@ -88,7 +89,7 @@ async def charged(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], co
             await ctx.db.patch(Order, context["order"], status="canceled")
 
 
-@app.query
+@app.query(access=public)
 async def statuses(ctx: QueryCtx) -> dict[str, int]:
     found = Counter([order.status async for order in ctx.db.query(Order)])
     return dict(found)

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 
-from penstock import ActionCtx, App, Id, MutationCtx, QueryCtx, Table
+from penstock import ActionCtx, App, Id, MutationCtx, QueryCtx, Table, public
 
 CITIES = [f"city {number}" for number in range(200)]
 
@@ -29,14 +29,14 @@ class Forecast(Table):
     degrees: int
 
 
-@app.mutation
+@app.mutation(access=public)
 async def sign_up(ctx: MutationCtx, email: str) -> Id[User]:
     user = await ctx.db.insert(User(email=email))
     await emails.enqueue(ctx, send_verification, user=user, email=email)  # committed with the user, or not at all
     return user
 
 
-@app.mutation
+@app.mutation(access=public)
 async def refresh_forecasts(ctx: MutationCtx) -> int:
     await scraping.enqueue_batch(ctx, scrape, [{"city": city} for city in CITIES])
     return len(CITIES)
@@ -64,7 +64,7 @@ async def store_forecast(ctx: MutationCtx, city: str, degrees: int) -> None:
     await ctx.db.insert(Forecast(city=city, degrees=degrees))
 
 
-@app.query
+@app.query(access=public)
 async def progress(ctx: QueryCtx) -> tuple[int, int]:
     """How many e-mails were sent, and how many forecasts are there."""
     sent = [user async for user in ctx.db.query(User) if user.verification_sent]

@@ -87,6 +87,19 @@ def test_mends_what_is_safe(folder: Path) -> None:
     assert codes() == ["PEN003"]
 
 
+def test_mends_methods_by_the_name_of_their_ctx(folder: Path) -> None:
+    methods = (
+        "class Plans:\n"
+        "    def __init__(self, ctx: MutationCtx) -> None:\n        self.ctx = ctx\n\n"
+        "    async def kept(self) -> str:\n        return str(datetime.now(UTC))\n\n"
+        "    async def given(self, ctx: MutationCtx) -> str:\n        return str(datetime.now(UTC))\n"
+    )
+    (folder / "app.py").write_text(f"{PROGRAM}\n\n{methods}", "utf-8")
+    run("--fix")
+    text = (folder / "app.py").read_text("utf-8")
+    assert ("str(self.ctx.now())" in text, "str(ctx.now())" in text) == (True, True)
+
+
 def test_mends_lines_in_other_scripts_and_other_line_ends(folder: Path) -> None:
     text = PROGRAM.replace("Plan(name=name", 'Plan(name="Žluťoučký 🐎" or name').replace("\n", "\r\n")
     (folder / "app.py").write_bytes(text.encode())

@@ -14,8 +14,9 @@ from typing import Any
 
 import chat
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
-from stage.clients import CHAT, ChatServer, Server, client, node_modules, serving
+from playwright.async_api import Browser, Page, expect
+from stage.chromium import browser, quiet_page
+from stage.clients import CHAT, ChatServer, Server, client, serving
 from stage.needs import program
 from stage.wire import Wire
 
@@ -31,31 +32,12 @@ COUNT = """
 
 
 @asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
-    """Chromium, without a window."""
-    path = program("chromium")
-    node_modules()
-    async with async_playwright() as play:
-        opened = await play.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        try:
-            yield opened
-        finally:
-            await opened.close()
-
-
-@asynccontextmanager
 async def visitor(opened: Browser, url: str, name: str, **how: Any) -> AsyncIterator[Page]:
-    """A page of the chat, of somebody who has no other; it must log no errors, beside those of the browser itself."""
-    context = await opened.new_context(**how)
-    page = await context.new_page()
-    errors: list[str] = []
-    page.on("console", lambda line: errors.append(line.text) if line.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    await page.add_init_script(f"localStorage.author ??= {json.dumps(name)}")
-    await page.goto(url)
-    yield page
-    assert [line for line in errors if not line.startswith("WebSocket connection to")] == []
-    await context.close()
+    """A page of the chat."""
+    async with quiet_page(opened, **how) as page:
+        await page.add_init_script(f"localStorage.author ??= {json.dumps(name)}")
+        await page.goto(url)
+        yield page
 
 
 @asynccontextmanager

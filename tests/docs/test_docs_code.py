@@ -18,13 +18,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from stage.pages import own_module
 
 from penstock import App
 from penstock.calls.jobs.batch import Batches
 from penstock.calls.run.runner import Runner
+from penstock.check.checker import check
 from penstock.functions.function import Function
 
 _CODE_WIDTH = 100
+_ACCESS_PAGES = {"access.md", "best-practices.md"}  # others show one thing at a time, and leave access out
 
 
 @pytest.fixture
@@ -101,6 +104,16 @@ def stories_of(module: ModuleType) -> list[Any]:
         and value.__module__ == module.__name__
         and (name.startswith("test_") or name == "main")
     ]
+
+
+def test_code_keeps_to_the_best_practices(modules: dict[Path, dict[str, str]], tmp_path: Path) -> None:
+    for page, found in modules.items():
+        (tmp_path / own_module(page)).mkdir()
+        for name, text in found.items():
+            (tmp_path / own_module(page) / f"{name}.py").write_text(text, "utf-8")
+    named = {own_module(page) for page in modules if page.name in _ACCESS_PAGES}
+    told = [one for one in check([tmp_path]).findings if one.code != "PEN006" or one.path.parent.name in named]
+    assert not told
 
 
 def test_code_fits_on_the_page(modules: dict[Path, dict[str, str]]) -> None:

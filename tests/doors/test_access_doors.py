@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from doors.test_serving import served
 from stage.listening import listening
 from stage.sockets import socket_client
 
@@ -66,3 +67,29 @@ async def test_callers_learn_that_they_have_no_access_and_when_to_come_again(dat
         with Client(url, retries=0) as ours, pytest.raises(Overloaded) as told:
             await asyncio.to_thread(ours.mutation, f"{__name__}:login", password="guess")
         assert told.value.facts["retry_after"] == 40
+
+
+async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forwards(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"path": f"{__name__}:login", "args": {"password": "guess"}}
+
+    async def limited(url: str, forwarded: str) -> bool:
+        async with httpx.AsyncClient(base_url=url, headers={"x-forwarded-for": forwarded}) as http:
+            return (await http.post("/api/mutation", json=body)).status_code == 429
+
+    async with served(sqlite_url, app) as url:
+        same = ("203.0.113.1", "192.0.2.9, 203.0.113.1", "203.0.113.1")  # the first of two is what the caller claims
+        assert [await limited(url, one) for one in same] == [False, False, True]
+        assert [await limited(url, f"2001:db8::{one}") for one in (1, 2, 3)] == [False, False, True]
+        for address, wanted in (("203.0.113.1", "RateLimited"), ("203.0.113.2", "wrong")):
+            async with socket_client(url, __name__, forwarded_for=address) as client:
+                await client.connect()
+                await client.call("Mutation", "login", password="guess")
+                while (answer := await client.receive())["type"] != "MutationResponse":
+                    pass
+                data = answer["errorData"]
+                assert (data["code"] if isinstance(data, dict) else data) == wanted
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "198.51.100.1")
+    async with served(sqlite_url, app) as url:
+        assert [await limited(url, f"203.0.113.{one}") for one in (3, 4, 5)] == [False, False, True]

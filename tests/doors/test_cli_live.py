@@ -53,17 +53,17 @@ def test_watched_queries_are_listed_with_the_cause_of_their_last_run(
             assert head.split("  ")[0].strip() == "query"
             (ada,) = [row for row in rows if "customer='Ada'" in row]
             (bob,) = [row for row in rows if "customer='Bob'" in row]
-            query, arguments, watchers, runs, each_minute = ada.split()[:5]
-            assert (query, arguments, watchers) == ("bookings:upcoming", "customer='Ada'", "2")
+            query, arguments, caller, watchers, runs, each_minute = ada.split()[:6]
+            assert (query, arguments, caller, watchers) == ("bookings:upcoming", "customer='Ada'", "anybody", "2")
             assert (int(runs) > 1, float(each_minute)) == (True, float(runs))
             assert "booking: enter of" in ada
-            assert bob.split()[2] == "1"
+            assert bob.split()[3] == "1"
             assert "booking: enter of" not in bob
             found = console.ok("live", "--url", url, "--limit", "1", "--json").json
             assert found.keys() == {"queries", "more"}
             assert found["more"] == 1
             (costliest,) = found["queries"]
-            assert costliest["function"] == "bookings:upcoming"
+            assert (costliest["function"], costliest["caller"]) == ("bookings:upcoming", None)
             assert len(costliest["causes"]) == costliest["runs"]
             more = console.ok("live", "--url", url, "--limit", "1")
             assert more.err == "There is 1 more: --limit\n"

@@ -489,7 +489,7 @@ def test_a_server_in_this_process_ends_on_a_signal(sqlite_url: str) -> None:
 
 
 @asynccontextmanager
-async def served(database: str) -> AsyncIterator[str]:
+async def served(database: str, app: App = app) -> AsyncIterator[str]:
     """The URL of a server in this process, for the time of a block."""
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     config = app.config(database=database)

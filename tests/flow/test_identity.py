@@ -11,7 +11,7 @@ from stage.watching import settle, step
 
 from penstock import App, Identity, Index, LimitExceeded, MutationCtx, NotSignedIn, QueryCtx, Table, sync
 from penstock.clock import Random, random_of
-from penstock.identity.caller import ANONYMOUS
+from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.live.view import View
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
@@ -153,6 +153,10 @@ async def test_watched_queries_are_shared_until_one_asks_who_calls(database_url:
         mine, late = [one.live(board.mine) for one in backends], [one.live(board.late) for one in backends]
         assert [await soon(one) for one in (*counts, *mine, *late)] == [0] * 4 + [[]] * 8
         assert watchers(test) == [("count", 4), ("late", 4), ("mine", 1), ("mine", 1), ("mine", 2)]
+        whom = sorted((one.function.rpartition(":")[2], str(one.caller)) for one in test.live_queries.report())
+        people = ("anonymous", "test|…a", "test|…b")
+        assert whom == [("count", "None"), ("late", "None"), *(("mine", one) for one in people)]
+        assert Caller(Identity(subject="ada@shop.example", issuer="i")).masked == "i|…mple"
         await ada.run_mutation(board.write, "secret")
         assert [await soon(one) for one in (*counts, mine[0], mine[3], late[0], late[3])] == [1] * 4 + [["secret"]] * 4
         assert watchers(test)[1:4] == [("late", 1), ("late", 1), ("late", 2)]

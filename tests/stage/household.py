@@ -10,6 +10,7 @@ import httpx
 from stage.listening import listening
 from stage.provider import Provider, provider
 from stage.sockets import SocketClient, socket_client
+from starlette.applications import Starlette
 
 from penstock import OIDC, App, Identity, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.testing import TestApp, TestClock
@@ -30,6 +31,7 @@ class House:
         self.app = app = App(tables=[Paper], auth=[OIDC(issuer.url, "shop")])
         self.runs = 0
         self.url = ""
+        self.web: Starlette
         self.test: TestApp
         self.http: httpx.AsyncClient
 
@@ -85,8 +87,8 @@ async def house(database: str, clock: TestClock | None = None) -> AsyncIterator[
         one = House(issuer)
         async with (
             TestApp(one.app, database, clock=clock, admin_token=ADMIN) as test,
-            listening(asgi_app(one.app, backend=test)) as url,
+            listening(web := asgi_app(one.app, backend=test)) as url,
             httpx.AsyncClient(base_url=url) as http,
         ):
-            one.url, one.test, one.http = url, test, http
+            one.url, one.web, one.test, one.http = url, web, test, http
             yield one

@@ -95,10 +95,11 @@ class SocketClient:
 
 @asynccontextmanager
 async def socket_client(
-    url: str, module: str, *, client: str = "", path: str = "/api/1.48.0/sync", **options: Any
+    url: str, module: str, *, client: str = "", forwarded_for: str = "", path: str = "/api/1.48.0/sync", **options: Any
 ) -> AsyncIterator[SocketClient]:
-    """A connection to a server; `client` is what it says of itself in a header."""
-    headers = {"Convex-Client": client} if client else {}
+    """A connection to a server; `client` is what it says of itself in a header, `forwarded_for` what a proxy says."""
+    said = {"Convex-Client": client, "X-Forwarded-For": forwarded_for}
+    headers = {name: value for name, value in said.items() if value}
     address = url.replace("http", "ws", 1) + path
     async with connect(address, additional_headers=headers, compression=None, max_size=None, **options) as socket:
         yield SocketClient(socket, module)

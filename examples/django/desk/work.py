@@ -1,6 +1,6 @@
 """The work of the help desk. It knows Django's table, and nothing of Django."""
 
-from penstock import ActionCtx, App, ApplicationError, Id, MutationCtx, QueryCtx, TaskCtx, UserTable
+from penstock import ActionCtx, App, ApplicationError, Id, MutationCtx, QueryCtx, TaskCtx, UserTable, public
 
 app = App()
 mail = app.workpool("mail")
@@ -18,7 +18,7 @@ async def confirm(ctx: ActionCtx, author: str, ticket: int) -> str:
     return f"To {author}: your ticket has the number {ticket}."
 
 
-@app.mutation
+@app.mutation(access=public)
 async def close(ctx: MutationCtx, ticket: Id[Ticket]) -> None:
     found = await ctx.db.get(Ticket, ticket)
     if found is not None and found.closed:
@@ -26,7 +26,7 @@ async def close(ctx: MutationCtx, ticket: Id[Ticket]) -> None:
     await ctx.db.patch(Ticket, ticket, closed=True)
 
 
-@app.query
+@app.query(access=public)
 async def open_tickets(ctx: QueryCtx) -> list[Ticket]:
     return await ctx.db.query(Ticket).filter(lambda row: not row.closed).take(100)
 

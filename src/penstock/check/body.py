@@ -9,24 +9,38 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.check.program import AnyDef, Ctx, Function, Program, Table
 from penstock.check.project import Module, Outside, Place
 
+Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+Over = Comprehension | Loop | ast.Call  # of filter
 
 ENDS = {"take", "first", "unique", "collect", "paginate", "count", "sum", "min", "max"}
 RUNS = {"run_query", "run_mutation", "run_action"}
-_DB = {"get", "insert", "insert_many", "patch", "replace", "delete"}
-_SCHEDULER = {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"}
 _POOL = {
     "enqueue", "enqueue_batch", "status", "status_batch", "result", "cancel", "cancel_all", "retry", "retry_all",
     "retry_on_complete", "retry_all_on_complete", "complete", "fail", "set_max_parallelism", "pause", "resume",
 }  # fmt: skip
-_CTX_CALLS = {*RUNS, "sql", "rate_limit", "check_fence", "wait_cancelled", "get_document", "mark_completed"}
-_FOLLOWED = ast.Name | ast.Attribute | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda | ast.IfExp | Comprehension
+_CTX_CALLS = {
+    *RUNS, "sql", "rate_limit", "check_access", "check_fence", "wait_cancelled", "get_document", "get_documents",
+    "mark_completed",
+}  # fmt: skip
+_AWAITED = {
+    "db": {"get", "insert", "insert_many", "patch", "replace", "delete"},
+    "scheduler": {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"},
+    "outbox": {"send"},
+    "auth": {"get_user_identity", "require"},
+    "work": {"progress", "complete_later"},
+}
+_FOLLOWED = (
+    ast.Name | ast.Attribute | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda | ast.IfExp | ast.BoolOp
+    | ast.Compare | ast.UnaryOp | Comprehension
+)  # fmt: skip
 _WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
@@ -56,6 +70,13 @@ class Pool:
 
     name: str
     options: tuple[ast.Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An object of a class of the program."""
+
+    owner: ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +111,6 @@ class Call:
 
     Attributes:
         of: What is called: a `Method`, a `Function`, an `Outside`, or None if nobody knows.
-        is_awaited: Whether its result is awaited where it stands.
         loop: The innermost loop or comprehension around it.
         is_tried: Whether an ``except`` is around it.
         given: Its arguments by place.
@@ -100,7 +120,6 @@ class Call:
     node: ast.Call
     of: Any
     given: tuple[Any, ...]
-    is_awaited: bool
     loop: ast.AST | None
     is_tried: bool
     branch: tuple[int, ...]
@@ -124,25 +143,26 @@ class Body:
     """What a function does.
 
     Attributes:
-        ctx: Its ctx, if it takes one.
+        ctx: Its ctx, if it takes one, or its class keeps one.
+        ctx_name: What it calls that: ``ctx``, ``self.ctx``.
         calls: In the order in which they run, as far as that can be seen.
         floating: Calls that nobody awaits.
-        uses: How often each name is looked at.
     """
 
     function: Function
-    ctx: Ctx | None
+    ctx: Ctx | None = None
+    ctx_name: str = ""
     calls: list[Call] = field(default_factory=list)
     floating: list[Pending] = field(default_factory=list)
-    uses: dict[str, int] = field(default_factory=dict)
-    lists: list[tuple[Comprehension, Rows]] = field(default_factory=list)  # comprehensions over rows
+    lists: list[tuple[Over, Rows]] = field(default_factory=list)  # what goes over rows
     outside: list[tuple[ast.expr, str]] = field(default_factory=list)  # what it uses of other packages
 
 
 def read_body(program: Program, function: Function) -> Body:
     """Follow the values in a function."""
     reader = _Reader(program, function)
-    reader.block(function.node.body)
+    with suppress(RecursionError):  # no program that people write nests so deeply
+        reader.block(function.node.body)
     reader.end()
     return reader.body
 
@@ -156,26 +176,21 @@ class _Reader:
         self._loop: ast.AST | None = None
         self._tries = 0
         self._branch: tuple[int, ...] = ()
-        self.body = Body(function, program.ctx_of_function(function))
         for one in function.parameters:
             self._values[one.arg] = program.ctx_of(self._module, one.annotation)
         if function.owner is not None and function.parameters:
-            self._values.update(self._attributes(function))
+            itself = function.parameters[0].arg
+            self._values[itself] = Instance(function.owner)
+            if function.name != "__init__":
+                kept = _kept(program, self._module, function.owner)
+                self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
+        self.body = Body(function, *self._own_ctx())
 
-    def _attributes(self, function: Function) -> dict[str, Any]:
-        """What ``__init__`` keeps of a ctx: ``self.ctx``, ``self.db``."""
-        itself = function.parameters[0].arg
-        found: dict[str, Any] = {}
-        for node in function.owner.body if function.owner else ():
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                found[f"{itself}.{node.target.id}"] = self._program.ctx_of(self._module, node.annotation)
-            if not isinstance(node, AnyDef) or node.name != "__init__" or node is function.node:
-                continue
-            given = {one.arg: self._program.ctx_of(self._module, one.annotation) for one in node.args.args}
-            for one in node.body:
-                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
-                    found[f"{itself}.{one.targets[0].attr}"] = _hanging(one.value, given)
-        return found
+    def _own_ctx(self) -> tuple[Ctx | None, str]:
+        for name, value in self._values.items():
+            if isinstance(value, Ctx):
+                return value, name
+        return next((one.ctx for one in self._values.values() if isinstance(one, Word)), None), ""
 
     # ----- statements
 
@@ -212,11 +227,11 @@ class _Reader:
         """A statement that has others within it, or any other one."""
         match node:
             case ast.For() | ast.AsyncFor():
-                self.value(node.iter)
+                self._over(node, self.value(node.iter))
                 self._keep(node.target, None)
                 self._within(node, [*node.body, *node.orelse])
             case ast.While():
-                self.value(node.test)
+                self._look(node.test)
                 self._within(node, [*node.body, *node.orelse])
             case ast.Try() | ast.TryStar():
                 self._try(node)
@@ -225,9 +240,12 @@ class _Reader:
                     value = self.value(item.context_expr)
                     if item.optional_vars is not None:
                         self._keep(item.optional_vars, value)
+                tries = any(self._suppresses(one.context_expr) for one in node.items)
+                self._tries += tries
                 self.block(node.body)
+                self._tries -= tries
             case ast.If():
-                self.value(node.test)
+                self._look(node.test)
                 self._branches([node.body, node.orelse])
             case ast.Match():
                 self.value(node.subject)
@@ -258,13 +276,14 @@ class _Reader:
     def _inner(self, node: AnyDef | ast.Lambda) -> None:
         """A function within the function: it sees the same names, but for its own arguments."""
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        before = dict(self._values)
+        before, branch = dict(self._values), self._branch
+        self._branch = (*branch, id(node))  # nobody knows when it is called
         self._values.update({one.arg: self._program.ctx_of(self._module, one.annotation) for one in given})
         if isinstance(node, ast.Lambda):
             self.value(node.body)
         else:
             self.block(node.body)
-        self._values = before
+        self._values, self._branch = before, branch
 
     def _keep(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Tuple | ast.List):
@@ -281,7 +300,11 @@ class _Reader:
         if isinstance(value, Pending) and isinstance(target, ast.Name):
             self._pending[name] = value
 
-    def _over(self, node: Comprehension, value: Any) -> None:
+    def _suppresses(self, node: ast.expr) -> bool:
+        found = self._program.meaning(self._module, node.func) if isinstance(node, ast.Call) else None
+        return found in {Outside("contextlib.suppress"), Outside("pytest.raises")}
+
+    def _over(self, node: Over, value: Any) -> None:
         if isinstance(value, Rows):
             self.body.lists.append((node, value))
         elif isinstance(value, Scan):
@@ -289,22 +312,21 @@ class _Reader:
 
     # ----- values
 
-    def value(self, node: ast.expr | None, *, is_awaited: bool = False) -> Any:  # noqa: PLR0911 - likewise
+    def value(self, node: ast.AST | None) -> Any:  # noqa: C901, PLR0911, PLR0912 - one case for each kind
         """What an expression is; None if nobody knows. Notes the calls in it."""
         match node:
             case None:
                 return None
             case ast.Name(id=name):
                 self._pending.pop(name, None)
-                self.body.uses[name] = self.body.uses.get(name, 0) + 1
                 return self._values[name] if name in self._values else self._noted(node, self._global(node))
             case ast.Attribute():
                 return self._attribute(node)
             case ast.Await():
-                value = self.value(node.value, is_awaited=True)
+                value = self.value(node.value)
                 return value.gives if isinstance(value, Pending) else value
             case ast.Call():
-                return self._call(node, is_awaited)
+                return self._call(node)
             case ast.NamedExpr():
                 value = self.value(node.value)
                 self._keep(node.target, value)
@@ -315,10 +337,29 @@ class _Reader:
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node)
             case ast.IfExp():
-                self.value(node.test)
-                return self.value(node.body) or self.value(node.orelse)
+                self._look(node.test)
+                given = [self.value(node.body), self.value(node.orelse)]
+                return given[0] or given[1]
+            case ast.BoolOp(values=[*first, last]):
+                for one in first:
+                    self._look(one)
+                return self.value(last)
+            case ast.Compare() | ast.UnaryOp():
+                for part in ast.iter_child_nodes(node):
+                    self._look(part)
+                return None
         self._parts(node)
         return None
+
+    def _look(self, node: ast.AST) -> Any:
+        """The value of what is only looked at: that awaits no call, wherever it was kept."""
+        left = self._pending.get(node.id) if isinstance(node, ast.Name) else None
+        value = self.value(node)
+        if left is not None and isinstance(node, ast.Name):
+            self._pending[node.id] = left
+        elif isinstance(value, Pending) and not isinstance(node, ast.Name | ast.NamedExpr):
+            self.body.floating.append(value)
+        return value
 
     def _parts(self, node: ast.AST) -> None:
         """Look at the parts of what is nothing in itself, such as a long sum, in their order."""
@@ -332,26 +373,30 @@ class _Reader:
 
     def _global(self, node: ast.expr) -> Any:
         found = self._program.meaning(self._module, node)
-        if isinstance(found, Place):
-            value = self._program.assigned(self._module, node)
-            if value is not None and isinstance(value[1], ast.Call):
-                made = value[1]
-                if isinstance(made.func, ast.Attribute) and made.func.attr == "workpool":
-                    return Pool(found.name)
-                if isinstance(made.func, ast.Attribute) and made.func.attr == "with_options":
-                    inner = self._program.meaning(value[0], made.func.value)
-                    return Pool(inner.name if isinstance(inner, Place) else found.name, (made,))
+        if not isinstance(found, Place) or isinstance(found.node, ast.ClassDef):
+            return found
+        module, made = self._program.behind(self._module, node)
+        if isinstance(made, ast.Call):
+            method = made.func.attr if isinstance(made.func, ast.Attribute) else ""
+            if method == "workpool":
+                return Pool(found.name, (made,))
+            if method == "with_options" and isinstance(made.func, ast.Attribute):
+                inner = self._program.meaning(module, made.func.value)
+                return Pool(inner.name if isinstance(inner, Place) else found.name, (made,))
+            kind = self._program.meaning(module, made.func)
+            if isinstance(kind, Outside) and kind.name.rpartition(".")[2][:1].isupper():  # a client that all share
+                return Outside(f"{kind.name}()")
             return None
-        return found
+        return self._program.meaning(module, made) if made is not node else None
 
     def _attribute(self, node: ast.Attribute) -> Any:
         name = _dotted(node)
         if name and name in self._values:
             return self._values[name]
-        return self._noted(node, self._member(self.value(node.value), node))
+        return self._noted(node, self._member(self._look(node.value), node))
 
     def _noted(self, node: ast.expr, value: Any) -> Any:
-        if isinstance(value, Outside):
+        if isinstance(value, Outside) and not value.name.endswith("()"):
             self.body.outside.append((node, value.name))
         return value
 
@@ -359,23 +404,30 @@ class _Reader:
         if isinstance(of, Ctx) and node.attr in _WORDS:
             return Word(of, node.attr)
         if isinstance(of, Module | Outside):
-            return self._program.meaning(self._module, node) or self._of_module(of, node.attr)
+            return self._global(node) or self._program.project.member(of, node.attr, self._module)
+        if isinstance(of, Instance):
+            return self._program.method(of.owner, node.attr)
         if isinstance(of, Ctx | Word | Scan | Pool | Function):
             return Method(of, node.attr)
         return None
 
-    def _of_module(self, of: Module | Outside, name: str) -> Any:
-        return self._program.project.member(of, name, self._module)
-
-    def _call(self, node: ast.Call, is_awaited: bool) -> Any:
+    def _call(self, node: ast.Call) -> Any:
         of = self.value(node.func)
         given = [self.value(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
         for one in node.keywords:
             self.value(one.value)
-        self.body.calls.append(Call(node, of, tuple(given), is_awaited, self._loop, bool(self._tries), self._branch))
+        self.body.calls.append(Call(node, of, tuple(given), self._loop, bool(self._tries), self._branch))
         if isinstance(of, Function):
-            return Pending(node, of.name) if of.is_async and any(isinstance(one, Ctx) for one in given) else None
+            has_ctx = any(isinstance(one, Ctx) for one in given) or (of.owner and self._keeps(of.module, of.owner))
+            return Pending(node, of.name) if of.is_async and has_ctx else None
+        if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
+            return Instance(of.node)
+        if isinstance(node.func, ast.Name) and node.func.id == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
+            self._over(node, given[1])
         return self._result(node, of, given) if isinstance(of, Method) else None
+
+    def _keeps(self, module: Module, owner: ast.ClassDef) -> bool:
+        return any(one is not None for one in _kept(self._program, module, owner).values())
 
     def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:
         of, name = method.of, method.name
@@ -414,7 +466,7 @@ class _Reader:
             self._loop = node
             self._keep(one.target, None)
             for condition in one.ifs:
-                self.value(condition)
+                self._look(condition)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         for part in parts:
             self.value(part)  # a list of calls that are not awaited is for gather
@@ -425,8 +477,21 @@ class _Reader:
 def _awaits(of: Any, name: str) -> bool:
     if isinstance(of, Ctx):
         return name in _CTX_CALLS
-    known = {"db": _DB, "scheduler": _SCHEDULER, "outbox": {"send"}, "auth": {"get_user_identity", "require"}}
-    return name in known.get(of.name, ())
+    return name in _AWAITED.get(of.name, ())
+
+
+def _kept(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
+    """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
+    found: dict[str, Any] = {}
+    for node in owner.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = program.ctx_of(module, node.annotation)
+        if isinstance(node, AnyDef) and node.name == "__init__":
+            given = {one.arg: program.ctx_of(module, one.annotation) for one in node.args.args}
+            for one in node.body:
+                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
+                    found[one.targets[0].attr] = _hanging(one.value, given)
+    return found
 
 
 def _hanging(node: ast.expr, given: dict[str, Ctx | None]) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import gc
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,15 +32,31 @@ class Report:
     lines: Mapping[Path, Sequence[str]]
 
 
-def check(paths: Iterable[Path], codes: Collection[str] | None = None) -> Report:
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A check makes many objects and next to no garbage: to look for that takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_without_collector()
+def check(
+    paths: Iterable[Path], codes: Collection[str] | None = None, *, unsaved: Mapping[Path, str] | None = None
+) -> Report:
     """Check the files at these paths and below them. Nothing of them is run or imported.
 
     Args:
         paths: Files and folders.
         codes: The rules to look for; all by default.
+        unsaved: Texts to read in place of files, by the whole paths of these.
     """
     looked_for = set(RULES if codes is None else codes)
-    project = Project(paths)
+    project = Project(paths, unsaved or {})
     facts = Facts(Program(project))
     by_path: dict[Path, set[Finding]] = {one.path: set() for one in project.modules}
     for code in sorted(looked_for & RULES.keys()):

@@ -25,6 +25,7 @@ _DECORATORS: dict[str, tuple[Kind, bool]] = {
     "internal_action": ("action", False),
 }
 _HANDLERS = {"reactive_task", "outbox", "cron"}
+_DEEPEST = 10  # aliases of aliases
 _CTX: dict[str, Kind] = {
     "QueryCtx": "query",
     "MutationCtx": "mutation",
@@ -76,9 +77,8 @@ class Function:
     Attributes:
         kind: Of a declared function; None of a plain one.
         is_public: Whether callers from outside may call it.
-        options: The call that is its decorator, if it has one: ``@app.mutation(access=…)``.
+        options: The calls of its decorator, if it has some: ``@app.mutation(access=…)``, ``partial(app.query, …)``.
         handles: "reactive_task", "outbox" or "cron", if it is a handler of these.
-        app: The name of what declared it, as written.
     """
 
     module: Module
@@ -86,9 +86,8 @@ class Function:
     owner: ast.ClassDef | None = None
     kind: Kind | None = None
     is_public: bool = False
-    options: ast.Call | None = None
+    options: tuple[ast.Call, ...] = ()
     handles: str = ""
-    app: ast.expr | None = None
 
     @property
     def name(self) -> str:
@@ -108,7 +107,7 @@ class Function:
 
     def option(self, name: str) -> ast.expr | None:
         """An option of its decorator."""
-        return keyword_of(self.options, name)
+        return next((found for one in self.options if (found := keyword_of(one, name))), None)
 
 
 class Program:
@@ -169,26 +168,46 @@ class Program:
         return top == "penstock" and name.rpartition(".")[2] in names
 
     def ctx_of(self, module: Module, annotation: ast.expr | None) -> Ctx | None:
-        """The ctx that an annotation names."""
-        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-            annotation = _parsed(annotation.value)
-        if isinstance(annotation, ast.Subscript):
-            annotation = annotation.value
-        if isinstance(annotation, ast.BinOp):  # any of them: what the weakest may do, all may
-            found = [
-                one for one in (self.ctx_of(module, annotation.left), self.ctx_of(module, annotation.right)) if one
-            ]
-            return min(found, key=lambda one: one.kind != "query", default=None)
-        found_name = self.meaning(module, annotation)
-        if isinstance(found_name, Place):  # an alias: Ctx = MutationCtx
-            value = getattr(found_name.node, "value", None)
-            return self.ctx_of(found_name.module, value) if isinstance(value, ast.Name | ast.Attribute) else None
-        if not isinstance(found_name, Outside) or not found_name.name.startswith("penstock."):
+        """The ctx that an annotation names; of several the weakest, as what it may do all may."""
+        found = [one for place, name in self.types(module, annotation) if (one := self._ctx(place, name))]
+        return min(found, key=lambda one: one.kind != "query", default=None)
+
+    def _ctx(self, module: Module, node: ast.expr) -> Ctx | None:
+        found = self.meaning(module, node.value if isinstance(node, ast.Subscript) else node)
+        if not isinstance(found, Outside) or not found.name.startswith("penstock."):
             return None
-        name = found_name.name.rpartition(".")[2]
-        is_sync = name.startswith("Sync") or ".sync." in found_name.name
+        name = found.name.rpartition(".")[2]
+        is_sync = name.startswith("Sync") or ".sync." in found.name
         kind = _CTX.get(name.removeprefix("Sync"))
         return Ctx(kind, is_sync) if kind else None
+
+    def types(self, module: Module, node: ast.expr | None, depth: int = 0) -> Iterator[tuple[Module, ast.expr]]:
+        """The types that an annotation allows, each with the file that names it: ``A | None``, ``Union[A, B]``."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node = _parsed(node.value)
+        module, node = self.behind(module, node)
+        if node is None or depth > _DEEPEST:
+            return
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.BinOp):
+            parts = [node.left, node.right]
+        elif isinstance(node, ast.Subscript):
+            inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            wrapper = getattr(node.value, "attr", getattr(node.value, "id", ""))
+            parts = inner if wrapper in {"Union", "Optional"} else inner[:1] if wrapper == "Annotated" else []
+        for one in parts:
+            yield from self.types(module, one, depth + 1)
+        if not parts:
+            yield module, node
+
+    def behind(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr | None]:
+        """What an alias at the top of a file stands for, and its file: ``Ctx = MutationCtx``. Else the name itself."""
+        for _ in range(_DEEPEST):
+            value = self.assigned(module, node)
+            if value is None:
+                break
+            module, node = value
+        return module, node
 
     def assigned(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr] | None:
         """The value that a name at the top of a file was given, and the file."""
@@ -202,19 +221,30 @@ class Program:
     def _function(self, module: Module, node: AnyDef, owner: ast.ClassDef | None) -> Function:
         function = Function(module, node, owner)
         for decorator in node.decorator_list:
-            call = decorator if isinstance(decorator, ast.Call) else None
-            word = call.func if call else decorator
-            if not isinstance(word, ast.Attribute) or not self._is_app(module, word.value, function):
+            place, word, calls = self._decorator(module, decorator)
+            if not isinstance(word, ast.Attribute) or not self._is_app(place, word.value, function):
                 continue
             if word.attr in _DECORATORS:
                 function.kind, function.is_public = _DECORATORS[word.attr]
-                function.options, function.app = call, word.value
+                function.options = calls
             elif word.attr in _HANDLERS:
                 ctx = self.ctx_of_function(function)
                 function.kind = function.kind or (ctx.kind if ctx else None)
                 function.handles = word.attr
-                function.options, function.app = call, word.value
+                function.options = calls
         return function
+
+    def _decorator(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr | None, tuple[ast.Call, ...]]:
+        """What a decorator calls in the end, such as ``app.query``, and the calls that give it options."""
+        calls: tuple[ast.Call, ...] = ()
+        for _ in range(_DEEPEST):
+            module, node = self.behind(module, node)
+            if not isinstance(node, ast.Call):
+                break
+            calls = (*calls, node)
+            is_partial = node.args and self.meaning(module, node.func) == Outside("functools.partial")
+            node = node.args[0] if is_partial else node.func
+        return module, node, calls
 
     def _is_app(self, module: Module, node: ast.expr, function: Function) -> bool:
         """Whether this declares functions: an App, or something that is given functions with a ctx."""
@@ -263,6 +293,11 @@ class Program:
                     is_unique = isinstance(unique, ast.Constant) and unique.value is True
                     name = one.targets[0].id
                     table.indexes[name] = Index(name, tuple(map(str, names)), is_unique, one)
+
+    def method(self, owner: ast.ClassDef, name: str) -> Function | None:
+        """The method of a class."""
+        found = next((self._known.get(one) for one in owner.body if isinstance(one, AnyDef) and one.name == name), None)
+        return found if isinstance(found, Function) else None
 
     def declared(self) -> Iterator[Function]:
         """The functions that an app knows."""

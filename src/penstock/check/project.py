@@ -6,9 +6,10 @@ Owns finding files, reading them and following imports. It never runs or imports
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,17 +52,18 @@ class Outside:
 class Project:
     """The files of a program."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path], unsaved: Mapping[Path, str]) -> None:
         self.modules: list[Module] = []
         self.broken: list[tuple[Path, SyntaxError]] = []
         self._by_tail: dict[str, list[Module]] = {}
         self._found: dict[tuple[str, str], Module | None] = {}
+        self._meant: dict[tuple[Module, str], Place | Module | Outside | None] = {}
         for path in files_of(paths):
-            self._read(path)
+            self._read(path, unsaved.get(path.resolve()) if unsaved else None)
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path, text: str | None) -> None:
         try:
-            text = path.read_bytes().decode("utf-8-sig")
+            text = path.read_bytes().decode("utf-8-sig") if text is None else text
             tree = ast.parse(text, str(path))
         except UnicodeDecodeError:
             self.broken.append((path, SyntaxError("the file is not UTF-8")))
@@ -103,7 +105,9 @@ class Project:
 
     def look_up(self, module: Module, name: str) -> Place | Module | Outside | None:
         """What a name at the top of a file stands for; None if nothing there binds it."""
-        return self._look_up(module, name, 0)
+        if (module, name) not in self._meant:
+            self._meant[module, name] = self._look_up(module, name, 0)
+        return self._meant[module, name]
 
     def _look_up(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
         if depth > _DEEPEST:
@@ -119,7 +123,7 @@ class Project:
     def _of_stars(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
         for source in module.everything_of:
             inner = self.find(source, module)
-            if inner is None and source.partition(".")[0] == "penstock":
+            if inner is None and source.partition(".")[0] == "penstock" and not hasattr(builtins, name):
                 return Outside(f"penstock.{name}")
             found = self._look_up(inner, name, depth + 1) if inner else None
             if found is not None:

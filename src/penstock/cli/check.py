@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ _MOST_PASSES = 5  # a fix may lead to another one
 @click.option("--baseline", "known", type=click.Path(path_type=Path), help="Leave out the findings in this file.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Write all findings into this file.")
 @click.option("--explain", metavar="CODE", help="Print the page of a rule.")
+@click.option("--lsp", is_flag=True, help="Answer an editor: a language server on the standard streams.")
 def command(
     paths: tuple[Path, ...],
     select: tuple[str, ...],
@@ -42,6 +44,7 @@ def command(
     *,
     fix: bool,
     diff: bool,
+    lsp: bool,
 ) -> None:
     """Check the files at PATHS, and below them, against penstock's rules.
 
@@ -49,6 +52,9 @@ def command(
     """
     if explain:
         click.echo(page(explain))
+        return
+    if lsp:
+        _serve()
         return
     try:
         settings, folder = _settings(select, ignore, known)
@@ -69,6 +75,16 @@ def command(
         click.echo(FORMATS[form](findings, report.lines), nl=False)
     click.echo(_sum(findings, len(report.lines)), err=True)
     sys.exit(1 if findings else 0)
+
+
+def _serve() -> None:
+    try:
+        editor = importlib.import_module("penstock.check.editor")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"pygls", "lsprotocol"}:
+            raise
+        raise click.UsageError("The editor mode needs pygls. Run: pip install 'penstock[lsp]'") from error
+    editor.serve()
 
 
 def _settings(select: Sequence[str], ignore: Sequence[str], known: Path | None) -> tuple[Settings, Path]:

@@ -18,7 +18,7 @@ from penstock.config import load_config
 from penstock.errors import ConfigError
 
 _SECONDS = 30.0
-_HEADERS = ("query", "arguments", "watchers", "runs", "per minute", "ms each", "why it ran last")
+_HEADERS = ("query", "arguments", "caller", "watchers", "runs", "per minute", "ms each", "why it ran last")
 _TOKEN = "Give both the server and this command its token, in PENSTOCK_ADMIN_TOKEN."  # noqa: S105 - no token
 
 
@@ -38,7 +38,7 @@ def command(options: Options, url: str, limit: int) -> None:
     if not found["queries"]:
         click.echo("no queries are watched")
         return
-    print_rows(_HEADERS, [_row(one) for one in found["queries"]], right=_HEADERS[2:6], needed=_HEADERS[-1])
+    print_rows(_HEADERS, [_row(one) for one in found["queries"]], right=_HEADERS[3:7], needed=_HEADERS[-1])
     if found["more"]:
         say(f"There {'is' if found['more'] == 1 else 'are'} {found['more']:,} more: --limit")
 
@@ -64,4 +64,5 @@ def _row(query: dict[str, Any]) -> tuple[str, ...]:
     rate = f"{runs / max(1.0, query['watched_for'] / 60):.1f}"
     each = f"{query['seconds'] * 1000 / runs:.1f}" if runs else ""
     why = causes[-1] if causes else "it has not run yet"
-    return query["function"], query["arguments"], f"{query['watchers']:,}", f"{runs:,}", rate, each, why
+    caller = query["caller"] or "anybody"
+    return query["function"], query["arguments"], caller, f"{query['watchers']:,}", f"{runs:,}", rate, each, why

@@ -1,4 +1,4 @@
-"""OpenAPI 3.1: the public functions of an app as ``POST /api/run/module/function``."""
+"""OpenAPI 3.1: the public functions of an app as ``POST /rest/module/function``."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from typing import Any
 
 from penstock.codegen.description import TYPES, Description, FunctionDescription, Schema
 
-_FAILED: Schema = {
-    "description": "The function failed, or refused its arguments.",
+_ERROR: Schema = {
     "type": "object",
     "properties": {
-        "status": {"const": "error"},
-        "errorMessage": {"type": "string"},
-        "errorData": {"description": "What the function raised for its callers."},
+        "code": {"type": "string"},
+        "message": {"type": "string"},
+        "data": {"description": "What the function raised for its callers."},
     },
-    "required": ["status", "errorMessage"],
-}
-_REFUSED: Schema = {
-    "type": "object",
-    "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
     "required": ["code", "message"],
 }
+_ERRORS = (
+    "400: what the function raised for its callers. 401: not signed in. 403: no access. 404: no such row. "
+    "409: a conflict with other rows. 422: no such arguments. 429 and 503: send it again later."
+)
 
 
 def openapi(description: Description, root: str = "/") -> dict[str, Any]:
@@ -29,40 +27,29 @@ def openapi(description: Description, root: str = "/") -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Functions", "version": "1"},
         "servers": [{"url": root}],
+        "security": [{}, {"bearer": []}],
         "paths": {
-            f"/api/run/{function.module.replace('.', '/')}/{function.name}": {"post": _operation(function)}
+            f"/rest/{function.module.replace('.', '/')}/{function.name}": {"post": _operation(function)}
             for function in description.functions
         },
-        "security": [{}, {"bearer": []}],  # whether a function needs a token is said by the function alone
         "components": {
-            "schemas": {**description.types, "penstock.Failed": _FAILED, "penstock.Refused": _REFUSED},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": {**description.types, "penstock.Error": _ERROR},
         },
     }
 
 
 def _operation(function: FunctionDescription) -> dict[str, Any]:
     first, _break, more = function.about.partition("\n")
-    succeeded = {
-        "type": "object",
-        "properties": {"status": {"const": "success"}, "value": function.returns},
-        "required": ["status", "value"],
-    }
     return {
         "operationId": f"{function.module}.{function.name}",
         "tags": [function.module],
         "summary": first or function.name,
         "description": f"A {function.kind}. {more}".strip(),
-        "requestBody": _body({"type": "object", "properties": {"args": function.arguments}, "required": ["args"]}),
+        "requestBody": _body(function.arguments),
         "responses": {
-            "200": {
-                "description": "The function was called.",
-                **_body({"oneOf": [succeeded, {"$ref": f"{TYPES}penstock.Failed"}]}),
-            },
-            "default": {
-                "description": "The call did not reach the function, or may be sent again.",
-                **_body({"$ref": f"{TYPES}penstock.Refused"}),
-            },
+            "200": {"description": "The result.", **_body(function.returns)},
+            "default": {"description": _ERRORS, **_body({"$ref": f"{TYPES}penstock.Error"})},
         },
     }
 

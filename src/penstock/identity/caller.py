@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from penstock.identity.identity import Identity
 
+_UNMASKED = 4  # characters, of a subject that has twice as many
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -27,6 +29,14 @@ class Caller:
         if self.identity is not None:
             return self.identity.key
         return "system" if self.is_system else "anonymous"
+
+    @property
+    def masked(self) -> str:
+        """Who it is, for administrators: a token identifier with only the end of its subject, which may be a name."""
+        if self.identity is None:
+            return self.key
+        subject = self.identity.subject
+        return f"{self.identity.issuer}|…{subject[max(len(subject) - _UNMASKED, (len(subject) + 1) // 2) :]}"
 
 
 SYSTEM = Caller(is_system=True)

@@ -39,6 +39,7 @@ class EntryReport(NamedTuple):
     Attributes:
         function: Its name.
         arguments: Its arguments, as text.
+        caller: For whom it runs, masked; None if it has not asked, so that its answer is everybody's.
         watchers: How many watch it.
         watched_for: Seconds since it was first watched.
         runs: How often it ran.
@@ -49,6 +50,7 @@ class EntryReport(NamedTuple):
 
     function: str
     arguments: str
+    caller: str | None
     watchers: int
     watched_for: float
     runs: int
@@ -98,5 +100,5 @@ class Entry:
         """How it fares now."""
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         watchers, watched_for, causes = len(self.watchers), now - self.since, self.causes
-        name = self.function.name
-        return EntryReport(name, given, watchers, watched_for, self.runs, self.seconds, causes, self.stale)
+        name, caller = self.function.name, None if self.key[2] == ANYBODY else self.caller.masked
+        return EntryReport(name, given, caller, watchers, watched_for, self.runs, self.seconds, causes, self.stale)

@@ -33,7 +33,7 @@ pre {{ white-space: pre-wrap; padding: .75rem; border: 1px solid #8884; border-r
 small {{ font-weight: 400; opacity: .7 }}
 </style>
 <h1>Functions</h1>
-<p>Call them with POST: <code>{{"args": {{…}}}}</code>. As OpenAPI: <a href="openapi.json">openapi.json</a>.</p>
+<p>Call them with POST, and their arguments as body. As OpenAPI: <a href="openapi.json">openapi.json</a>.</p>
 {parts}
 </html>
 """
@@ -77,7 +77,7 @@ def docs_page(description: Description) -> str:
 
 
 def _function(function: FunctionDescription, writer: TypeWriter) -> str:
-    path = f"/api/run/{function.module.replace('.', '/')}/{function.name}"
+    path = f"/rest/{function.module.replace('.', '/')}/{function.name}"
     written = f"{writer.type(function.arguments)}\n→ {writer.type(function.returns)}"
     heading = f"{escape(function.name)} <small>{function.kind}, <code>{escape(path)}</code></small>"
     about = f"<p>{escape(function.about)}</p>\n" if function.about else ""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import RUNS, Body, Call, Pool, Word
+from penstock.check.body import RUNS, Body, Call, Method, Pool, Word
 from penstock.check.program import Ctx, Function, keyword_of
+from penstock.check.project import Outside
 from penstock.check.rule import Facts, Places, Rule, kind_of, rule
 
 _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
-    "enumerate", "zip", "isinstance", "print", "any", "all", "timedelta", "datetime", "repr", "reversed", "abs",
-    "round",
+    "enumerate", "zip", "isinstance", "print", "any", "all", "repr", "reversed", "abs", "round",
+}  # fmt: skip
+_HARMLESS_METHODS = {  # of loggers, lists, dictionaries and texts
+    "debug", "info", "warning", "error", "exception", "append", "extend", "items", "keys", "values", "join", "split",
+    "strip", "lower", "upper", "format", "startswith", "endswith", "isoformat",
 }  # fmt: skip
 
 
@@ -46,17 +50,15 @@ def internal_only(facts: Facts, rule: Rule) -> Places:
 
 def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.expr, Function]]:
     """The functions that a call runs or schedules."""
-    given: list[ast.expr] = []
-    if _is_run(call):
-        given = call.node.args[:1]
-    elif call.is_word("scheduler", "run_after", "run_at") or call.is_of(Pool, "enqueue", "enqueue_batch"):
-        given = call.node.args[1:2]
-    if call.is_of(Pool, "with_options"):
-        given = [one for one in [keyword_of(call.node, "on_complete")] if one]
-    for one in given:
-        found = facts.program.meaning(body.function.module, one)
-        if isinstance(found, Function):
-            yield one, found
+    at = 0 if _is_run(call) else 1
+    if at == 0 or call.is_word("scheduler", "run_after", "run_at") or call.is_of(Pool, "enqueue", "enqueue_batch"):
+        given = [*zip(call.node.args, call.given, strict=True)][at : at + 1]
+    else:
+        end = keyword_of(call.node, "on_complete") if call.is_of(Pool, "with_options") else None
+        given = [(end, facts.program.meaning(body.function.module, end))] if end else []
+    for node, function in given:
+        if isinstance(function, Function):
+            yield node, function
 
 
 @rule("PEN009")
@@ -87,7 +89,7 @@ def same_runtime(facts: Facts, rule: Rule) -> Places:
         for call in body.calls:
             if not _is_run(call, "run_action") or not call.node.args:
                 continue
-            found = facts.program.meaning(body.function.module, call.node.args[0])
+            found = call.given[0]
             if isinstance(found, Function) and _runtime(found) == _runtime(body.function):
                 yield rule.at(
                     body.function.module,
@@ -128,8 +130,12 @@ def sequential(facts: Facts, rule: Rule) -> Places:
 
 def _is_harmless(call: Call) -> bool:
     """Whether a call touches nothing outside, so that it need not stand between two transactions."""
-    if isinstance(call.node.func, ast.Name):
-        return call.of is None and call.node.func.id in _HARMLESS
+    if isinstance(call.of, Outside):
+        return call.of.name.startswith("datetime.")
+    if call.of is None:
+        return (
+            getattr(call.node.func, "id", "") in _HARMLESS or getattr(call.node.func, "attr", "") in _HARMLESS_METHODS
+        )
     return call.is_of(Word) or call.is_of(Pool) or call.is_of(Ctx, "now")
 
 
@@ -140,16 +146,24 @@ def looped(facts: Facts, rule: Rule) -> Places:
         if kind_of(body) != "action":
             continue
         for call in body.calls:
-            if _is_run(call, "run_query", "run_mutation") and not isinstance(call.loop, ast.While | None):
-                if _has_outside(body, call):
-                    continue
+            run = _run_of(facts, call)
+            if run is not None and not isinstance(call.loop, ast.While | None) and not _has_outside(body, call):
                 yield rule.at(
                     body.function.module,
                     call.node,
-                    f"Each turn of the loop is a {call.method.removeprefix('run_')} of its own: "
+                    f"Each turn of the loop is a {run.method.removeprefix('run_')} of its own: "
                     "slow, and half of them stay if one fails.",
                     "Pass the whole list to one query or mutation.",
                 )
+
+
+def _run_of(facts: Facts, call: Call) -> Call | None:
+    """The transaction that a call is, or a helper runs that does nothing else outside."""
+    if _is_run(call, "run_query", "run_mutation"):
+        return call
+    inner = facts.body(call.of).calls if isinstance(call.of, Function) and call.of.kind is None else []
+    runs = [one for one in inner if _is_run(one, "run_query", "run_mutation")]
+    return runs[0] if runs and all(one in runs or _is_harmless(one) for one in inner) else None
 
 
 def _has_outside(body: Body, run: Call) -> bool:
@@ -201,4 +215,5 @@ def enqueued_within(facts: Facts, rule: Rule) -> Places:
 
 def _is_backend_run(call: Call) -> bool:
     """``backend.run_mutation(…)`` of a program that has no ctx."""
-    return call.of is None and isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "run_mutation"
+    is_method = not isinstance(call.of, Method) and isinstance(call.node.func, ast.Attribute)
+    return is_method and call.node.func.attr == "run_mutation"  # type: ignore[attr-defined]

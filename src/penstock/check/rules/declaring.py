@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection, Iterator
 
 from penstock.check.body import Body, Word
-from penstock.check.program import Function, Program
+from penstock.check.program import Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, rule
 
-_ANYTHING = {"dict", "list", "set", "tuple", "object"}
+_ANYTHING = {"any", "dict", "list", "set", "tuple", "object"}
+_DEEPEST = 3  # helpers that pass an argument on
 _INVENTED = re.compile(r"(^|_)(email|user|user_id|username|login|account|account_id|owner|owner_id|author|caller)$")
 
 
@@ -24,22 +26,21 @@ def typed(facts: Facts, rule: Rule) -> Places:
     for function in _public(facts):
         module, name = function.module, function.name
         for one in function.parameters[1:]:
-            wrong = _not_checked(facts.program, module, one.annotation)
+            wrong, table = _not_checked(facts.program, module, one.annotation)
             if wrong:
                 yield rule.at(module, one, f"{name}: argument {one.arg} {wrong}.", _TYPE_FIX)
-            elif facts.program.table_of(module, one.annotation):
-                table = ast.unparse(one.annotation) if one.annotation else ""
+            elif table:
                 yield rule.at(
                     module,
                     one,
-                    f"{name}: argument {one.arg} is a whole row, so a caller chooses every column of {table}.",
+                    f"{name}: argument {one.arg} has a whole row, so a caller chooses every column of {table}.",
                     f"Take an Id[{table}] and the columns that a caller may set.",
                 )
         given = (function.node.args.vararg, function.node.args.kwarg)
         for star in given:
             if star is not None:
                 yield rule.at(module, star, f"{name}: *{star.arg} takes anything.", "Name each argument with its type.")
-        wrong = _not_checked(facts.program, module, function.node.returns)
+        wrong, _ = _not_checked(facts.program, module, function.node.returns)
         if wrong:
             yield rule.at(module, function.node, f"{name}: its result {wrong}.", _TYPE_FIX, head=True)
 
@@ -47,16 +48,38 @@ def typed(facts: Facts, rule: Rule) -> Places:
 _TYPE_FIX = "Name a type that penstock can check, such as str, Id[Order], list[int] or a pydantic model."
 
 
-def _not_checked(program: Program, module: Module, node: ast.expr | None) -> str:
-    """Why a type checks nothing; empty if it checks something."""
+def _not_checked(program: Program, module: Module, node: ast.expr | None) -> tuple[str, str]:
+    """Why a type checks nothing, and a table whose rows it takes; empty if it checks something, and takes none."""
     if node is None:
-        return "has no type"
-    for one in ast.walk(node):
-        found = program.meaning(module, one) if isinstance(one, ast.Name | ast.Attribute) else None
-        if isinstance(found, Outside) and found.name in {"typing.Any", "typing_extensions.Any"}:
-            return "is Any, which checks nothing"
-    bare = node.id if isinstance(node, ast.Name) and node.id in _ANYTHING else ""
-    return f"is a bare {bare}, which may hold anything" if bare and program.meaning(module, node) is None else ""
+        return "has no type", ""
+    waiting, table = [(module, node)], ""
+    seen = set[ast.expr]()
+    while waiting:
+        place, one = waiting.pop()
+        for found, kind in program.types(place, one):
+            if kind in seen:  # Json = list["Json"] | str
+                continue
+            seen.add(kind)
+            if isinstance(kind, ast.Subscript):
+                inner = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
+                is_plain = getattr(kind.value, "id", getattr(kind.value, "attr", "")) not in {"Id", "Literal"}
+                waiting.extend((found, part) for part in inner if is_plain)
+                continue
+            name = _anything(program, found, kind)
+            if name:
+                return f"has {name}, which may be anything", ""
+            row = program.table_of(found, kind)
+            table = row.name if row else table
+    return "", table
+
+
+def _anything(program: Program, module: Module, node: ast.expr) -> str:
+    """The name of a type that checks nothing: ``Any``, ``object``, a bare ``dict``."""
+    found = program.meaning(module, node)
+    if isinstance(found, Outside):
+        top, _, name = found.name.rpartition(".")
+        return name if top in {"typing", "typing_extensions"} and name.lower() in _ANYTHING else ""
+    return node.id if isinstance(node, ast.Name) and node.id in _ANYTHING and found is None else ""
 
 
 @rule("PEN006")
@@ -74,13 +97,15 @@ def guarded(facts: Facts, rule: Rule) -> Places:
 
 
 def _asks_who(facts: Facts, function: Function) -> bool:
-    """Whether a function, or a helper that it calls, looks at ``ctx.auth``."""
+    """Whether a function, or a helper that it calls, asks ``ctx.auth`` or ``ctx.check_access``."""
     reached = [body for body, _ in facts.reached([facts.body(function)]).values()]
     return any(_looks_at_auth(body) for body in reached)
 
 
 def _looks_at_auth(body: Body) -> bool:
-    return any(call.is_of(Word) and call.of.of.name == "auth" for call in body.calls)
+    return any(
+        call.is_of(Ctx, "check_access") or (call.is_of(Word) and call.of.of.name == "auth") for call in body.calls
+    )
 
 
 @rule("PEN007")
@@ -95,10 +120,8 @@ def invented(facts: Facts, rule: Rule) -> Places:
             if given and not _names_auth(guard):
                 yield rule.at(function.module, guard, _told(function, min(given)), _INVENTED_FIX)
         elif names and not _asks_who(facts, function):
-            for node in ast.walk(function.node):
-                used = _decides(node, names) if isinstance(node, ast.If) else ""
-                if used and isinstance(node, ast.If):
-                    yield rule.at(function.module, node.test, _told(function, used), _INVENTED_FIX)
+            for node, used in _refusals(facts, function, names):
+                yield rule.at(function.module, node, _told(function, used), _INVENTED_FIX)
 
 
 _INVENTED_FIX = "Decide by await ctx.auth.require(), which comes from a token that was checked."
@@ -120,11 +143,48 @@ def _names_auth(node: ast.AST) -> bool:
     return any(isinstance(one, ast.Attribute) and one.attr == "auth" for one in ast.walk(node))
 
 
-def _decides(node: ast.If, names: set[str]) -> str:
-    """The argument by which a condition refuses a call; empty if it does not."""
-    refuses = any(isinstance(one, ast.Raise) for one in (*node.body, *node.orelse))
-    compared = [one for one in ast.walk(node.test) if isinstance(one, ast.Compare)]
-    sides = [side for one in compared for side in (one.left, *one.comparators)]
-    found = [one.id for one in sides if isinstance(one, ast.Name) and one.id in names]
-    columns = any(isinstance(one, ast.Attribute) for one in ast.walk(node.test))
-    return found[0] if refuses and found and columns else ""
+def _refusals(
+    facts: Facts, function: Function, names: set[str], columns: Collection[str] = (), depth: int = 0
+) -> Iterator[tuple[ast.expr, str]]:
+    """Conditions by which a function, or a helper that it calls, refuses a call, each with the argument it looks at."""
+    nodes = [*ast.walk(function.node)]
+    kept = {
+        one.targets[0].id: one.value
+        for one in nodes
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node)):
+            named = [kept[one.id] for one in ast.walk(node.test) if isinstance(one, ast.Name) and one.id in kept]
+            for test in (node.test, *named):
+                if used := _compared(test, names, columns):
+                    yield test, used
+    for call in facts.body(function).calls if depth < _DEEPEST else ():
+        helper = call.of if isinstance(call.of, Function) and call.of.kind is None else None
+        given = dict(zip((one.arg for one in helper.parameters), call.node.args, strict=False)) if helper else {}
+        passed = {name: one.id for name, one in given.items() if isinstance(one, ast.Name) and one.id in names}
+        if helper and passed:
+            rows = {name for name, one in given.items() if isinstance(one, ast.Attribute)}
+            found = next(_refusals(facts, helper, set(passed), rows, depth + 1), None)
+            if found:
+                yield call.node, passed.get(found[1], min(passed.values()))
+
+
+def _raises(node: ast.If) -> bool:
+    return any(isinstance(one, ast.Raise) for one in (*node.body, *node.orelse))
+
+
+def _compared(test: ast.expr, names: set[str], columns: Collection[str]) -> str:
+    """The argument that a condition compares with a column, or with an argument that holds one."""
+    for one in ast.walk(test):
+        sides = [one.left, *one.comparators] if isinstance(one, ast.Compare) else []
+        used = next((side.id for side in sides if isinstance(side, ast.Name) and side.id in names), "")
+        if used and any(_is_column(part, names, columns) for side in sides for part in ast.walk(side)):
+            return used
+    return ""
+
+
+def _is_column(node: ast.AST, names: set[str], columns: Collection[str]) -> bool:
+    if isinstance(node, ast.Attribute):
+        return not (isinstance(node.value, ast.Name) and node.value.id in names)
+    return isinstance(node, ast.Name) and node.id in columns

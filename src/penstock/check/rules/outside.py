@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from penstock.check.body import Body
 from penstock.check.finding import Edit
@@ -20,7 +21,7 @@ _NETWORK = (
     "boto3.", "subprocess.", "asyncio.create_subprocess", "os.system", "openai.", "anthropic.", "stripe.", "twilio.",
     "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.",
 )  # fmt: skip
-_TYPES = ("Error", "Exception", "Timeout")
+_DATA = re.compile(r"(Error|Exception|Timeout|URL|Limits|Request|Response|Headers|Cookies|Auth|Retry|codes)\b")
 _SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 
 
@@ -31,8 +32,7 @@ def deterministic(facts: Facts, rule: Rule) -> Places:
         for node, name in body.outside:
             told = _changing(name)
             if told:
-                ctx = _ctx_name(body)
-                instead_of, edits = _repair(body, node, name, ctx)
+                instead_of, edits = _repair(body, node, name, body.ctx_name)
                 yield rule.at(
                     body.function.module,
                     node,
@@ -49,10 +49,6 @@ def _changing(name: str) -> str:
         return "is this process's environment"
     is_chance = name.startswith(_CHANCE) and name not in {"random.Random", "secrets.compare_digest"}
     return "is chance" if is_chance else ""
-
-
-def _ctx_name(body: Body) -> str:
-    return body.function.parameters[0].arg if body.ctx and body.function.parameters else ""
 
 
 def _repair(body: Body, node: ast.expr, name: str, ctx: str) -> tuple[str, list[Edit]]:
@@ -89,7 +85,7 @@ def inside_only(facts: Facts, rule: Rule) -> Places:
                     f"{name} keeps the transaction of {root} open, and others wait for it.",
                     "Wait in an action, or schedule the rest: await ctx.scheduler.run_after(…).",
                 )
-            elif name.startswith(_NETWORK) and not name.endswith(_TYPES):
+            elif name.startswith(_NETWORK) and not _DATA.search(name):
                 yield rule.at(module, node, _reaches(name, root), _OUTSIDE_FIX)
         for call in body.calls:
             if isinstance(call.node.func, ast.Name) and call.node.func.id == "open" and call.of is None:

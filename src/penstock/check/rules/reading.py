@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import Body, Call, Comprehension, Rows, Scan
-from penstock.check.program import Index, Table
+from penstock.check.body import Body, Call, Loop, Over, Rows, Scan
+from penstock.check.program import AnyDef, Index, Table
 from penstock.check.rule import Facts, Places, Rule, rule
 
+_FEW = 100  # rows
 _RANGES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
@@ -17,17 +18,17 @@ def filtered(facts: Facts, rule: Rule) -> Places:
     """A filter does what an index does faster."""
     for body in facts.bodies:
         for node, scan, end in _filters(body):
-            equal, ranged = _columns(node, scan.table)
+            equal, ranged = _columns(body, node, scan.table)
             wanted = [one for one in (*equal, *ranged) if one not in scan.equal]
             if not wanted or end == "paginate":
                 continue
             message, fix = _index_for(scan, equal, ranged)
             if fix:
-                yield rule.at(body.function.module, node, message, fix)
+                yield rule.at(body.function.module, node.iter if isinstance(node, Loop) else node, message, fix)
 
 
-def _filters(body: Body) -> Iterator[tuple[ast.Call | Comprehension, Scan, str]]:
-    """Filters of queries, and conditions of comprehensions over all rows of one."""
+def _filters(body: Body) -> Iterator[tuple[Over, Scan, str]]:
+    """Filters of queries, and conditions of comprehensions and loops over the rows of one."""
     seen = set[ast.Call]()
     for call in body.calls:
         if call.is_of(Scan) and call.method != "filter":
@@ -36,13 +37,20 @@ def _filters(body: Body) -> Iterator[tuple[ast.Call | Comprehension, Scan, str]]
                     seen.add(one)
                     yield one, call.of.of, call.method
     for node, rows in body.lists:
-        if rows.end in {"collect", "iterate"}:
+        if rows.end in {"collect", "iterate"} or (rows.end == "take" and not _is_few(rows)):
             yield node, rows.scan, rows.end
 
 
-def _columns(node: ast.Call | Comprehension, table: Table | None) -> tuple[list[str], list[str]]:
+def _is_few(rows: Rows) -> bool:
+    given = rows.call.args[0] if rows.call and rows.call.args else None
+    return rows.scan.is_bounded or (
+        isinstance(given, ast.Constant) and isinstance(given.value, int) and given.value <= _FEW
+    )
+
+
+def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], list[str]]:
     """The columns of a table that a condition compares with equal values, and those in ranges."""
-    row, conditions = _conditions(node)
+    row, conditions = _conditions(body, node)
     equal, ranged = list[str](), list[str]()
     for one in _all_of(conditions):
         if table is None or not isinstance(one, ast.Compare) or len(one.ops) != 1:
@@ -57,15 +65,30 @@ def _columns(node: ast.Call | Comprehension, table: Table | None) -> tuple[list[
     return equal, ranged
 
 
-def _conditions(node: ast.Call | Comprehension) -> tuple[str, list[ast.expr]]:
+def _conditions(body: Body, node: Over) -> tuple[str, list[ast.expr]]:
     """The name of a row in a condition, and the parts of the condition."""
-    if not isinstance(node, ast.Call):
-        target = node.generators[0].target
-        return (target.id, node.generators[0].ifs) if isinstance(target, ast.Name) else ("", [])
-    given = node.args[0] if node.args else None
-    if isinstance(given, ast.Lambda) and given.args.args:
-        return given.args.args[0].arg, [given.body]
-    return "", []
+    if isinstance(node, ast.Call):
+        given = _predicate(body, node.args[0] if node.args else None)
+        return (given.args.args[0].arg, [given.body]) if given and given.args.args else ("", [])
+    if isinstance(node, Loop):
+        target, last = node.target, node.body[-1]
+        ifs = [last.test] if len(node.body) == 1 and isinstance(last, ast.If) and not last.orelse else []
+    else:
+        target, ifs = node.generators[0].target, node.generators[0].ifs
+        ifs = [*ifs, node.elt] if isinstance(node, ast.GeneratorExp) else ifs  # any(one.name == name for one in rows)
+    return (target.id, ifs) if isinstance(target, ast.Name) else ("", [])
+
+
+def _predicate(body: Body, node: ast.expr | None) -> ast.Lambda | None:
+    """A filter, also if it is a function with a name that only returns a condition."""
+    if not isinstance(node, ast.Name):
+        return node if isinstance(node, ast.Lambda) else None
+    inner = (*ast.walk(body.function.node), *body.function.module.tree.body)
+    for one in inner:
+        last = one.body[-1] if isinstance(one, AnyDef) and one.name == node.id else None
+        if isinstance(one, AnyDef) and isinstance(last, ast.Return) and last.value and len(one.body) == 1:
+            return ast.Lambda(one.args, last.value)
+    return None
 
 
 def _all_of(conditions: list[ast.expr]) -> Iterator[ast.expr]:

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
+from datetime import timedelta
+from math import inf
+from typing import Any, TypeGuard
 
-from penstock.check.body import Body, Pool, Scan
-from penstock.check.program import Function, keyword_of
+from penstock.check.body import Body, Comprehension, Pool, Scan
+from penstock.check.program import Function, Program, keyword_of
+from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, rule
 
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
-_KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request).?id", re.IGNORECASE)
+_KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request|doc).?id", re.IGNORECASE)
+_RETRIES = ("retry_actions_by_default", "retry")  # what a job says goes before what its pool does
 _LONG = 10.0  # seconds
+_WIDE = {"Exception", "BaseException"}
 
 
 @rule("PEN017")
 def idempotent(facts: Facts, rule: Rule) -> Places:
     """A handler that may run twice sends no idempotency key."""
     for function, why in _again(facts):
-        body = facts.body(function)
-        if _KEY.search(ast.unparse(function.node)):
+        reached = [one for one, _ in facts.reached([facts.body(function)]).values()]
+        if any(_KEY.search(ast.unparse(one.function.node)) for one in reached):
             continue
-        for call in body.calls:
+        for body, call in ((one, call) for one in reached for call in one.calls):
             method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
             if method in _SENDS and (call.of is None or _is_client(call.of)):
                 yield rule.at(
-                    function.module,
+                    body.function.module,
                     call.node,
                     f"{function.name} {why}: if its answer is lost it sends this again.",
                     "Send an idempotency key that is the same in each attempt, such as the id of the row or message.",
@@ -34,7 +41,8 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
 
 
 def _is_client(of: object) -> bool:
-    return str(getattr(of, "name", "")).startswith(_CLIENTS)
+    name = str(getattr(of, "name", ""))
+    return name.startswith(_CLIENTS) or "()" in name
 
 
 def _again(facts: Facts) -> list[tuple[Function, str]]:
@@ -43,7 +51,7 @@ def _again(facts: Facts) -> list[tuple[Function, str]]:
     for body in facts.bodies:
         for call in body.calls:
             if call.is_of(Pool, "enqueue", "enqueue_batch") and len(call.node.args) > 1 and _is_retried(call.of.of):
-                target = facts.program.meaning(body.function.module, call.node.args[1])
+                target = call.given[1]
                 if isinstance(target, Function) and target.kind == "action":
                     found.setdefault(target, "is retried")
     return list(found.items())
@@ -57,42 +65,77 @@ def _handles(function: Function) -> bool:
 
 
 def _is_retried(pool: Pool) -> bool:
-    given = [keyword_of(one, "retry") for one in pool.options]
-    return any(one is not None and not (isinstance(one, ast.Constant) and one.value is False) for one in given)
+    given = [found for word in _RETRIES for one in pool.options if (found := keyword_of(one, word))]
+    return bool(given) and not (isinstance(given[-1], ast.Constant) and given[-1].value is False)
 
 
 @rule("PEN018")
 def one_at_a_time(facts: Facts, rule: Rule) -> Places:
     """One job at a time, and long waits between attempts."""
     for module in facts.program.project.modules:
-        if "max_parallelism" not in module.text:
+        if "Retry" not in module.text:
             continue
         for node in ast.walk(module.tree):
-            if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "workpool":
-                continue
-            limit, retry = keyword_of(node, "max_parallelism"), keyword_of(node, "default_retry")
-            if isinstance(limit, ast.Constant) and limit.value == 1 and isinstance(retry, ast.Call):
-                longest = _longest_wait(retry)
-                if longest >= _LONG:
-                    yield rule.at(
-                        module,
-                        retry,
-                        f"A job of this pool may wait {longest:g} seconds for its next attempt, "
-                        "and jobs behind it pass: the order is lost.",
-                        "Take a shorter back-off, or an outbox, which keeps the order.",
-                    )
+            retry = _retry_of_one(facts.program, module, node) if isinstance(node, ast.Call) else None
+            longest = _longest_wait(facts.program, module, retry) if isinstance(retry, ast.Call) else 0
+            if retry is not None and longest >= _LONG:
+                yield rule.at(
+                    module,
+                    retry,
+                    f"A job of this pool may wait {longest:g} seconds for its next attempt, "
+                    "and jobs behind it pass: the order is lost.",
+                    "Take a shorter back-off, or an outbox, which keeps the order.",
+                )
 
 
-def _longest_wait(retry: ast.Call) -> float:
-    given = {"max_attempts": 5.0, "initial_backoff": 0.25, "base": 2.0}
-    for one in retry.keywords:
-        if one.arg in given and isinstance(one.value, ast.Constant) and isinstance(one.value.value, int | float):
-            given[one.arg] = float(one.value.value)
-    most = keyword_of(retry, "max_backoff")
-    limit = (
-        float(most.value) if isinstance(most, ast.Constant) and isinstance(most.value, int | float) else float("inf")
+def _retry_of_one(program: Program, module: Module, call: ast.Call) -> ast.expr | None:
+    """The policy that a call gives to a pool that runs one job at a time."""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    pool: ast.expr | None = call
+    if method == "with_options" and isinstance(call.func, ast.Attribute):
+        pool = program.behind(module, call.func.value)[1]
+    elif method != "workpool":
+        return None
+    limit = keyword_of(pool, "max_parallelism") if isinstance(pool, ast.Call) else None
+    return (
+        keyword_of(call, "default_retry" if pool is call else "retry") if _number(program, module, limit) == 1 else None
     )
-    return float(min(limit, given["initial_backoff"] * given["base"] ** max(0.0, given["max_attempts"] - 2)))
+
+
+def _number(program: Program, module: Module, node: ast.expr | None) -> float | None:
+    """A number, or the seconds of a timedelta, if it can be read."""
+    module, node = program.behind(module, node)
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.Call) and program.meaning(module, node.func) == Outside("datetime.timedelta"):
+        parts: dict[str, Any] = {
+            one.arg: one.value.value for one in node.keywords if one.arg and isinstance(one.value, ast.Constant)
+        }
+        with suppress(TypeError, OverflowError):
+            return timedelta(**parts).total_seconds()
+    return None
+
+
+def _longest_wait(program: Program, module: Module, retry: ast.Call) -> float:
+    """The longest wait of a policy in seconds, as far as it can be read."""
+    given = {"max_attempts": 5.0, "initial_backoff": 0.25, "base": 2.0, "max_backoff": inf}
+    written = [*zip(given, retry.args, strict=False), *((one.arg, one.value) for one in retry.keywords)]
+    given |= {name: found for name, one in written if name and (found := _number(program, module, one)) is not None}
+    first = retry.args[0] if retry.args else None
+    waits = first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
+    wait = max((_number(program, module, one) or 0.0 for one in waits), default=0.0)
+    match retry.func:
+        case ast.Attribute(attr="fixed" | "series"):
+            return wait
+        case ast.Attribute(attr="linear"):
+            return wait * (given["max_attempts"] - 1)
+        case ast.Attribute(attr="cron"):
+            return 0.0
+    try:
+        last = given["initial_backoff"] * given["base"] ** max(0.0, given["max_attempts"] - 2)
+    except OverflowError:
+        last = inf
+    return float(min(given["max_backoff"], last))
 
 
 @rule("PEN019")
@@ -102,7 +145,7 @@ def fails_openly(facts: Facts, rule: Rule) -> Places:
         if function.handles != "outbox":
             continue
         for node in ast.walk(function.node):
-            if isinstance(node, ast.ExceptHandler) and _is_wide(node) and not _raises(node):
+            if _hides(node, facts.program, function.module):
                 yield rule.at(
                     function.module,
                     node,
@@ -112,9 +155,17 @@ def fails_openly(facts: Facts, rule: Rule) -> Places:
                 )
 
 
+def _hides(node: ast.AST, program: Program, module: Module) -> TypeGuard[ast.ExceptHandler | ast.Call]:
+    """Whether it catches every error, and raises none."""
+    if isinstance(node, ast.Call):
+        suppresses = program.meaning(module, node.func) == Outside("contextlib.suppress")
+        return suppresses and any(ast.unparse(one) in _WIDE for one in node.args)
+    return isinstance(node, ast.ExceptHandler) and _is_wide(node) and not _raises(node)
+
+
 def _is_wide(node: ast.ExceptHandler) -> bool:
     names = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-    return any(one is None or ast.unparse(one) in {"Exception", "BaseException"} for one in names)
+    return any(one is None or ast.unparse(one) in _WIDE for one in names)
 
 
 def _raises(node: ast.ExceptHandler) -> bool:
@@ -138,8 +189,29 @@ def small_context(facts: Facts, rule: Rule) -> Places:
 
 def _grows(body: Body, context: ast.expr) -> bool:
     """Whether an expression collects rows, or names what did."""
-    names = {one.id for one in ast.walk(context) if isinstance(one, ast.Name)}
-    kept = [one for one in ast.walk(body.function.node) if isinstance(one, ast.Assign)]
-    made = [one.value for one in kept if isinstance(one.targets[0], ast.Name) and one.targets[0].id in names]
-    inside = {one for node in (context, *made) for one in ast.walk(node)}
-    return any(call.is_of(Scan, "collect") and call.node in inside for call in body.calls)
+    kept = {
+        one.targets[0].id: one.value
+        for one in ast.walk(body.function.node)
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+    }
+    ends: set[ast.AST] = {call.node for call in body.calls if call.is_of(Scan, "collect")}
+    ends |= {node for node, rows in body.lists if rows.end == "iterate"}
+    waiting, seen = [context], set[str]()
+    while waiting:
+        node = waiting.pop()
+        if node in ends:
+            return True
+        if isinstance(node, ast.Name) and node.id in kept and node.id not in seen:
+            seen.add(node.id)
+            waiting.append(kept[node.id])
+        elif isinstance(node, ast.Call) and not _is_list(node):
+            continue  # such as len(rows)
+        elif isinstance(node, Comprehension):
+            waiting.append(node.generators[0].iter)
+        else:
+            waiting.extend(one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
+    return False
+
+
+def _is_list(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id in {"list", "tuple", "set", "dict", "sorted", "map"}

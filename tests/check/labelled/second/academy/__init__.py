@@ -1,0 +1,1 @@
+"""A platform for courses: right and wrong, side by side."""

@@ -1,0 +1,38 @@
+"""Patients and their visits."""
+
+from __future__ import annotations
+import datetime as dt
+from penstock import App, ApplicationError, Id, Index, QueryCtx, Retry, Table
+clinic = App()
+calls = clinic.workpool("calls", max_parallelism=3, retry_actions_by_default=True)
+xray = clinic.workpool("xray", max_parallelism=1, default_retry=Retry(6, 5, 2))  # expect: PEN018
+
+
+class Base(Table):
+    made_by: str = ""
+
+
+class Patient(Base):
+    insurance: str
+    doctor: str
+    by_doctor = Index("doctor")
+    by_insurance = Index("insurance", unique=True)
+
+
+class Visit(Base):
+    patient: Id[Patient]
+    at: dt.datetime
+    room: int = 0
+    by_patient = Index("patient", "at")  # expect: PEN004
+    by_room = Index("room", "at")
+    by_patient_room = Index("patient", "at", "room")
+
+
+def visits_of(ctx: QueryCtx, patient: Id[Patient]):
+    return ctx.db.query(Visit).with_index(Visit.by_patient_room, patient=patient)
+
+
+async def doctor_of(ctx: QueryCtx) -> str:
+    if not (who := await ctx.auth.get_user_identity()):
+        raise ApplicationError("sign in")
+    return who.subject

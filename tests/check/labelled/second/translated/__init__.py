@@ -1,0 +1,1 @@
+"""Well-known examples of good and bad backends, in Python."""
