@@ -98,8 +98,8 @@ Provider = OIDC | CustomJWT
 
 def providers_of(given: Any) -> tuple[Provider, ...]:
     """The providers that an app names, all of them; `DeclarationError` if these are none."""
-    found = () if isinstance(given, Provider) else tuple(given)
-    if isinstance(given, Provider) or not all(isinstance(one, Provider) for one in found):
+    found = (None,) if isinstance(given, Provider) else tuple(given)
+    if not all(isinstance(one, Provider) for one in found):
         raise DeclarationError(f"App(auth={given!r}) is no list of providers.", fix="Write auth=[OIDC(…)].")
     return found
 
