@@ -32,7 +32,7 @@ from penstock.errors import DeclarationError
 from penstock.functions.function import QueryFunction
 from penstock.functions.registry import distinct, tables_of
 from penstock.identity.caller import Caller
-from penstock.identity.providers import Provider
+from penstock.identity.providers import Provider, providers_of
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
@@ -82,7 +82,7 @@ class App(Declaring):
     def __init__(self, *, tables: Iterable[type[Table]] = (), auth: Iterable[Provider] = (), **settings: Any) -> None:
         super().__init__()
         self._tables = list(tables)
-        self.auth = tuple(auth)
+        self.auth = providers_of(auth)
         self._settings = settings
         self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}

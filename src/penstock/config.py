@@ -270,6 +270,7 @@ def _read(where: str, name: str, value: Any) -> Any:
     kind = _TYPES.get(name)
     if kind is None:
         meant = "".join(f"Did you mean {near}?" for near in _near(name))
+        meant = f"It is an option: penstock serve --{name}." if name in {"host", "port"} else meant
         raise ConfigError(f"{where} is no setting.", fix=meant or f"Settings are {', '.join(_TYPES)}.")
     if isinstance(value, str):
         if kind is bool:

@@ -252,6 +252,8 @@ class NotSignedIn(ApplicationError):
 
     def __init__(self) -> None:
         super().__init__({"code": "NotSignedIn", "message": "Sign in to do this."})
+        self.what = "Nobody has signed in."
+        self.fix = "Call with a token. A program calls with_identity(…), the command line with --identity."
 
 
 class AccessDenied(ApplicationError):

@@ -141,6 +141,7 @@ def test_a_module_is_named_as_its_package_would(console: Console) -> None:
         ({"penstock.toml": "app = ["}, (), "penstock.toml cannot be read: Invalid value", ""),
         ({"pyproject.toml": "[tool.penstock]\napp = 5"}, (), "app must be text", ""),
         ({"a.py": LONE, "penstock.toml": "leese = 5"}, (), "leese is no setting.", "Did you mean lease?"),
+        ({"a.py": LONE, "penstock.toml": "port = 5"}, (), "port is no setting.", "penstock serve --port."),
         ({"a.py": LONE, "penstock.toml": "lease = 'x'"}, (), "lease must be a number of seconds greater than 0", ""),
         ({"a.py": LONE}, ("--database", "oracle://x"), "the unknown scheme 'oracle'", "sqlite:///file.db"),
         (
@@ -222,6 +223,27 @@ def test_an_application_error_is_said_with_its_data(bookings: Console) -> None:
 
 
 # ----- databases that cannot be used
+
+
+def test_a_function_runs_for_a_user_with_its_guard(console: Console) -> None:
+    console.write(
+        "club.py",
+        LONE.replace("import App", "import App, signed_in")
+        + """
+
+@app.query(access=signed_in)
+async def whoami(ctx: QueryCtx) -> str:
+    return (await ctx.auth.require()).token_identifier
+""",
+    )
+    console.ok("migrate")
+    user = '{"issuer": "club", "subject": "ada"}'
+    assert console.ok("run", "whoami", "--identity", user).out == '"club|ada"\n'
+    assert "Name its issuer and subject." in console("run", "whoami", "--identity", '{"subject": "ada"}').err
+    assert "This is not valid JSON" in console("run", "whoami", "--identity", "ada").err
+    nobody = console("run", "whoami").err
+    assert "Nobody has signed in." in nobody
+    assert "--identity" in nobody
 
 
 def test_a_database_that_cannot_be_reached(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,10 @@ def test_clients_are_written_where_they_are_wanted_and_checked(console: Console)
         ("guests: int = 1\n    status", "guests: float = 1.0\n    status"), ("guests: int", "guests: float")
     )
     changed = console("codegen", "--check", "--python")
-    assert (changed.code, changed.err) == (1, "not current: clients/api.py\n")
+    assert (changed.code, changed.err) == (1, "not current: clients/api.py\nRun penstock codegen to write them.\n")
+    taken = console("codegen", "--out", "penstock.toml").err
+    assert "cannot be written: " in taken
+    assert "Name another folder." in taken
     console.ok("config")  # to which the table is no setting
 
 

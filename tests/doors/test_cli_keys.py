@@ -28,6 +28,7 @@ def test_a_key_is_created_listed_and_revoked(console: Console) -> None:
     assert PREFIX not in listed
     assert key.encode() not in (console.folder / "penstock.db").read_bytes()
     assert "already" in console("keys", "create", "billing").err
+    assert "how long the key holds" in console("keys", "create", "late", "--expires", "0d").err
     assert "1 to 100 letters" in console("keys", "create", "a b").err
     assert console.ok("keys", "revoke", "billing").err == "billing is revoked.\n"
     assert "There is no key" in console("keys", "revoke", "billing").err

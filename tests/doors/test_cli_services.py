@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from penstock import App, MutationCtx, QueryCtx, public, signed_in
+from penstock.cli.dev import sample_call
+
 pytestmark = pytest.mark.one_store_each
 
 if TYPE_CHECKING:
@@ -64,6 +67,23 @@ def rss(pid: int) -> int:
 
 
 # ----- dev
+
+
+def test_dev_suggests_a_call_that_needs_no_token() -> None:
+    app = App()
+
+    @app.query(access=signed_in)
+    async def mine(ctx: QueryCtx) -> int:
+        """Ask for a token."""
+        return 1
+
+    assert sample_call(app, "http://x") is None
+
+    @app.mutation(access=public)
+    async def knock(ctx: MutationCtx) -> None:
+        """Ask for nothing."""
+
+    assert "test_cli_services:knock" in str(sample_call(app, "http://x"))
 
 
 def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -> None:

@@ -114,7 +114,7 @@ async def test_results_are_bare_and_arguments_come_in_a_body_or_in_the_url(datab
         assert (done.status_code, done.text, done.headers["content-type"]) == (200, "null", "application/json")
 
 
-async def test_each_kind_of_error_has_its_status(database_url: str) -> None:
+async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with served(database_url) as http:
 
         async def refused(status: int, code: str, method: str, path: str, **request: Any) -> Any:
@@ -130,6 +130,11 @@ async def test_each_kind_of_error_has_its_status(database_url: str) -> None:
         known = await http.get("/who", headers={"authorization": f"Convex lobby:{ada}"})
         assert known.json() == "ada", "an administrator may act as a user"
         await refused(403, "AccessDenied", "GET", "/backstage", headers={"authorization": f"Convex lobby:{ada}"})
+        await http.get(
+            "http://hall/api/query?path=test_rest:backstage", headers={"authorization": f"Convex lobby:{ada}"}
+        )
+        told = [vars(one)["facts"]["error"] for one in caplog.records if vars(one).get("event") == "call.refused"]
+        assert told == ["The access of test_rest:backstage does not let this caller in."] * 2
         assert (await http.post("/knock")).json() == "Come in."
         assert (await http.post("/knock")).headers["retry-after"] == "60"
         await refused(429, "RateLimited", "POST", "/knock")

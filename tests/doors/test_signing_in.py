@@ -67,6 +67,8 @@ async def test_a_token_or_a_key_signs_in_over_http(database_url: str) -> None:
 
         for wrong, code in {
             "Bearer x.y.z": "InvalidAuthHeader",
+            one.issuer.token(): "InvalidAuthHeader",
+            key: "InvalidAuthHeader",
             f"Bearer {one.issuer.token(aud='other')}": "NoAuthProvider",
             f"Bearer {one.issuer.token(exp=one.test.clock.now() - 6 * SECOND)}": "Unauthenticated",
             "Convex wrong": "Unauthenticated",

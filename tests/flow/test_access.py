@@ -214,13 +214,14 @@ async def test_a_live_query_ends_for_who_loses_access_and_concerns_no_other_call
 
 def test_access_that_can_never_be_asked_is_refused_at_import() -> None:
     app: Any = App()
+    guard: Any = signed_in
 
     async def one(ctx: QueryCtx, team: Id[Team]) -> None:
         """Take a team."""
 
     for access, problem in (
         (owner_of(Team, "club"), r"one \(.*test_access\.py:\d+\): access looks at club, which is no argument"),
-        (signed_in & complain | owner_of(Team, "club"), "looks at club"),
+        (signed_in & complain | owner_of(Team, "club"), r"looks at club.* Its arguments are team\."),
         (True, r"access=True says nothing about callers"),
         (lambda: True, "the first parameter of a guard is its ctx"),
     ):
@@ -230,6 +231,10 @@ def test_access_that_can_never_be_asked_is_refused_at_import() -> None:
         owner_of(Team, "team", field="captain")
     with pytest.raises(DeclarationError, match="no 'nick'"):
         owner_of(Team, "team", claim="nick")
+    with pytest.raises(DeclarationError, match=r"with & and \|"):
+        _ = guard and is_open  # which would be is_open alone
+    with pytest.raises(DeclarationError, match=r"^@app\.query: there is no option acces\. There is access"):
+        app.query(acces=signed_in)
 
 
 async def test_a_program_may_require_that_each_public_function_says_who_has_access(tmp_path: Path) -> None:

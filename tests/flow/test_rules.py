@@ -555,6 +555,9 @@ def test_a_rule_that_looks_at_a_field_in_a_way_that_cannot_be_seen_runs_in_pytho
     for rule in lacking:
         with pytest.raises(AccessDenied, match=r"None\. The caller may lack a claim"):
             trace_rule(definition_of(Note), rule, (who,), "A rule")
+    with pytest.raises(UsageError, match=r"the table has no column 'ownr'\. There is owner") as caught:
+        trace_rule(definition_of(Note), lambda row, identity: row.ownr == identity.subject, (who,), "A rule")
+    assert not isinstance(caught.value, DeclarationError)  # after which the rule would run in Python
     with pytest.raises(DeclarationError, match="would read for each row"):
         Rules(read=teams_of)
     with pytest.raises(DeclarationError, match=r"no function of \(row, identity, facts\)"):

@@ -181,6 +181,8 @@ async def test_a_custom_issuer_brings_its_keys_as_data() -> None:
         issuer = Provider("https://shop.example/", test.clock)
         verified = await test.tokens.verify(issuer.token(key="mine", aud=None, properties={"plan": {"id": 3}}))
         assert verified.identity.claims == {"properties.plan.id": 3}
+        foreign = await refusal(test, issuer.token(key="mine", iss="https://else.example"))
+        assert "Configured: CustomJWT(issuer='shop.example', algorithm='ES256', application_id=None)." in foreign
         assert "has no key 'other'" in await refusal(test, issuer.token(key="other"))
         test.clock.advance(timedelta(minutes=59))
         assert test.tokens.holds(verified)
@@ -203,6 +205,10 @@ def test_an_unsafe_provider_is_refused_when_it_is_declared() -> None:
             declare()
     OIDC("shop.example", "shop")
     OIDC("http://localhost:8080", "shop")
+    providers: Any
+    for providers in (OIDC("shop.example", "shop"), ["https://shop.example"], "https://shop.example"):
+        with pytest.raises(DeclarationError, match=r"no list of providers\. Write auth=\[OIDC"):
+            App(auth=providers)
 
 
 def test_claims_become_the_fields_of_convex() -> None:

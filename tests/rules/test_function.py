@@ -76,11 +76,11 @@ def test_a_runtime_that_does_not_exist_is_refused() -> None:
 def test_a_decorator_that_is_called_says_how_it_is_written(word: str) -> None:
     decorate = getattr(App(), word)
     assert decorate() is not None, "parentheses do no harm"
-    for arguments, options in (((), {"public": True}), ((look, compute), {}), ((look,), {"name": "x"})):
-        with pytest.raises(
-            DeclarationError, match=rf"^@app\.{word} takes no arguments but access=.* Write @app\.{word} "
-        ):
+    for arguments, options in (((), {"public": True}), ((look,), {"public": True})):
+        with pytest.raises(DeclarationError, match=rf"^@app\.{word}: there is no option public\. There is access"):
             decorate(*arguments, **options)
+    with pytest.raises(DeclarationError, match=rf"^@app\.{word} takes one function\. Write @app\.{word} on the line"):
+        decorate(look, compute)
 
 
 def test_methods_are_refused_since_no_name_leads_to_them() -> None:

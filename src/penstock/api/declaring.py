@@ -119,10 +119,13 @@ class Declaring:
         word = f"{'' if public else 'internal_'}{kind.kind.value}"
 
         def declare(*handler: Callable[..., Any], **options: Any) -> Any:
-            if len(handler) > 1 or not options.keys() <= {*allowed}:
+            if unknown := [name for name in options if name not in allowed]:
                 raise DeclarationError(
-                    f"@app.{word} takes no arguments but {' and '.join(f'{name}=' for name in allowed)}.",
-                    fix=f"Write @app.{word} on the line above the function.",
+                    f"@app.{word}: there is no option {unknown[0]}.", fix=f"There is {' and '.join(allowed)}."
+                )
+            if len(handler) > 1:
+                raise DeclarationError(
+                    f"@app.{word} takes one function.", fix=f"Write @app.{word} on the line above the function."
                 )
 
             def add(given: Callable[..., Any]) -> Any:

@@ -65,7 +65,7 @@ def command(
         findings = report.findings
         if write_baseline:
             baseline.write(write_baseline, findings, report.lines)
-            click.echo(f"{len(findings)} findings are in {write_baseline}.", err=True)
+            click.echo(f"{write_baseline} has {_count(len(findings), 'finding')}.", err=True)
             return
         if settings.baseline:
             findings = baseline.without_known(folder / settings.baseline, findings, report.lines)

@@ -124,8 +124,11 @@ def write_files(files: Mapping[Path, str]) -> None:
         if path.is_file() and not any(mark in path.read_text("utf-8")[:_HEAD] for mark in _OURS):
             raise ConfigError(f"{path} was not written by penstock codegen.", fix="Move it, or name another folder.")
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}.", fix="Name another folder.") from error
 
 
 def _write(options: Options, places: Places, *, check: bool) -> int:
@@ -135,4 +138,6 @@ def _write(options: Options, places: Places, *, check: bool) -> int:
         write_files(files)
     for path in files:
         say(f"{'not current' if check else 'wrote'}: {path}")
+    if check and files:
+        say("Run penstock codegen to write them.")
     return int(check and bool(files))

@@ -37,6 +37,7 @@ from penstock.cli.watch import AGAIN, Watch, start_again
 from penstock.clock import secret
 from penstock.config import Config
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
+from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.run import serve
@@ -184,10 +185,10 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
 
 
 def sample_call(app: App, url: str) -> str | None:
-    """A curl line that calls a public function; None if none can be called by hand."""
+    """A curl line that calls a function for which nobody has to sign in; None if none can be called by hand."""
     for kind in (FunctionKind.QUERY, FunctionKind.MUTATION, FunctionKind.ACTION):
         for function in app.registry:
-            if function.kind is kind and function.public:
+            if function.kind is kind and function.public and function.access in {None, public}:
                 arguments = _plausible_arguments(function)
                 if arguments is not None:
                     body = json.dumps({"path": function.name, "args": arguments}).replace("'", r"'\''")

@@ -23,7 +23,8 @@ from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
-from penstock.identity.caller import SYSTEM
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.claims import identity_of_fields
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 
@@ -99,8 +100,13 @@ def _described(function: AnyFunction) -> dict[str, Any]:
 @click.command("run", context_settings={"ignore_unknown_options": True})
 @click.argument("function")
 @click.argument("arguments", nargs=-1, metavar="[ARGS]")
+@click.option(
+    "--identity",
+    metavar="JSON",
+    help='Run it for a user, such as {"issuer": "shop", "subject": "ada"}, with guards and rules.',
+)
 @json_option("Print the result on one line.")
-def run_command(options: Options, function: str, arguments: Sequence[str]) -> None:
+def run_command(options: Options, function: str, arguments: Sequence[str], identity: str | None) -> None:
     """Run a FUNCTION of the app, public or internal, and print its result as JSON.
 
     ARGS are name=value pairs, a JSON object, or - to read a JSON object from stdin. Leave out the function's module if
@@ -114,21 +120,22 @@ def run_command(options: Options, function: str, arguments: Sequence[str]) -> No
     """  # noqa: D301 - click's mark for lines that it must not wrap
     app = open_app(options)
     found = find_function(app.registry, function)
-    text = asyncio.run(_call(app, options, found, check_arguments(found, arguments)))
+    caller = SYSTEM if identity is None else Caller(identity_of_fields(from_json(_read_json(identity))))
+    text = asyncio.run(_call(app, options, found, check_arguments(found, arguments), caller))
     if options.json:
         click.echo(visible_json(text.decode()))
     else:
         print_json(from_json(text), pretty=True)
 
 
-async def _call(app: App, options: Options, function: AnyFunction, arguments: bytes) -> bytes:
+async def _call(app: App, options: Options, function: AnyFunction, arguments: bytes, caller: Caller) -> bytes:
     async with open_backend(app, options, fitting=True, call_timeout=UNHURRIED) as backend:
         result: bytes = await backend.dispatch.call(
             function.name,
             None,
             arguments,
             internal=True,
-            caller=SYSTEM,
+            caller=caller,
             finish=partial(encode_result, form=Format.CLEAN),
         )
         return result

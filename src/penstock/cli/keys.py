@@ -36,6 +36,8 @@ def create(options: Options, name: str, scopes: tuple[str, ...], expires: float 
     """Create the API key NAME and print it, this one time."""
     if not _NAME.fullmatch(name):
         raise click.BadParameter("write 1 to 100 letters, digits, and . _ - : @", param_hint="NAME")
+    if expires == 0:
+        raise click.BadParameter("write how long the key holds, such as 90d", param_hint="'--expires'")
     key = PREFIX + secret()
     with_backend(options, lambda backend: _create(backend, name, key, scopes, expires))
     if options.json:

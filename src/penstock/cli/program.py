@@ -80,7 +80,7 @@ def _import(program: Program) -> ModuleType:
         if program.module == missing or program.module.startswith(f"{missing}."):
             raise ConfigError(
                 f"There is no module {missing!r} here.",
-                fix=f"Start penstock where {top} can be imported, or name its file: --app path/to/{top}.py.",
+                fix=f"Start penstock where {top!r} can be imported, or name its file: --app path/to/{top}.py.",
             ) from None
         raise ProgramFailed from error
     except (Exception, SystemExit) as error:

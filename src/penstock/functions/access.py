@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from penstock.errors import DeclarationError, ResultInvalid
 from penstock.functions.signature import check_declaration
@@ -49,6 +49,9 @@ class Access:
 
     def __ror__(self, other: Guard) -> Access:
         return _either(access_of(other), self)
+
+    def __bool__(self) -> NoReturn:
+        raise DeclarationError("and, or and not would keep one of two guards.", fix="Join them with & and |.")
 
 
 def access_of(given: Access | Guard) -> Access:
@@ -114,9 +117,14 @@ def owner_of(table: type[Table], argument: str, *, field: str = "owner", claim: 
         DeclarationError: The table has no such field, or an identity no such attribute.
     """
     if field not in table.model_fields:
-        raise DeclarationError(f"owner_of: table {table.__name__} has no field {field!r}.", fix="Write field=….")
+        fields = ", ".join(table.model_fields)
+        raise DeclarationError(
+            f"owner_of: table {table.__name__} has no field {field!r}.", fix=f"Write field=… with one of {fields}."
+        )
     if claim not in Identity.model_fields and claim not in Identity.model_computed_fields:
-        raise DeclarationError(f"owner_of: an identity has no {claim!r}.", fix="Write claim=….")
+        raise DeclarationError(
+            f"owner_of: an identity has no {claim!r}.", fix="Write claim=… with a field of Identity, such as email."
+        )
 
     async def owns(ctx: Any, row_id: Any) -> bool:
         identity = await ctx.auth.get_user_identity()

@@ -98,10 +98,12 @@ class Function(Generic[C, P, R, X]):
             self.handler = batch.single(self.name, is_async=self.is_async)
         self.rate_limit = rate_limit
         self.access = None if access is None else access_of(access)
-        if self.access is not None and (unknown := self.access.takes - {*inspect.signature(self.handler).parameters}):
+        takes = [*inspect.signature(self.handler).parameters][1:]
+        if self.access is not None and (unknown := self.access.takes.difference(takes)):
             raise DeclarationError(
                 f"{self.name} ({place_of_handler(handler)}): access looks at {', '.join(sorted(unknown))}, which is no "
-                "argument of the function."
+                "argument of the function.",
+                fix=f"Its arguments are {', '.join(takes)}." if takes else "It has no arguments.",
             )
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:

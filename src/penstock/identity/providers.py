@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -70,7 +70,7 @@ class CustomJWT:
     """
 
     issuer: str
-    jwks: str
+    jwks: str = field(repr=False)  # as a data: URL it would fill the screen
     algorithm: Algorithm
     application_id: str | None = None
 
@@ -94,6 +94,14 @@ class CustomJWT:
 
 
 Provider = OIDC | CustomJWT
+
+
+def providers_of(given: Any) -> tuple[Provider, ...]:
+    """The providers that an app names, all of them; `DeclarationError` if these are none."""
+    found = (None,) if isinstance(given, Provider) else tuple(given)
+    if not all(isinstance(one, Provider) for one in found):
+        raise DeclarationError(f"App(auth={given!r}) is no list of providers.", fix="Write auth=[OIDC(…)].")
+    return found
 
 
 def issuer_url(issuer: str) -> str:

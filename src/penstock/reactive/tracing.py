@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-from penstock.errors import AccessDenied, DeclarationError
+from penstock.errors import AccessDenied, DeclarationError, UsageError
 from penstock.reactive.describe import describe
 from penstock.reactive.expression import TERMS, Compare, Condition, Expression, OneOf, leaves, reads
 from penstock.reactive.signature import signature
@@ -60,6 +60,7 @@ def trace_rule(
     Raises:
         DeclarationError: It does what no filter can, so Python has to ask it of each row.
         AccessDenied: It compares a field with something that the caller lacks.
+        UsageError: It names a field that no row has.
     """
     at = Site(what, definition, is_rule=True)
     row = _NotedRow(at)
@@ -90,7 +91,12 @@ class _NotedRow(Row):
         object.__setattr__(self, "_noted", [])
 
     def __getattr__(self, name: str) -> Operand:
-        found = super().__getattr__(name)
+        try:
+            found = super().__getattr__(name)
+        except DeclarationError as error:
+            if hasattr(self._at.definition.table, name):
+                raise  # a method or a property, for which the rule runs in Python
+            raise UsageError(error.what, fix=error.fix) from None
         self._noted.append(name)
         return found
 
@@ -157,7 +163,7 @@ def _parts(expression: Expression) -> int:
 def _call(at: Site, function: Callable[[Any], Any], row: Row) -> Any:
     try:
         value = function(row)
-    except (DeclarationError, AccessDenied):
+    except (UsageError, AccessDenied):
         raise
     except Exception as error:
         raise DeclarationError(

@@ -59,4 +59,6 @@ class Rules:
                 inspect.signature(rule).bind(*given)
             except TypeError as error:
                 takes = ", ".join(given)
-                raise DeclarationError(f"The rule for {name} is no function of ({takes}): {error}.") from error
+                raise DeclarationError(
+                    f"The rule for {name} is no function of ({takes}): {error}.", fix=f"Write lambda {takes}: …"
+                ) from error

@@ -100,6 +100,7 @@ def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answ
     if isinstance(error, Refused | errors.TryAgain):
         return answer_error(error, exchange, Format.CLEAN, dev=dev)
     exchange.error, code = getattr(error, "code", "unexpected"), type(error).__name__
+    _tell_denied(error, exchange)
     if isinstance(error, errors.ApplicationError):
         try:
             data = encode_result(error.data, Format.CLEAN)
@@ -138,6 +139,7 @@ def refusal(status: int, code: str, message: str, headers: dict[str, str] | None
 def function_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> bytes:
     """The body for a call whose function raised, is unknown, or refused its arguments."""
     exchange.error = getattr(error, "code", "unexpected")
+    _tell_denied(error, exchange)
     if isinstance(error, errors.ApplicationError):
         try:
             return _application_error(error, exchange, form)
@@ -193,6 +195,11 @@ def _again(error: errors.TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
     if dev:
         message = f"{message} {_printable(str(error))}"
     return refusal(503, code, message, {"retry-after": str(after)})
+
+
+def _tell_denied(error: BaseException, exchange: Exchange) -> None:
+    if isinstance(error, errors.AccessDenied):  # its caller does not see which guard or rule it was
+        _tell_refused(error, exchange, "AccessDenied")
 
 
 def _tell_refused(error: BaseException, exchange: Exchange, code: str) -> None:

@@ -29,7 +29,7 @@ _PAGE = """<!doctype html>
 :root {{ color-scheme: light dark }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem }}
 h2, h3 {{ font-weight: 600; margin: 2rem 0 .5rem }}
-pre {{ overflow-x: auto; padding: .75rem; border: 1px solid #8884; border-radius: 6px }}
+pre {{ white-space: pre-wrap; padding: .75rem; border: 1px solid #8884; border-radius: 6px }}
 small {{ font-weight: 400; opacity: .7 }}
 </style>
 <h1>Functions</h1>

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 
 from penstock.api.identity.tokens import Tokens, Verified
 from penstock.errors import Unauthenticated
+from penstock.identity.api_key import PREFIX
 from penstock.identity.caller import Caller
 from penstock.identity.claims import identity_of_fields
 
@@ -48,6 +49,12 @@ async def credentials_of(connection: HTTPConnection, tokens: Tokens, admin_token
         ProviderUnavailable: It cannot be verified now.
     """
     scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+    if scheme.startswith(PREFIX) or scheme.count(".") == 2:  # noqa: PLR2004 - a JSON Web Token has three parts
+        raise Unauthenticated(
+            "The header authorization has a token without a scheme.",
+            fix="Write authorization: Bearer TOKEN.",
+            reason="InvalidAuthHeader",
+        )
     nobody, raw, scheme = anonymous(connection), given.encode("latin-1"), scheme.lower()
     if scheme == "convex" or (scheme == "bearer" and is_admin(raw, admin_token)):
         return as_admin(nobody, raw, admin_token)

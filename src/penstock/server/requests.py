@@ -85,6 +85,9 @@ def call_in(path: str, arguments: bytes) -> Call:
 def path_in_url(request: Request) -> str:
     """The function that a URL names: ``a/b/fn`` is the function ``fn`` of the module ``a.b``."""
     module, _, name = request.path_params["function"].rpartition("/")
+    if not module:
+        what = f"{name[:100]!r} is not the path of a function. Write module/function, such as messages/send."
+        raise Refused(400, "BadConvexFunctionIdentifier", what)
     return f"{module}:{name}"
 
 

@@ -101,7 +101,7 @@ class Tokens:
         keys, key_id = self._keys_for(claims), header.get("kid", "")
         key = await keys.find(key_id)
         if key is None:
-            raise _refused(f"{keys.provider.issuer} has no key {key_id!r}.")
+            raise _refused(f"The issuer {keys.provider.issuer} has no key {key_id!r}.")
         try:
             claims = jwt.decode(
                 token,

@@ -200,7 +200,7 @@ def redundant(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(
                     table.module,
                     index.node,
-                    f"Index {index.name} of {table.name} begins index {longer[0].name}: each write pays for both.",
+                    f"Index {index.name} of {table.name} is a prefix of {longer[0].name}: each write pays for both.",
                     f"Remove {index.name}, and read with {table.name}.{longer[0].name}.",
                 )
 
