@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from stage.databases import Databases, make_tables
+from stage.databases import Databases, make_tables, open_once
 from stage.examples import LONG
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
@@ -69,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only a long run tries, and begin with what takes long: all else would wait for it at the end."""
     if not LONG:
-        left_out = {item for item in items if is_left_out(item)}
+        left_out = set(cases_left_out(items))
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.path.parent.name != "types" and "any_order" not in item.name)
@@ -83,16 +84,24 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
-def is_left_out(item: pytest.Item) -> bool:
-    """Whether the mark `one_store_each` gives a case to the other store. Each value of a parameter meets both."""
-    callspec = getattr(item, "callspec", None)
-    if callspec is None or item.get_closest_marker("one_store_each") is None:
-        return False
-    if not {"database_url", "empty_database_url"} & callspec.params.keys():
-        return False
-    first = zlib.crc32(item.nodeid.partition("[")[0].encode())  # of cases with no other parameter each store has half
-    left_out: bool = (first + sum(callspec.indices.values())) % 2 == 1
-    return left_out
+def cases_left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The cases that the mark `one_store_each` gives to the other store. Each value of a parameter meets both."""
+    ranks: dict[tuple[Any, ...], dict[tuple[int, ...], int]] = defaultdict(dict)  # pytest's own go on from case to case
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is None or item.get_closest_marker("one_store_each") is None:
+            continue
+        store = {"database_url", "empty_database_url"} & callspec.params.keys()
+        if not store:
+            continue
+        test = item.nodeid.partition("[")[0]
+        sides = zlib.crc32(test.encode())  # of cases with no other parameter each store has half
+        for names in [store, *(mark.args[0] for mark in item.iter_markers("parametrize"))]:
+            several = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
+            values = tuple(id(callspec.params[name]) for name in several)
+            sides += ranks[test, several].setdefault(values, len(ranks[test, several]))
+        if sides % 2 == 1:
+            yield item
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -171,18 +180,38 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def module_template(request: pytest.FixtureRequest, databases: Databases, postgres_template: str) -> Iterator[str]:
+    """The same, on which the app was opened once that the test's module names as `OPENED`, if it names one."""
+    app = getattr(request.module, "OPENED", None)
+    with ExitStack() as stack:
+        yield stack.enter_context(databases.template(base=postgres_template, app=app)) if app else postgres_template
+
+
+@pytest.fixture(scope="module")
+def module_file(
+    request: pytest.FixtureRequest, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same, of a SQLite file."""
+    app = getattr(request.module, "OPENED", None)
+    if app is None:
+        return sqlite_template
+    file = Path(shutil.copy(sqlite_template, tmp_path_factory.mktemp("module") / "module.db"))
+    open_once(f"sqlite:///{file}", app)
+    return file
+
+
 @pytest.fixture
-def migrated_postgres_url(databases: Databases, postgres_template: str) -> Iterator[str]:
-    """URL of a PostgreSQL database with penstock's own tables and nothing in them."""
-    with databases.one(postgres_template) as url:
+def migrated_postgres_url(databases: Databases, module_template: str) -> Iterator[str]:
+    """URL of a PostgreSQL database with penstock's own tables and nothing in them, but what `OPENED` declares."""
+    with databases.one(module_template) as url:
         yield url
 
 
 @pytest.fixture
-def migrated_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
-    """URL of a SQLite file with penstock's own tables and nothing in them."""
-    shutil.copy(sqlite_template, tmp_path / "test.db")
-    return f"sqlite:///{tmp_path / 'test.db'}"
+def migrated_sqlite_url(module_file: Path, tmp_path: Path) -> str:
+    """URL of a SQLite file with penstock's own tables and nothing in them, but what `OPENED` declares."""
+    return f"sqlite:///{shutil.copy(module_file, tmp_path / 'test.db')}"
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ from penstock.schema.table import Table, definition_of
 from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room
 from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.contract.store import Store
-from penstock.store.push.migrate import push
 from penstock.store.sql.statements import TableStatements
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -81,7 +80,7 @@ class Suite:
     delete_lease: ClassVar[Statement]
 
     def make_database(self) -> StoreMaker:
-        """A new database, by way of what makes stores on it: empty, or with penstock's own tables and that of notes."""
+        """A new database with penstock's own tables and that of notes, by way of what makes stores on it."""
         raise NotImplementedError
 
 
@@ -97,9 +96,8 @@ class Bench:
         self.store: Store
 
     async def start(self) -> None:
-        """Open the first store, and make its tables."""
+        """Open the first store."""
         self.store = await self.another()
-        await push(self.store, [definition_of(Note)])
 
     async def another(self, **settings: Any) -> Store:
         """One more store on the same database, as another process would have it."""

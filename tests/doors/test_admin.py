@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Iterator
@@ -57,34 +58,34 @@ async def test_without_the_setting_there_is_nothing(sqlite_url: str) -> None:
             assert (await admin.http.get("/admin")).content == nowhere.content
 
 
-@pytest.mark.parametrize(
-    "authorization",
-    [
-        None,
-        b"",
-        b"Bearer",
-        b"Bearer ",
-        SECRET.encode(),
-        b"Basic " + SECRET.encode(),
-        b"Bearer " + SECRET.lower().encode(),
-        b"Bearer " + SECRET.upper().encode(),
-        b"Bearer " + SECRET[:-1].encode(),
-        b"Bearer " + SECRET.encode() + b"x",
-        b"Bearer " + SECRET.encode() + b" " + SECRET.encode(),
-        b"Bearer \xff\xfe",
-        b"Bearer " + b"x" * 60_000,
-    ],
-)
+STRANGERS = [
+    None,
+    b"",
+    b"Bearer",
+    b"Bearer ",
+    SECRET.encode(),
+    b"Basic " + SECRET.encode(),
+    b"Bearer " + SECRET.lower().encode(),
+    b"Bearer " + SECRET.upper().encode(),
+    b"Bearer " + SECRET[:-1].encode(),
+    b"Bearer " + SECRET.encode() + b"x",
+    b"Bearer " + SECRET.encode() + b" " + SECRET.encode(),
+    b"Bearer \xff\xfe",
+    b"Bearer " + b"x" * 60_000,
+]
+
+
 async def test_who_does_not_bring_the_token_sees_and_does_nothing(
-    sqlite_url: str, authorization: bytes | None, caplog: pytest.LogCaptureFixture
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "penstock")
     async with desk(sqlite_url) as admin:
         await admin.orders("a")
-        headers = [] if authorization is None else [(b"authorization", authorization)]
         admin.http.headers.pop("authorization")
-        for path in (*READS, *CHANGES, "nowhere", ""):
-            for method in ("GET", "HEAD", "POST", "OPTIONS"):
+        ways = itertools.product((*READS, *CHANGES, "nowhere", ""), ("GET", "HEAD", "POST", "OPTIONS"))
+        for number, (path, method) in enumerate(ways):
+            for authorization in STRANGERS[number % len(STRANGERS) :][:3]:  # each of them tries many ways
+                headers = [] if authorization is None else [(b"authorization", authorization)]
                 body = b'{"everything": true}' if method == "POST" else None
                 query = {"token": SECRET, "admin_token": SECRET}
                 answer = await admin.http.request(method, f"/admin/{path}", headers=headers, params=query, content=body)

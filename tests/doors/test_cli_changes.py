@@ -18,6 +18,8 @@ from penstock.store.contract.store import Store
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
 
+pytestmark = pytest.mark.one_store_each
+
 pytest_plugins = ("doors.cli_fixtures",)
 
 BOOKINGS = Interest(name="bookings", table="booking", key=["id"])

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import httpx
     from doors.http_fixtures import Api, Door, Shop
 
+pytestmark = pytest.mark.one_store_each
+
 pytest_plugins = ("doors.http_fixtures",)
 
 
@@ -136,7 +138,6 @@ async def test_what_cannot_be_watched_is_refused_as_a_call_is(door: Door) -> Non
         assert not backend.live_queries.report()
 
 
-@pytest.mark.one_store_each
 async def test_head_answers_and_ends(far_door: Door) -> None:
     async with far_door() as api:
         response = await api.http.head(address("count"))
@@ -144,7 +145,6 @@ async def test_head_answers_and_ends(far_door: Door) -> None:
         assert watchers(await api.asgi.opening.backend()) == 0
 
 
-@pytest.mark.one_store_each
 async def test_a_silent_stream_has_a_comment_every_15_seconds(far_shop: Shop) -> None:
     async with far_shop() as (api, test), reading(api, "typed") as reader:
         await reader.event()
@@ -170,7 +170,6 @@ async def test_a_reader_that_leaves_watches_no_more(far_shop: Shop) -> None:
         assert not api.asgi.opening.endless
 
 
-@pytest.mark.one_store_each
 async def test_a_reader_that_reads_nothing_is_owed_only_the_newest_answer(far_shop: Shop) -> None:
     async with far_shop() as (api, test), reading(api, "all_books") as reader:
         await reader.event()
@@ -189,7 +188,6 @@ async def test_a_reader_that_reads_nothing_is_owed_only_the_newest_answer(far_sh
         assert watchers(test) == 1
 
 
-@pytest.mark.one_store_each
 async def test_the_end_of_the_server_ends_streams_at_once(far_shop: Shop) -> None:
     async with far_shop() as (api, test), reading(api, "count") as reader, reading(api, "typed") as other:
         await reader.event()
@@ -203,7 +201,6 @@ async def test_the_end_of_the_server_ends_streams_at_once(far_shop: Shop) -> Non
         assert (refused.status_code, refused.json()["code"]) == (503, "ShuttingDown")
 
 
-@pytest.mark.one_store_each
 async def test_a_stream_that_its_server_cancels_ends_as_others_do(shop: Shop) -> None:
     async with shop() as (api, test):
         connection = Quick()
@@ -215,7 +212,6 @@ async def test_a_stream_that_its_server_cancels_ends_as_others_do(shop: Shop) ->
         assert watchers(test) == 0
 
 
-@pytest.mark.one_store_each
 async def test_web_pages_of_known_origins_may_subscribe(far_door: Door) -> None:
     async with far_door(cors_origins="https://shop.example") as api:
         for origin, allowed in (("https://shop.example", "https://shop.example"), ("https://evil.example", None)):

@@ -25,6 +25,8 @@ from penstock.wire.tags import read_u64, u64_text
 if TYPE_CHECKING:
     from doors.http_fixtures import Api, Shop
 
+pytestmark = pytest.mark.one_store_each
+
 pytest_plugins = ("doors.http_fixtures",)
 
 MODULE = "doors.http_fixtures"
@@ -97,7 +99,6 @@ async def test_queries_are_removed_and_added_in_versions(far_shop: Shop) -> None
         ("echo", {"value": {"$integer": 3}}, "$integer"),
     ],
 )
-@pytest.mark.one_store_each
 async def test_a_query_that_is_refused_fails_alone(
     far_shop: Shop, function: str, args: dict[str, Any], said: str
 ) -> None:
@@ -126,7 +127,6 @@ async def test_an_error_of_a_query_is_an_answer_with_its_data(far_shop: Shop) ->
         await api.value("mutation", "add", title="Another")
 
 
-@pytest.mark.one_store_each
 async def test_a_page_keeps_its_end_for_a_client_that_is_back_with_its_journal(far_shop: Shop) -> None:
     def page(client: SocketClient, number: int, cursor: str | None, journal: str | None) -> dict[str, Any]:
         options = {"numItems": 2, "cursor": cursor, "id": 1}
@@ -158,7 +158,6 @@ async def test_a_page_keeps_its_end_for_a_client_that_is_back_with_its_journal(f
             assert titles(client, 2) == ["Ulysses", "Dubliners"], "without a journal it has as many rows as it asks for"
 
 
-@pytest.mark.one_store_each
 async def test_a_client_watches_a_thousand_queries_at_most(far_shop: Shop) -> None:
     async with far_shop() as (api, _), one(api) as client:
         await client.modify([client.added(number, "echo", value=number) for number in range(1001)])
@@ -167,7 +166,6 @@ async def test_a_client_watches_a_thousand_queries_at_most(far_shop: Shop) -> No
         assert "1000 queries" in client.answers[1000]["errorMessage"]
 
 
-@pytest.mark.one_store_each
 async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(far_shop: Shop) -> None:
     async with far_shop(max_watched=2) as (api, test), one(api) as client, one(api) as other:
         await client.modify([client.added(0, "count"), client.added(1, "echo", value=1), client.added(2, "all_books")])
@@ -190,7 +188,6 @@ async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(
         assert len(test.live_queries.report()) == 2
 
 
-@pytest.mark.one_store_each
 async def test_metrics_tell_what_is_watched(far_shop: Shop) -> None:
     async with far_shop(metrics_token="x") as (api, test), one(api) as client, one(api) as other:
         for watching in (client, other):
@@ -296,7 +293,6 @@ async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_s
         assert (await client.receive())["requestId"] == 1
 
 
-@pytest.mark.one_store_each
 async def test_values_have_the_form_of_convex(far_shop: Shop) -> None:
     async with far_shop() as (api, _), one(api) as client:
         values = [
@@ -312,7 +308,6 @@ async def test_values_have_the_form_of_convex(far_shop: Shop) -> None:
         assert client.answers[0] == [*values[:2], "aGk=", *values[3:]]
 
 
-@pytest.mark.one_store_each
 async def test_what_functions_log_is_told_in_development(far_shop: Shop) -> None:
     in_thread = ["[ERROR] and 5%", "[ERROR] %d"]
     for dev in (True, False):
@@ -480,7 +475,6 @@ async def test_a_token_is_refused_and_its_absence_is_a_version(far_shop: Shop) -
         "[" * 100_000,
     ],
 )
-@pytest.mark.one_store_each
 async def test_what_is_no_message_ends_the_connection_with_a_reason(far_shop: Shop, message: str) -> None:
     async with far_shop() as (api, _), one(api) as client, one(api) as other:
         await client.send(message)
@@ -492,7 +486,6 @@ async def test_what_is_no_message_ends_the_connection_with_a_reason(far_shop: Sh
         await other.until(0, 0)
 
 
-@pytest.mark.one_store_each
 async def test_the_first_message_is_connect(far_shop: Shop) -> None:
     async with far_shop() as (api, _), socket_client(str(api.http.base_url), MODULE) as client:
         await client.watch(0, "count")
@@ -500,7 +493,6 @@ async def test_the_first_message_is_connect(far_shop: Shop) -> None:
         assert (await closed(client))[0] == 1008
 
 
-@pytest.mark.one_store_each
 async def test_a_mutation_that_cannot_be_served_now_ends_the_connection_and_the_client_comes_back(
     far_shop: Shop,
 ) -> None:
@@ -514,7 +506,6 @@ async def test_a_mutation_that_cannot_be_served_now_ends_the_connection_and_the_
         assert await api.value("query", "count") == 0
 
 
-@pytest.mark.one_store_each
 async def test_a_queue_of_calls_has_an_end(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_module, "_MOST_CALLS", 2)
     async with far_shop() as (api, _), one(api) as client:
@@ -529,7 +520,6 @@ async def test_a_queue_of_calls_has_an_end(far_shop: Shop, monkeypatch: pytest.M
         assert await api.value("query", "count") == 1, "what ran goes on, what waited does not"
 
 
-@pytest.mark.one_store_each
 async def test_a_page_of_another_origin_is_refused_unless_it_is_named(far_shop: Shop) -> None:
     async with far_shop(cors_origins="https://a.example") as (api, _):
         here = str(api.http.base_url)
@@ -543,7 +533,6 @@ async def test_a_page_of_another_origin_is_refused_unless_it_is_named(far_shop: 
         assert refused.value.response.status_code == 403
 
 
-@pytest.mark.one_store_each
 async def test_a_mounted_socket_and_paths_that_are_none(far_shop: Shop) -> None:
     async with far_shop() as (api, _):
         web = Starlette(routes=[Mount("/shop", api.asgi)])
@@ -557,14 +546,12 @@ async def test_a_mounted_socket_and_paths_that_are_none(far_shop: Shop) -> None:
                         pass
 
 
-@pytest.mark.one_store_each
 async def test_a_silent_client_hears_pings(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_module, "_HEARTBEAT", 0.01)
     async with far_shop() as (api, _), one(api) as client:
         assert json.loads(await client.socket.recv()) == {"type": "Ping"}
 
 
-@pytest.mark.one_store_each
 async def test_a_large_transition_comes_in_parts_to_clients_that_take_them(
     far_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

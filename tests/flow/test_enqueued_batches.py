@@ -133,6 +133,7 @@ async def test_a_mutation_that_goes_on_after_a_batch_was_cut_off_has_none_of_it(
         assert await ready(backend) == 0
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("many", [1, 3])
 async def test_jobs_that_share_a_transaction_have_none_of_a_batch_that_failed(database_url: str, many: int) -> None:
     async with TestApp(app, database_url) as backend:

@@ -18,7 +18,7 @@ from penstock.outbox.message import Message
 from penstock.store.guest.drivers import answer
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 
 heard: list[Any] = []
 

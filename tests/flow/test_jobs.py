@@ -38,7 +38,7 @@ from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock, gate
 
 NOW = timedelta(0)
-app = App()
+app = OPENED = App()
 
 
 class Step(Table):

@@ -36,7 +36,7 @@ from penstock.store.nouns.keys import Keys
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)
-app = App()
+app = OPENED = App()
 fair = app.workpool("fair", max_parallelism=4, key_parallelism=2, default_retry=Retry(3, initial_backoff=1))
 patient = app.workpool("patient", max_parallelism=1, ageing=MINUTE)
 

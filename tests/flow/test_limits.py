@@ -24,7 +24,7 @@ class Note(Table):
     by_number = Index("number")
 
 
-app = App()
+app = OPENED = App()
 write, read, act = tell_in(app)
 
 

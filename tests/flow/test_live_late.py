@@ -22,6 +22,8 @@ from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.one_store_each
+
 LATER = timedelta(seconds=10)
 
 

@@ -216,7 +216,7 @@ class Screens:
         await self.live.close()
 
 
-@settings(settings.get_profile("story"), max_examples=examples(200))
+@settings(settings.get_profile("story"), max_examples=examples(100))
 @given(
     which=st.sampled_from([*SONGS, "seats", "seats by price"]),
     direction=st.sampled_from(["asc", "desc"]),

@@ -30,7 +30,7 @@ from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.store.contract.locks import LOCK_KEPT, LockRow
 from penstock.testing import TestApp, TestClock
 
-app = App()
+app = OPENED = App()
 
 AT_ONCE = timedelta(0)
 LEASE = timedelta(seconds=15)

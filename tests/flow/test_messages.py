@@ -36,7 +36,7 @@ from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 
 heard: list[Any] = []
 
@@ -413,6 +413,7 @@ async def test_what_cannot_be_sent_is_refused_and_nothing_is_done(
     assert heard == ["before", "after"]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("limit", [{"max_rows_written": 3}, {"max_bytes_written": 12}])
 async def test_messages_count_as_rows_that_a_transaction_writes(database_url: str, limit: dict[str, Any]) -> None:
     async with TestApp(app, database_url, **limit) as test:

@@ -206,6 +206,7 @@ async def test_a_relay_goes_on_though_a_handler_always_cancels_its_own_task(data
 # ----- attempts
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key"])
 async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_used_up(
     database_url: str, policy: str
@@ -225,6 +226,7 @@ async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_us
         assert not status.halted, "its attempts begin anew"
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt_key", "park"])
 async def test_keys_of_any_length_are_put_aside(database_url: str, policy: str) -> None:
     stage = OutboxStage(Item)
@@ -244,6 +246,7 @@ async def test_keys_of_any_length_are_put_aside(database_url: str, policy: str) 
         assert Counter(stage.texts()) == {far + "a": 2, far + "b": 1}
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key"])
 async def test_processes_that_die_while_a_receiver_is_away_do_not_halt_a_message_for_good(
     database_url: str, policy: str
@@ -362,6 +365,7 @@ def test_what_is_halted_is_tried_again_no_sooner_than_its_policy_says() -> None:
     assert waits(policy, 4) == [3600] * 4
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key"])
 async def test_a_retry_tries_at_once_what_is_halted_for_long_and_its_waits_begin_anew(
     database_url: str, policy: str

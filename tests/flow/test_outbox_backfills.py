@@ -88,6 +88,7 @@ async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the
         assert (stage.texts(), await aside(test)) == (["7"], [])
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
 async def test_rows_that_came_by_their_changes_and_wait_are_handed_over_once_though_the_outbox_is_moved(
     database_url: str, on: tuple[str, ...]
@@ -145,6 +146,7 @@ async def unread(test: Backend) -> int:
     return (await changes.lag(reader.position, 1000)).rows
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"order_by": "value"}, {"batch": None, "mutation": True}])
 async def test_the_reader_moves_with_the_rows_that_are_handed_over(database_url: str, options: Any) -> None:
     await rows_before(database_url, 300)
@@ -259,6 +261,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return asked
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("count", [1, 3])
 async def test_rows_whose_time_is_over_as_they_are_committed_are_handled_once(
     database_url: str, count: int, late: list[bool]

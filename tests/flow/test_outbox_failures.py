@@ -33,6 +33,7 @@ def of(*notes: str) -> list[Item]:
     return [Item(note=note) for note in notes]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_one_that_fails_halts_all_behind_it_until_it_does_not(database_url: str, *, mutation: bool) -> None:
     stage = OutboxStage(Item)
@@ -59,6 +60,7 @@ async def test_one_that_fails_halts_all_behind_it_until_it_does_not(database_url
         assert (row.trouble, row.delivered) == (None, 3)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_of_its_key_alone_those_behind_it_wait(database_url: str, *, mutation: bool) -> None:
     stage = OutboxStage(Item)
@@ -88,6 +90,7 @@ async def test_of_its_key_alone_those_behind_it_wait(database_url: str, *, mutat
 FAILED, HALTED, PARKED = "outbox.failed", "outbox.halted", "outbox.parked"
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -111,6 +114,7 @@ async def test_that_attempts_are_used_up_is_told_once_as_what_follows_from_it(
         assert [record.event for record in caplog.records if hasattr(record, "event")] == expected
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_one_whose_attempts_are_used_up_is_parked_and_the_rest_flows(
     database_url: str, *, mutation: bool
@@ -257,6 +261,7 @@ async def test_after_one_was_skipped_all_go_side_by_side_again(database_url: str
         assert sorted(stage.texts()) == sorted("acdefghijk")
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"batch": 3}])
 async def test_a_mutation_that_fails_as_it_commits_is_found_among_its_group(
     database_url: str, options: dict[str, Any]
@@ -278,6 +283,7 @@ async def test_a_mutation_that_fails_as_it_commits_is_found_among_its_group(
         assert (trouble.attempts, trouble.error.split(":")[0]) == (1, "ConstraintViolation")
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_a_batch_is_never_larger_than_was_asked_for(database_url: str, *, mutation: bool) -> None:
     stage = OutboxStage(Item)
@@ -295,6 +301,7 @@ async def test_a_batch_is_never_larger_than_was_asked_for(database_url: str, *, 
         assert (await outbox_row(test)).delivered == 40
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{"mutation": True}, {}, {"batch": 2}])
 async def test_one_that_takes_too_long_has_failed(database_url: str, options: dict[str, Any]) -> None:
     stage = OutboxStage(Item)

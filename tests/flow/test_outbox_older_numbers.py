@@ -36,6 +36,7 @@ def staged(order: tuple[str, ...], **options: Any) -> OutboxStage:
     return stage
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("order", ORDERS)
 async def test_to_skip_an_older_row_that_is_gone_skips_no_other_one(database_url: str, order: tuple[str, ...]) -> None:
     ids = await rows_before(database_url, 6)

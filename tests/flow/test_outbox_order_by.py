@@ -131,6 +131,7 @@ async def test_a_row_that_moves_twice_between_two_looks_is_judged_by_where_it_wa
         assert stage.texts() == [str(one) for one in range(9)]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("to", ["beginning", "where it is"])
 async def test_rows_that_moved_come_once_though_the_outbox_is_moved_back(database_url: str, to: str) -> None:
     ids = await rows_before(database_url, *[Item(note=str(one), value=one) for one in range(9)])
@@ -173,6 +174,7 @@ async def test_any_number_of_rows_move_that_were_handed_over(database_url: str) 
         assert await states(test) == []
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt_key", "park"])
 async def test_a_row_that_is_put_aside_and_moves_comes_once(database_url: str, policy: Any) -> None:
     ids = await rows_before(database_url, *[Item(note=str(one), value=one) for one in range(9)])

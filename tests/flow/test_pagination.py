@@ -287,6 +287,7 @@ async def test_a_cursor_of_another_query_or_of_none_is_refused(database_url: str
         await backend.run_query(read, look)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("direction", ["asc", "desc"])
 async def test_a_forged_cursor_does_not_leave_its_range(database_url: str, direction: Any) -> None:
     ranges: list[tuple[Range | int | None, list[int | None]]] = [

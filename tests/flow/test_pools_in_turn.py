@@ -109,6 +109,7 @@ async def enqueue(backend: Backend, pool: Workpool | None, jobs: int) -> None:
             await pool.enqueue(backend, occupy, pool.name)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(("busy", "idle"), [(None, wide), (wide, None), (wide, pools[0])])
 async def test_a_place_goes_to_who_runs_less_though_that_has_had_the_last_turn(
     database_url: str, busy: Workpool | None, idle: Workpool | None

@@ -265,6 +265,7 @@ WRITES = [
 ]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("kind", ["query", "mutation"])
 async def test_whatever_is_tried_nothing_is_written_and_the_transaction_goes_on(database_url: str, kind: str) -> None:
     known_to_run = {

@@ -184,7 +184,7 @@ class Aliased(Table):
     text: str = Field(alias="theText", default="")
 
 
-app = App()
+app = OPENED = App()
 write, read, _ = tell_in(app)
 
 

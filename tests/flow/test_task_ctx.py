@@ -26,7 +26,7 @@ from penstock.schema.table import definition_of
 from penstock.store.guest.drivers import answer
 from penstock.testing import gate
 
-app = App()
+app = OPENED = App()
 MINUTE = timedelta(minutes=1)
 AT_ONCE = Retry(max_attempts=5, initial_backoff=0.001, base=1)
 
@@ -202,6 +202,7 @@ def test_fc1_a_run_is_deferred_for_a_time_and_uses_no_attempt(database_url: str)
     story(database_url, tell)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("raises", [False, True])
 def test_fc2_a_run_is_deferred_until_a_moment_also_when_it_raises(database_url: str, *, raises: bool) -> None:
     async def tell(t: TaskApp) -> None:
@@ -243,6 +244,7 @@ def test_a_change_is_run_in_place_of_a_deferred_run(database_url: str) -> None:
     story(database_url, tell)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("absolute", [False, True], ids=["fc3", "fc4"])
 def test_fc3_fc4_a_throttled_task_starts_no_other_run(database_url: str, *, absolute: bool) -> None:
     async def tell(t: TaskApp) -> None:
@@ -528,6 +530,7 @@ def test_hi1_success_and_failure_are_kept_with_the_row(database_url: str) -> Non
     story(database_url, tell)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize(("task", "status", "most"), [("kept", "default", 5), ("hot", "hot", 3)], ids=["hi2", "hi3"])
 def test_hi2_hi3_the_last_runs_are_kept(database_url: str, task: str, status: str, most: int) -> None:
     async def good(ctx: Any) -> None:

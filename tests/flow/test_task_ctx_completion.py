@@ -29,7 +29,7 @@ from penstock import (
 )
 from penstock.store.guest.drivers import answer
 
-app = App()
+app = OPENED = App()
 SOON = Retry(max_attempts=3, initial_backoff=1.0, base=1)
 
 

@@ -34,6 +34,7 @@ async def now(test: TestApp) -> None:
     await test.run_until_idle(advance=False)
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 async def test_a_row_that_was_due_runs_at_its_later_time_and_once(database_url: str, *, gated: bool) -> None:
     stage = calls(gated=gated)
@@ -50,6 +51,7 @@ async def test_a_row_that_was_due_runs_at_its_later_time_and_once(database_url: 
         assert [(one.change, one.values) for one in stage.taken()] == [("enter", {"number": 1})]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 async def test_a_row_that_changes_after_it_was_due_and_keeps_its_time_runs_now(
     database_url: str, *, gated: bool
@@ -64,6 +66,7 @@ async def test_a_row_that_changes_after_it_was_due_and_keeps_its_time_runs_now(
         assert stage.ids() == [row]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 async def test_a_row_that_was_due_before_its_task_was_held_waits_for_its_later_time(
     database_url: str, *, gated: bool
@@ -83,6 +86,7 @@ async def test_a_row_that_was_due_before_its_task_was_held_waits_for_its_later_t
         assert stage.ids() == [row]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 async def test_a_program_that_declares_a_later_time_moves_what_was_due(database_url: str, *, gated: bool) -> None:
     first, second = calls(gated=gated), calls(gated=gated, run_at="other")

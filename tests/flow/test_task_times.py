@@ -254,6 +254,7 @@ async def test_what_has_run_is_left_alone_by_another_run_at(database_url: str) -
         assert await ran_within(second, test, 2 * HOUR) == []
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("changes", [False, True])
 async def test_what_is_being_run_is_left_alone_by_another_run_at(database_url: str, *, changes: bool) -> None:
     first, second = timed(watch=("at", "sooner")), timed(watch=("at", "sooner"), run_at="sooner")

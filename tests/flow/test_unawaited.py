@@ -17,6 +17,8 @@ from stage.stories import tell_in
 from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx, QueryCtx, Table, UnawaitedCall, sync
 from penstock.testing import JobsFailed, TestApp
 
+pytestmark = pytest.mark.one_store_each
+
 NO_JOB = JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")
 NO_NOTE = "note_01jd3k4v5w6x7y8z9a0b1c2d3e"
 
@@ -266,7 +268,6 @@ DROPPED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", DROPPED)
 async def test_a_helper_that_is_not_awaited_is_named_and_nothing_is_written(database_url: str, how: str) -> None:
     async with TestApp(app, database_url) as backend:
@@ -353,7 +354,6 @@ async def late(ctx: Any, begun: asyncio.Event, go_on: asyncio.Event) -> None:
     await plain(ctx)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", TASKS)
 async def test_a_task_that_outlives_its_function_is_named_and_nothing_is_written(database_url: str, how: str) -> None:
     async with TestApp(app, database_url) as backend:

@@ -199,6 +199,7 @@ async def test_an_action_in_a_process_knows_what_is_known_beforehand() -> None:
 # ----- Snooze
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("function", [act, note, count])
 async def test_a_job_that_snoozes_runs_again_and_uses_no_attempt(database_url: str, function: Any) -> None:
     async with TestApp(app, database_url) as backend:

@@ -42,7 +42,7 @@ from penstock import (
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.testing import TestApp, raising
 
-app = App()
+app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=3, default_retry=Retry(max_attempts=3, initial_backoff=10, base=2))
 eager = app.workpool("eager", retry_actions_by_default=True, default_retry=Retry(max_attempts=2, initial_backoff=1))
 kept = app.workpool("kept", status_ttl=None)
@@ -214,6 +214,7 @@ async def test_a_batch_is_enqueued_as_one(database_url: str) -> None:
         assert await sms.enqueue_batch(backend, send, []) == []
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("at", [0, 3, 2_500])
 async def test_a_batch_whose_arguments_fail_is_not_enqueued_however_they_do(database_url: str, at: int) -> None:
     def each() -> Iterator[dict[str, str]]:
@@ -248,6 +249,7 @@ async def test_a_batch_that_conflicts_is_stored_again_as_it_was(database_url: st
             sent.clear()
 
 
+@pytest.mark.one_store_each
 async def test_what_is_kept_of_a_batch_is_small(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         await sms.enqueue_batch(backend, send, [{"text": "all is loaded"}])

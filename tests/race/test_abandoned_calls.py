@@ -82,6 +82,7 @@ async def add(ctx: MutationCtx, text: str) -> int:
     return (await ctx.sql("select count(*) as n from note"))[0]["n"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("function", [fail_beside_a_read, fail_in_a_query])
 async def test_a_statement_that_its_function_left_behind_is_cut_off(database_url: str, function: Any) -> None:
     cut_off.clear()

@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from stage.examples import examples
 from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, opened, told, write
 from stage.server import copy_database, server
 
@@ -23,7 +24,7 @@ from penstock.store.postgres.access import run
 from penstock.store.postgres.changes import TURN
 from penstock.store.sql.queries import Query
 
-WRITERS, TRANSACTIONS = 24, 40
+WRITERS, TRANSACTIONS = 24, examples(100)
 INTO_SLOT_0 = (
     "insert into penstock.change (slot, xid, interests, kinds, key, changed_at) "
     "values (0, pg_current_xact_id()::text::bigint, '1', 'enter', '[2, 1]', now())"

@@ -15,6 +15,7 @@ import pytest
 from conformance.outboxes import PLAN
 from conformance.taskbench import SPEC, task_plan
 from stage.databases import connected
+from stage.examples import examples
 from stage.feed import ENTRIES, NOW, Reader, entry, feed, told, write
 
 from penstock import App
@@ -29,7 +30,7 @@ from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
 from penstock.testing import TestApp, TestClock
 
-WRITERS, ROWS = 4, 1500
+WRITERS, ROWS = 4, examples(3000)
 MINUTE = timedelta(minutes=1)
 
 

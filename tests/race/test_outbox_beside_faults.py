@@ -224,6 +224,7 @@ async def test_what_nobody_knows_is_written_again_though_there_is_no_more_to_wri
         await got(stage, relay, ["a1", "b1", "c1"])
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("stops", [False, True])
 async def test_one_that_was_put_aside_though_nobody_knew_comes_once_and_before_those_behind(
     database_url: str, *, stops: bool

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from stage import severed
+from stage.examples import LONG
 from stage.needs import INSISTS
 from stage.network import Machine, RefusedError, machine, refusal, run, tried
 from stage.outboxes import outbox_row
@@ -46,7 +47,8 @@ def told(folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("holds", "moment"), [("label", "interrupted"), ("label", "cut off"), ("label", "back"), ("dispatch", "back")]
+    ("holds", "moment"),
+    [("label", "interrupted"), ("label", "cut off"), ("dispatch", "back"), *([("label", "back")] if LONG else [])],
 )
 async def test_a_relay_that_is_cut_off_in_the_middle_of_a_message_is_followed_and_does_nothing_more(
     other: Machine, holds: str, moment: str, tmp_path: Path

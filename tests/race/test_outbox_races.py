@@ -95,6 +95,7 @@ async def test_a_mutation_whose_commit_nobody_knows_of_is_there_once(database_ur
 # ----- at least once
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"parallelism": 3}, {"batch": 3}])
 async def test_a_process_that_dies_between_an_action_and_its_cursor_repeats_what_was_not_written(
     database_url: str, options: dict[str, Any]
@@ -109,6 +110,7 @@ async def test_a_process_that_dies_between_an_action_and_its_cursor_repeats_what
         assert len(set(stage.tried)) == 3, "with the same ids"
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"parallelism": 3}, {"batch": 3}])
 async def test_what_others_ask_for_meanwhile_repeats_nothing(database_url: str, options: dict[str, Any]) -> None:
     async with staged(database_url, **options) as (stage, clock, backend, relay):
@@ -222,6 +224,7 @@ async def test_a_relay_that_died_is_followed_within_a_lease_and_one_that_stopped
             assert (await outbox_row(backend)).trouble is None
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"mutation": True}])
 async def test_a_handler_that_will_not_be_interrupted_does_not_end_its_outbox(
     database_url: str, options: dict[str, Any]

@@ -15,8 +15,7 @@ from penstock.clock import SystemClock
 from penstock.errors import TryAgain
 
 
-@pytest.mark.parametrize("direct", [True, False], ids=["with a direct connection", "alone"])
-@pytest.mark.parametrize("what", ["pgbouncer", "server", "both"])
+@pytest.mark.parametrize(("what", "direct"), [("pgbouncer", True), ("server", False), ("both", True)])
 def test_a_restart_under_load_loses_nothing_that_was_acknowledged(what: str, direct: bool) -> None:
     async def story(own: Server, pooler: PgBouncer) -> None:
         await pooler.start()

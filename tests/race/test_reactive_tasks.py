@@ -357,7 +357,7 @@ async def test_f2_rows_of_two_tables_with_one_id_are_handled_each(database_url: 
 
 async def test_whatever_is_killed_the_last_state_of_each_row_is_handled_and_no_state_twice(database_url: str) -> None:
     """Processes that plan and work are killed again and again, while rows change."""
-    rounds, stop = 5, asyncio.Event()
+    rounds, stop = 3, asyncio.Event()
     async with reacting.booking.open(database_url) as backend:
         ids = [str(await backend.run_mutation(reacting.put, value=1)) for _ in range(8)]
         written = 1

@@ -114,6 +114,7 @@ def players_of(servers: list[Server], chance: Random) -> list[Player]:
     ]
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_clients_see_whole_states_while_servers_are_killed(database_url: str, seed: int) -> None:
     chance = random_of(seed)

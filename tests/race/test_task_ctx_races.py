@@ -133,6 +133,7 @@ def test_f6_a_transaction_that_is_tried_again_completes_the_run(kind: Kind, requ
     asyncio.run(story())
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("own", [True, False], ids=["at once", "in a transaction"])
 def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(database_url: str, *, own: bool) -> None:
     async def story() -> None:
@@ -213,6 +214,7 @@ def test_who_takes_over_waits_for_a_transaction_that_completes(postgres_url: str
     asyncio.run(story())
 
 
+@pytest.mark.one_store_each
 @pytest.mark.parametrize("ends", ["kill", "finish"])
 def test_a_worker_that_ends_after_the_commit_leaves_a_completed_run(database_url: str, ends: str) -> None:
     async def story() -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -221,14 +222,20 @@ class Server:
         self.process.close()
 
 
+@cache
+def build_page() -> None:
+    """Build the page of the chat, once for all tests."""
+    with (Path(tempfile.gettempdir()) / "penstock-chat.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run([program("npm"), "run", "--silent", "build"], cwd=CHAT, check=True, capture_output=True)
+
+
 class ChatServer(Server):
     """The chat, and its page, as ``make chat`` serves them."""
 
     def spawn(self) -> Process:
         """Build the page, and begin the process."""
-        with (Path(tempfile.gettempdir()) / "penstock-chat.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            subprocess.run([program("npm"), "run", "--silent", "build"], cwd=CHAT, check=True, capture_output=True)
+        build_page()
         return Asgi(CHAT, "web:web", self.port, DATABASE_URL=self.database)
 
 

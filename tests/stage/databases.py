@@ -13,11 +13,13 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import psycopg
 
+from penstock import App
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.schema.table import Table, definition_of
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
+from penstock.testing import TestApp
 
 _HAS_STRATEGIES = 150000  # and lets an OID be chosen
 _FIRST_OID = 4_000_000_000
@@ -42,10 +44,13 @@ class Databases:
         self._taken = self._oid == 0
 
     @contextmanager
-    def one(self, template: str | None = None) -> Iterator[str]:
-        """URL of a new database, or of a copy of one with penstock's own tables; dropped at the end of the block."""
+    def one(self, template: str | None = None, *, lasts: bool = False) -> Iterator[str]:
+        """URL of a new database, or of a copy of one with penstock's own tables; dropped at the end of the block.
+
+        One that lasts leaves the OID that templates name to others.
+        """
         name = f"test_{os.getpid()}_{next(self._numbers)}"
-        known = template is not None and not self._taken
+        known = template is not None and not self._taken and not lasts
         chosen = f" oid {self._oid}" if known else ""
         self._connection.execute(f"create database {name} template {template or 'template1'}{self._copied}{chosen}")
         self._taken |= known
@@ -59,10 +64,19 @@ class Databases:
             self._taken ^= known
 
     @contextmanager
-    def template(self, *tables: type[Table]) -> Iterator[str]:
-        """Name of a database with penstock's own tables, and others, of which copies are made."""
-        with self.one() as url:
-            make_tables(url, *tables)
+    def template(self, *tables: type[Table], base: str | None = None, app: App | None = None) -> Iterator[str]:
+        """Name of a database with penstock's own tables, and others, of which copies are made.
+
+        Args:
+            tables: The others.
+            base: Name of a template, of which this one begins as a copy.
+            app: An app that is opened on it once.
+        """
+        with self.one(base, lasts=True) as url:
+            if base is None:
+                make_tables(url, *tables)
+            if app is not None:
+                open_once(url, app)
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(
                     "update penstock.change_slot set origin = regexp_replace(origin, '[0-9]+$', %s)", [str(self._oid)]
@@ -105,6 +119,16 @@ def make_tables(url: str, *tables: type[Table]) -> None:
         await store.open()
         await push(store, [definition_of(table) for table in tables])
         await store.close()
+
+    asyncio.run(main())
+
+
+def open_once(url: str, app: App) -> None:
+    """Open an app under test on a database, and close it."""
+
+    async def main() -> None:
+        async with TestApp(app, url):
+            pass
 
     asyncio.run(main())
 

@@ -363,18 +363,13 @@ kind("Django to PostgreSQL, which binds values", "postgres", is_async=False)(
 kind("Django to SQLite", "sqlite", is_async=False)(django_plain)
 
 
-# Of each library its plainest connections, for stories that say the same of all; `tests/store` goes through every kind.
+# One of each sort, for stories that say the same of all; `tests/store` goes through every kind.
 _PLAIN = (
     "psycopg",
-    "psycopg async",
-    "psycopg2",
     "asyncpg",
     "sqlite3",
-    "aiosqlite",
     "SQLAlchemy Session over postgresql+psycopg",
-    "SQLAlchemy AsyncSession over postgresql+asyncpg",
     "SQLAlchemy AsyncSession over sqlite+aiosqlite",
     "Django to PostgreSQL",
-    "Django to SQLite",
 )
 PLAIN_KINDS = [kind for kind in KINDS if LONG or kind.name in _PLAIN]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from conformance.bench import StoreMaker
 from conformance.isolation import Isolation
-from conformance.jobs import Jobs
 from conformance.leases import Leases
 from conformance.locks import Locks
 from conformance.sessions import Sessions
@@ -22,7 +21,7 @@ from penstock.store.contract.store import Store
 from penstock.store.open import make_store
 
 
-class TestPgBouncer(Sessions, Isolation, Signals, Leases, Locks, Jobs):
+class TestPgBouncer(Sessions, Isolation, Signals, Leases, Locks):
     """What depends on the connection; each other statement is one that `TestPostgres` has run."""
 
     slow = Statement("select pg_sleep(600)")
