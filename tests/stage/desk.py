@@ -100,6 +100,6 @@ async def before(backend: TestApp) -> AsyncIterator[Desk]:
 
 def refused(answer: httpx.Response, status: int, code: str) -> str:
     """Expect a refusal; its message."""
-    assert (answer.status_code, answer.json().get("code")) == (status, code), answer.text
+    assert (answer.status_code, answer.json().get("code")) == (status, code), f"{answer.url}: {answer.text}"
     assert answer.json().keys() == {"code", "message"}
     return str(answer.json()["message"])
