@@ -98,6 +98,9 @@ class Function(Generic[C, P, R, X]):
             self.handler = batch.single(self.name, is_async=self.is_async)
         self.rate_limit = rate_limit
         self.access = None if access is None else access_of(access)
+        self._check_access(handler)
+
+    def _check_access(self, handler: Callable[..., X]) -> None:
         takes = [*inspect.signature(self.handler).parameters][1:]
         if self.access is not None and (unknown := self.access.takes.difference(takes)):
             raise DeclarationError(
