@@ -10,6 +10,8 @@ import asyncio
 import base64
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -328,16 +330,48 @@ async def all_stale(bench: Bench, store: StoreName) -> float:
     """Each client watches a query of its own, and each write concerns all of them: seconds."""
     clients = bench.sizes.sockets
     queries = [[("main:beside_the_first", {"number": number})] for number in range(clients)]
-    async with _serving(bench, store, clients) as (address, http, _), _watching(address, queries) as crowd:
+    async with (
+        _serving(bench, store, clients) as (address, http, _),
+        _watching(address, queries) as crowd,
+        _calling(address) as waits,
+    ):
         taken = await _writes(crowd, http, bench.sizes.pairs, lambda _: (0, range(clients)), 0.5)
+    bench.report("longest_wait_of_others_ms", max(waits))
     bench.row(spread(f"{clients} queries", taken, " ms"))
     return max(taken) / 1000
 
 
-async def socket_memory(bench: Bench) -> float:
+_CALLER = """
+import http.client, select, sys, time
+connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=60)
+longest = 0.0
+while not select.select([sys.stdin], [], [], 0.005)[0]:
+    begun = time.perf_counter()
+    body = '{"path": "main:cell", "args": {"number": 1}}'
+    connection.request("POST", "/api/query", body, {"content-type": "application/json"})
+    assert b"success" in connection.getresponse().read()
+    longest = max(longest, time.perf_counter() - begun)
+print(longest * 1000)
+"""
+
+
+@asynccontextmanager
+async def _calling(address: tuple[str, int]) -> AsyncIterator[list[float]]:
+    """Somebody else, in another process, who calls a query again and again; the longest wait, once it is over."""
+    waits = list[float]()
+    given = (sys.executable, "-c", _CALLER, address[0], str(address[1]))
+    caller = await asyncio.create_subprocess_exec(*given, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        yield waits
+    finally:
+        said, _ = await caller.communicate(b"enough")
+    waits.append(float(said))
+
+
+async def socket_memory(bench: Bench, store: StoreName) -> float:
     """Kilobytes of a server for each client with five queries of 2 KB, of which no two are the same."""
     clients = bench.sizes.sockets
-    async with _serving(bench, "sqlite", clients * _QUERIES, _SIZE) as (address, _, process):
+    async with _serving(bench, store, clients * _QUERIES, _SIZE) as (address, _, process):
         before = memory_of(process.pid)[0]
         queries = [
             [("main:cell", {"number": number}) for number in range(first, first + _QUERIES)]
@@ -350,10 +384,10 @@ async def socket_memory(bench: Bench) -> float:
     return taken * 1000 / clients
 
 
-async def back_after_restart(bench: Bench) -> float:
+async def back_after_restart(bench: Bench, store: StoreName) -> float:
     """Seconds from when a server answers again until all clients have their answers."""
     clients, taken = bench.sizes.sockets, []
-    async with bench.databases.fresh("sqlite") as url:
+    async with bench.databases.fresh(store) as url:
         async with dev_program(bench, _PROGRAM, "serve", url) as (_, host, port):
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=_PATIENCE) as http:
                 await _call(http, "main:fill", first=0, last=clients, size=10)
@@ -465,7 +499,10 @@ BENCHMARKS = (
     *(Benchmark(f"socket_own_query_{store}", partial(own_queries, store=store), Bar(at_most=30)) for store in _STORES),
     *(Benchmark(f"socket_all_stale_{store}", partial(all_stale, store=store), Bar(at_most=2)) for store in _STORES),
     *(Benchmark(f"socket_refresh_{store}", partial(refresh, store=store), Bar(at_most=0)) for store in _STORES),
-    Benchmark("socket_memory_kb", socket_memory, Bar(at_most=60)),
-    Benchmark("socket_back_seconds", back_after_restart, Bar(at_most=3)),
+    *(
+        Benchmark(f"socket_memory_kb_{store}", partial(socket_memory, store=store), Bar(at_most=60))
+        for store in _STORES
+    ),
+    *(Benchmark(f"socket_back_{store}", partial(back_after_restart, store=store), Bar(at_most=3)) for store in _STORES),
     *(Benchmark(f"socket_mutation_{store}", partial(over_socket, store=store), Bar(at_least=1.2)) for store in _STORES),
 )
