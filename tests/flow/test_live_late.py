@@ -22,8 +22,6 @@ from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 LATER = timedelta(seconds=10)
 
 

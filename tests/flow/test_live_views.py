@@ -18,8 +18,6 @@ from penstock.store.contract.session import Session
 from penstock.store.nouns.requests import RequestKey
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 
 class Account(Table):
     owner: str
