@@ -30,7 +30,7 @@ class BackendWords:
     Attributes:
         engine: Store, functions and clock.
         runner: Runs functions.
-        caller: Who the functions run for: the system, but for a backend that `with_identity` has given.
+        caller: The caller of the functions: the system, or the identity of `with_identity`.
     """
 
     engine: Engine

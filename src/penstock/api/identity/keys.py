@@ -112,7 +112,7 @@ def _fetch_keys(provider: Provider) -> Keys:
 
 
 def _keys_in(found: Any, provider: Provider) -> Keys:
-    """The keys of a set with which tokens may be signed. What cannot be read is not for us."""
+    """The keys of a set with which tokens may be signed. Keys that PyJWT cannot read are left out."""
     keys: Keys = {}
     for one in found["keys"]:
         try:

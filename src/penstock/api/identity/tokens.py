@@ -35,7 +35,7 @@ class Verified:
     """A token that was verified.
 
     Attributes:
-        identity: Who has sent it.
+        identity: Whom it names.
         expires_at: When it holds no more; None for never.
         holds: Whether it still holds, as far as is known without asking anybody.
     """

@@ -103,7 +103,7 @@ class QueryCtx:
 
     @property
     def auth(self) -> Auth:
-        """Who calls. A live query that asks runs once for each user, and otherwise once for all of them."""
+        """The caller. A live query that asks runs once for each user, and otherwise once for all of them."""
         return Auth(self._scope, self._scope.transaction.identity)
 
     @property
@@ -289,7 +289,7 @@ class ActionCtx:
 
     @property
     def auth(self) -> Auth:
-        """Who calls. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
+        """The caller. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
         return Auth(self._calls, lambda: self._caller.identity)
 
     @property

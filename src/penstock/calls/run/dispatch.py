@@ -104,7 +104,7 @@ class Dispatch:
         Args:
             calls: For each its path, its JSON arguments, and the function that turns its result into an answer.
             at: The number of an open snapshot; a new one by default.
-            caller: Who calls.
+            caller: The caller.
 
         Raises:
             OutOfRetention: The snapshot is not open any more.
@@ -133,7 +133,7 @@ class Dispatch:
             key: The request.
             encode: Turns its result into the answer.
             resent: Whether it may have been sent before.
-            caller: Who calls.
+            caller: The caller.
 
         Raises:
             TryAgain: It had no effect, or nobody knows; the client may send it again.

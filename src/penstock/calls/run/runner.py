@@ -369,7 +369,7 @@ class Runner(Runs):
     async def check_access(
         self, transaction: Transaction, function: AnyFunction, arguments: Mapping[str, Any], depth: int
     ) -> None:
-        """Check that the caller of a transaction may call a function. What its guards read counts as read.
+        """Check that the caller of a transaction may call a function. The reads of its guards are noted as its own.
 
         Raises:
             AccessDenied: Its access does not let the caller in.
