@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
+from types import FrameType
 from typing import Any, cast
 
 import uvicorn
@@ -45,14 +46,25 @@ async def serve(
     port: int,
     services: Sequence[ServiceName],
     ready: Callable[[str], None] | None = None,
+    stopping: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Serve an app until SIGINT or SIGTERM; a second SIGINT does not wait for the calls under way."""
+    """Serve an app until SIGINT or SIGTERM; a second SIGINT does not wait for the calls under way.
+
+    Args:
+        app: The app.
+        config: Its settings.
+        host: The address to listen on.
+        port: The port; 0 for any.
+        services: The services to run beside the server.
+        ready: Called with the server's URL once it listens.
+        stopping: Called by the handler of the first signal, with the numbers of calls and of jobs under way.
+    """
     with closing(_bind(host, port)) as listener:
         url = _url(listener)
         async with app.open(config=config, services=services) as backend:
             asgi = asgi_app(app, backend=backend)
             async with metrics_served(backend):
-                await _Server(asgi, backend, url, ready).serve(sockets=[listener])
+                await _Server(asgi, backend, url, ready, stopping).serve(sockets=[listener])
             await asgi.opening.idle()  # a call that was cut off takes a moment to undo what it did
     event("server.stopped", logging.INFO, url=url)
 
@@ -76,7 +88,14 @@ async def metrics_served(backend: Backend) -> AsyncIterator[None]:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, asgi: Asgi, backend: Backend, url: str, ready: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        asgi: Asgi,
+        backend: Backend,
+        url: str,
+        ready: Callable[[str], None] | None,
+        stopping: Callable[[int, int], None] | None,
+    ) -> None:
         config = asgi.opening.config
         super().__init__(
             _listening(
@@ -96,6 +115,12 @@ class _Server(uvicorn.Server):
         self._backend = backend
         self._url = url
         self._ready = ready
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._stopping is not None and not self.should_exit:
+            self._stopping(self._opening.under_way, self._backend.engine.journal.jobs_running())
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

@@ -66,7 +66,8 @@ class Engine:
         self.look = asyncio.Event()  # set after a request to look at all rows of a task, until the planner knows
         self.statements = Statements(store.dialect, reactive)
         self.processes = Processes(config)
-        self.journal = Journal(Meters() if config.dev or config.metrics_token or config.metrics_port else None)
+        meters = Meters() if config.dev or config.metrics_token or config.metrics_port else None
+        self.journal = Journal(meters, tells_runs=config.dev)
         self._threads: dict[str, Threads] = {}
         self._stop_by: float | None = None
 
