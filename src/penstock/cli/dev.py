@@ -202,9 +202,8 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
     }
     lines = [f"{style('penstock', fg='cyan', bold=True)} {version('penstock')}", ""]
     lines += [f"  {style(f'{name:9}', dim=True)}  {value}" for name, value in facts.items()]
-    call = sample_call(app, url)
-    if call:
-        lines += ["", f"  {style('try', dim=True)}", f"  {call}"]
+    if calls := sample_calls(app, url):
+        lines += ["", f"  {style('try', dim=True)}", *(f"  {call}" for call in calls)]
     ends = "Starts again when the source changes. Ctrl-C stops it." if reload else "Ctrl-C stops it."
     return "\n".join([*lines, "", style(f"  {ends}", dim=True), ""])
 
@@ -217,16 +216,21 @@ def links(url: str) -> dict[str, str]:
     return pages
 
 
-def sample_call(app: App, url: str) -> str | None:
-    """A curl line that calls a function for which nobody has to sign in; None if none can be called by hand."""
-    for kind in (FunctionKind.QUERY, FunctionKind.MUTATION, FunctionKind.ACTION):
-        for function in app.registry:
-            if function.kind is kind and function.public and function.access in {None, public}:
-                arguments = _plausible_arguments(function)
-                if arguments is not None:
-                    body = json.dumps({"path": function.name, "args": arguments}).replace("'", r"'\''")
-                    head = "-H 'content-type: application/json'"
-                    return f"curl {url}/api/{kind.value} {head} \\\n    -d '{body}'"
+def sample_calls(app: App, url: str) -> list[str]:
+    """Lines of curl that call a mutation and a query, or an action, without signing in; those that can be made up."""
+    found = {kind: _sample_call(app, url, kind) for kind in FunctionKind}
+    first = [found[FunctionKind.MUTATION], found[FunctionKind.QUERY]]
+    return [call for call in (first if any(first) else [found[FunctionKind.ACTION]]) if call]
+
+
+def _sample_call(app: App, url: str, kind: FunctionKind) -> str | None:
+    for function in app.registry:
+        if function.kind is kind and function.public and function.access in {None, public}:
+            arguments = _plausible_arguments(function)
+            if arguments is not None:
+                body = json.dumps({"path": function.name, "args": arguments}).replace("'", r"'\''")
+                head = "-H 'content-type: application/json'"
+                return f"curl {url}/api/{kind.value} {head} \\\n    -d '{body}'"
     return None
 
 
