@@ -27,11 +27,12 @@ from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json
 from penstock.clock import SystemClock
-from penstock.jobs.job import DEFAULT_POOL
+from penstock.jobs.job import DEFAULT_POOL, job_id
 from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.pools import Activity, PoolRow
+from penstock.store.contract.pools import Activity, OldJob, PoolRow
 
 _WINDOW = 10.0  # seconds, for rates
+_OLDEST = 3  # jobs that run, and that are ready
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
 
 
@@ -77,6 +78,7 @@ async def look(backend: Backend) -> Look:
             _WINDOW,
             await store.pools.list(session),
             await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
+            await store.pools.oldest(session, _OLDEST),
             [one for one in await store.leases.list(session) if one.is_worker],
         )
 
@@ -118,6 +120,7 @@ class Look:
     window: float
     pools: Sequence[PoolRow]
     activity: Sequence[Activity]
+    oldest: Sequence[OldJob]
     workers: Sequence[LeaseRow]
 
 
@@ -161,7 +164,13 @@ def pools_of(seen: Look) -> list[PoolNow]:
 
 
 def as_data(seen: Look) -> dict[str, Any]:
-    return {"now": seen.now, "window": seen.window, "pools": pools_of(seen), "workers": seen.workers}
+    return {
+        "now": seen.now,
+        "window": seen.window,
+        "pools": pools_of(seen),
+        "workers": seen.workers,
+        "oldest": oldest_of(seen),
+    }
 
 
 def draw(seen: Look) -> Group:
@@ -196,14 +205,28 @@ def _workers(seen: Look) -> Table:
     return table
 
 
-def _oldest(seen: Look) -> Text:
-    parts = []
-    for place, begin in (("running", "runs longest, for"), ("ready", "waits longest, for")):
-        if ones := [one for one in seen.activity if one.place == place]:
-            oldest = min(ones, key=lambda one: one.first)
-            seconds = max(0.0, (seen.now - oldest.first).total_seconds())
-            parts.append(f"oldest {place} job: {begin} {_span(seconds)}, in pool {oldest.pool}")
-    return Text("\n".join(parts) or "nothing runs, nothing is ready", style="dim")
+def _oldest(seen: Look) -> Table | Text:
+    if not seen.oldest:
+        return Text("nothing runs, nothing is ready", style="dim")
+    table = _table("oldest jobs", "id", "pool", "", "for")
+    for job in oldest_of(seen):
+        verb = "runs" if job["place"] == "running" else "waits"
+        table.add_row(Text(job["function"]), job["id"], job["pool"], verb, _span(job["seconds"]))
+    return table
+
+
+def oldest_of(seen: Look) -> list[dict[str, Any]]:
+    """The jobs that have run or waited longest."""
+    return [
+        {
+            "id": job_id(job.id),
+            "function": job.function,
+            "pool": job.pool,
+            "place": job.place,
+            "seconds": max(0.0, (seen.now - job.since).total_seconds()),
+        }
+        for job in seen.oldest
+    ]
 
 
 def _table(first: str, *others: str) -> Table:
