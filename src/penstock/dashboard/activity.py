@@ -12,6 +12,7 @@ from penstock.api.pools.activity import Look, look, pools_of
 from penstock.app import Backend
 
 _AGAIN = 0.5  # seconds for which a look holds
+_COUNTED, _SHARE = 10.0, 100  # seconds for which a count holds at least, and of how many parts of the time it takes one
 _STEP, _KEPT = 5.0, 180  # seconds between points, and how many are kept: 15 minutes
 
 
@@ -36,6 +37,7 @@ class Activity:
         self._backend = backend
         self._lock = asyncio.Lock()
         self._last: tuple[float, Look] | None = None
+        self._failed, self._count_at = 0, 0.0
         self.points: deque[Point] = deque(maxlen=_KEPT)
 
     async def look(self) -> Look:
@@ -48,6 +50,17 @@ class Activity:
                 self._last = began, seen
                 self._note(seen)
             return self._last[1]
+
+    async def kept_failures(self) -> int:
+        """How many failed jobs are kept. To count them reads a whole index, so it is done seldom."""
+        machine, calls = self._backend.engine.machine, self._backend.job_calls
+        began = machine.monotonic()
+        if began >= self._count_at:
+            self._count_at = began + _COUNTED
+            found = await calls.read(lambda session: calls.store.jobs.count(session, calls.now()))
+            self._failed = found.get("failed", 0)
+            self._count_at = max(self._count_at, began + _SHARE * (machine.monotonic() - began))
+        return self._failed
 
     def series(self, name: str) -> Sequence[float | None]:
         """The past of one number, with None where nobody looked."""

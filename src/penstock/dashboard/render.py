@@ -39,8 +39,7 @@ class Pages:
             "number": lambda value: f"{value:,}",
             "counted": counted,
             "span": span,
-            "masked": lambda value: _as_json(masked(value, secrets)),
-            "json": _as_json,
+            "masked": lambda value, indent=2: _as_json(masked(value, secrets), indent),
             "chart": _chart,
         }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
@@ -82,8 +81,8 @@ def _time(value: datetime | None, *, age: bool = False) -> Markup | str:
     return Markup('<time datetime="{}"{}>{:%Y-%m-%d %H:%M:%S} UTC</time>').format(said.isoformat(), kind, said)
 
 
-def _as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+def _as_json(value: Any, indent: int | None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
 
 
 def _chart(values: Sequence[float | None], label: str) -> Markup:

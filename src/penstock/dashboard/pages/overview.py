@@ -33,6 +33,8 @@ async def _load(view: View) -> Mapping[str, Any]:
     pools = pools_of(seen)
     totals = {name: sum(getattr(one, name) for one in pools) for name in ("running", "ready", "scheduled", "failed")}
     needs = [*_of_pools(seen), *_of_outboxes(outboxes)]
+    if failed := await view.activity.kept_failures():
+        needs.append(Need(f"{counted(failed, 'job')} failed for good and can be retried.", "/work?state=failed"))
     needs += [Need(f"Reactive task {one.name}: {counted(one.failed, 'row')} failed.", "/") for one in tasks]
     return {
         "seen": seen,
@@ -61,9 +63,6 @@ def _of_pools(seen: Look) -> list[Need]:
             )
         elif one.waits is not None and one.waits > _LATE:
             needs.append(Need(f"Pool {one.name}: a job has waited for {span(one.waits)}.", f"{where}&state=pending"))
-        if one.failed:
-            told = f"Pool {one.name}: {counted(one.failed, 'job')} failed in the last {seen.window:.0f} s."
-            needs.append(Need(told, f"{where}&state=failed"))
     return needs
 
 
