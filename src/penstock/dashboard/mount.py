@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -22,7 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.dashboard.live import Live
-from penstock.dashboard.page import Page, Role, View
+from penstock.dashboard.mask import masked
+from penstock.dashboard.page import Act, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
@@ -148,18 +150,32 @@ class Dashboard:
         if act.sure is not None and form.get("sure") != "yes":
             frame = self._frame(request, page, session)
             return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": act.sure, "said": ""}))
-        try:
-            told = await act.run(replace(view, words={**form, **view.words}))
-        except PenstockError as error:
-            told = f"Not done: {error}"
-        about = {name: value for name, value in {**form, **view.words}.items() if name not in {"act", "sure"}}
-        event("dashboard.act", logging.INFO, who=session.who, act=form["act"], about=about, outcome=told)
+        told = await self._audited(
+            act, replace(view, words={**form, **view.words}), f"{page.title}: {form['act']}", session
+        )
         self._parts(view.backend)[2].nudge()
         response = RedirectResponse(_path(request), 303)
         response.set_cookie(_SAID, quote(told[:500]), _SAID_SECONDS, path=_base(request) or "/", httponly=True)
         return response
 
     # ----- steps
+
+    async def _audited(self, act: Act, view: View, name: str, session: Session) -> str:
+        """Do an act between the two writes to the audit log; what is told. An act that cannot be logged is not done."""
+        engine = view.backend.engine
+        about = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
+        act_id = UUID(int=engine.clock.uuid7())
+        shown = masked(about, self._pages.secrets)
+        await engine.store.audit.begin(act_id, engine.clock.now(), session.who, session.role.name, name, shown)
+        told = "Not done: an unexpected error."
+        try:
+            told = await act.run(view)
+        except PenstockError as error:
+            told = f"Not done: {error}"
+        finally:
+            event("dashboard.act", logging.INFO, who=session.who, act=name, about=shown, outcome=told)
+            await engine.store.audit.end(act_id, told)
+        return told
 
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
         """What is kept for a backend, which a mounted server may open again."""

@@ -26,10 +26,14 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 class Pages:
-    """The templates, and the pages that are made of them."""
+    """The templates, and the pages that are made of them.
+
+    Attributes:
+        secrets: Names whose values are hidden, beside those that `masked` knows.
+    """
 
     def __init__(self, more_secrets: str) -> None:
-        secrets = {name.strip().lower() for name in more_secrets.split(",")} - {""}
+        self.secrets = {name.strip().lower() for name in more_secrets.split(",")} - {""}
         self._jinja = Environment(
             loader=PackageLoader("penstock.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -39,7 +43,7 @@ class Pages:
             "number": lambda value: f"{value:,}",
             "counted": counted,
             "span": span,
-            "masked": lambda value, indent=2: _as_json(masked(value, secrets), indent),
+            "masked": lambda value, indent=2: _as_json(masked(value, self.secrets), indent),
             "chart": _chart,
         }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module

@@ -13,10 +13,15 @@ function show(word, text) {
 
 // ----- times
 
-const clock = new Intl.DateTimeFormat(undefined, {
-  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
-  timeZoneName: "short",
-});
+const zone = new Intl.DateTimeFormat(undefined, { timeZoneName: "short" });
+const two = (number) => String(number).padStart(2, "0");
+
+function local(moment) {
+  const day = [moment.getFullYear(), two(moment.getMonth() + 1), two(moment.getDate())].join("-");
+  const time = [moment.getHours(), moment.getMinutes(), moment.getSeconds()].map(two).join(":");
+  return `${day} ${time} ${zone.formatToParts(moment).find((part) => part.type === "timeZoneName").value}`;
+}
+
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 function age(seconds) {
@@ -26,10 +31,10 @@ function age(seconds) {
 
 function tell(time) {
   const moment = new Date(time.dateTime);
-  const local = clock.format(moment);
-  const text = "age" in time.dataset ? age((Date.now() - moment) / 1000) : local;
+  const here = local(moment);
+  const text = "age" in time.dataset ? age((Date.now() - moment) / 1000) : here;
   if (time.textContent !== text) time.textContent = text;
-  const title = `${local} · ${moment.toISOString()}`;
+  const title = `${here} · ${moment.toISOString()}`;
   if (time.title !== title) time.title = title;
 }
 
