@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import pygal
@@ -44,7 +45,7 @@ class Pages:
             "counted": counted,
             "span": span,
             "masked": lambda value, indent=2: _as_json(masked(value, self.secrets), indent),
-            "chart": _chart,
+            "chart": lambda values, label: _chart(tuple(values), label),
         }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
 
@@ -89,12 +90,13 @@ def _as_json(value: Any, indent: int | None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
 
 
-def _chart(values: Sequence[float | None], label: str) -> Markup:
+@lru_cache(maxsize=64)  # a chart gets a point in some seconds, and is rendered more often
+def _chart(values: tuple[float | None, ...], label: str) -> Markup:
     """A line as an image, with its last value as text for those who do not see it."""
     chart = pygal.Line(css=[], js=[], show_dots=False, range=(0, None))
     chart.uuid = "chart"  # not by chance: equal charts are not sent again
     chart.add_xml_filter(_bare)
-    chart.add("", list(values))
+    chart.add("", values)
     image = b64encode(chart.render_sparkline(width=320, height=64)).decode()
     known = [value for value in values if value is not None]
     alt = f"{label}: {known[-1]:,.1f} now, at most {max(known):,.1f}" if known else f"{label}: nothing yet"

@@ -42,14 +42,14 @@ class PoolNow:
     waits: float | None  # seconds since the oldest ready job could have started
 
 
-async def look(store: Store, now: datetime) -> Look:
-    """The numbers of now."""
+async def look(store: Store, now: datetime, *, ended: bool = True) -> Look:
+    """The numbers of now; those of jobs that have `ended` take a while if many are kept."""
     async with reading(store.begin_read) as session:
         return Look(
             now,
             _WINDOW,
             await store.pools.list(session),
-            await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
+            await store.pools.activity(session, now - timedelta(seconds=_WINDOW) if ended else None),
             [one for one in await store.leases.list(session) if one.is_worker],
         )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.outbox.views import OutboxStatus, look_at
-from penstock.api.pools.activity import Look, pools_of
+from penstock.api.pools.activity import Look, PoolNow
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.render import counted, span
 
@@ -26,13 +26,12 @@ class Need:
 
 async def _load(view: View) -> Mapping[str, Any]:
     store, calls = view.backend.engine.store, view.backend.job_calls
-    seen = await view.activity.look()
+    seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
     outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.declares, _MOST_MESSAGES)
     tasks = [one for one in await view.backend.app.tasks.list(view.backend) if one.failed]
-    pools = pools_of(seen)
     totals = {name: sum(getattr(one, name) for one in pools) for name in ("running", "ready", "scheduled", "failed")}
-    needs = [*_of_pools(seen), *_of_outboxes(outboxes)]
+    needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
     if failed := await view.activity.kept_failures():
         needs.append(Need(f"{counted(failed, 'job')} failed for good and can be retried.", "/work?state=failed"))
     needs += [Need(f"Reactive task {one.name}: {counted(one.failed, 'row')} failed.", "/") for one in tasks]
@@ -46,9 +45,8 @@ async def _load(view: View) -> Mapping[str, Any]:
     }
 
 
-def _of_pools(seen: Look) -> list[Need]:
+def _of_pools(seen: Look, pools: Sequence[PoolNow]) -> list[Need]:
     needs = []
-    pools = pools_of(seen)
     if not seen.workers:
         needs.append(Need("No worker runs. Start one with: penstock worker", "/work"))
     for one in pools:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from penstock.api.pools.activity import pools_of
 from penstock.api.pools.workpool import change_pool
 from penstock.dashboard.page import Act, Page, View
 from penstock.jobs.filter import JobFilter
@@ -25,11 +24,11 @@ async def _load(view: View) -> Mapping[str, Any]:
     given: dict[str, Any] = {word: view.word(word) for word in _WORDS}
     where, after = JobFilter(**given), view.word("after")
     asked = {word: value for word, value in given.items() if value is not None}
-    seen, calls = await view.activity.look(), view.backend.job_calls
+    (seen, pools), calls = await view.activity.look(), view.backend.job_calls
     below, jobs = ABOVE_ALL if after is None else job_uuid(after), calls.store.jobs
     found = await calls.read(lambda session: jobs.list(session, where, _LISTED + 1, calls.now(), below))
     return {
-        "pools": pools_of(seen),
+        "pools": pools,
         "rows": {row.name: row for row in seen.pools},
         "jobs": found[:_LISTED],
         "older": urlencode(asked | {"after": found[_LISTED - 1].id}) if len(found) > _LISTED else None,
