@@ -19,7 +19,8 @@ Fragments = Mapping[str, str]
 Render = Callable[[], Awaitable[Fragments]]
 
 _EVERY, _SOONEST = 1.0, 0.25  # seconds between two renderings, without a signal and with signals all the time
-_SHARE = 16  # rendering takes at most one part in so many of the time
+_LATEST = 5.0  # seconds between them, however long they take
+_SHARE = 16  # rendering takes at most one part in so many of the time, unless it is very slow
 
 
 class Live:
@@ -90,7 +91,7 @@ class _Watched:
                 began = clock.monotonic()
                 self.fragments = await self._render()
                 self._tell()
-                pause = max(_SOONEST, (clock.monotonic() - began) * _SHARE)
+                pause = min(max(_SOONEST, (clock.monotonic() - began) * _SHARE), _LATEST)
                 await clock.sleep(pause)
                 if pause < _EVERY:
                     await clock.wait(self.nudged, _EVERY - pause)

@@ -70,7 +70,7 @@ class Dashboard:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._sessions = Sessions(opening.config)
-        self._pages = Pages("")
+        self._pages = Pages(opening.config.masked_names)
         self._of: tuple[Backend, Activity, Live] | None = None
 
     def endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
@@ -188,7 +188,7 @@ class Dashboard:
         return {
             "base": _base(request),
             "page": page,
-            "menu": [one for one in PAGES if one.in_menu],
+            "menu": [one for one in PAGES if one.above is None],
             "title": page.title,
             "who": session.who,
             "may_operate": session.role >= Role.operate,

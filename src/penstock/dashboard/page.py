@@ -86,7 +86,7 @@ class Page:
         template: The file of its template.
         load: Reads the values that the template shows. It runs up to twice a second while somebody looks.
         acts: Its acts, by the name that forms send as ``act``.
-        in_menu: Whether the menu has it. A page below another one, by its path, is reached from there.
+        above: The path of the page from which it is reached; None if it is in the menu itself.
     """
 
     path: str
@@ -94,4 +94,4 @@ class Page:
     template: str
     load: Callable[[View], Awaitable[Mapping[str, Any]]]
     acts: Mapping[str, Act]
-    in_menu: bool = True
+    above: str | None = None

@@ -88,11 +88,11 @@ async def _cancel(view: View) -> str:
 PAGES = (
     Page("/work", "Work", "work.html", _load, {"pause": Act(_pause), "resume": Act(_resume), "limit": Act(_limit)}),
     Page(
-        "/work/jobs/{job}",
+        "/jobs/{job}",
         "Job",
         "job.html",
         _load_job,
         {"retry": Act(_retry), "recall": Act(_recall), "cancel": Act(_cancel, sure="Cancel this job?")},
-        in_menu=False,
+        above="/work",
     ),
 )
