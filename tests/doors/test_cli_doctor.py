@@ -56,14 +56,14 @@ def test_findings_have_an_exit_status_and_fit_the_screen(
     past = SystemClock().now() - timedelta(hours=1)
     on_store(database_url, lambda store: store.leases.take("host:7", timedelta(seconds=30), past))
     found = bookings("doctor")
-    assert found.code == 2
+    assert found.code == 1
     lines = found.out.splitlines()
-    assert lines[0] == "critical  lease 1  (lease-expired)"
+    assert lines[0] == "warning   lease 1  (lease-expired)"
     assert "          $ penstock worker" in lines
-    assert lines[-1] == "1 critical"
+    assert lines[-1] == "1 warning"
     assert max(map(len, lines)) <= 80
     (told,) = bookings("doctor", "--json").json["findings"]
-    assert (told["code"], told["severity"], told["command"]) == ("lease-expired", "critical", "penstock worker")
+    assert (told["code"], told["severity"], told["command"]) == ("lease-expired", "warning", "penstock worker")
 
 
 def test_a_database_that_is_away_is_a_finding(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:

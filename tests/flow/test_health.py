@@ -8,13 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from docs.test_docs_commands import parse
 from stage.feed import write
 
 from penstock import ActionCtx, App, Index, Message, MutationCtx, Retry, Table, TaskCtx
-from penstock.api.health import Health, HealthFinding, findings, look
+from penstock.api.health import KINDS, Health, HealthFinding, findings, look
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import SchemaMismatch
+from penstock.jobs.job import DEFAULT_POOL
+from penstock.store.contract.jobs import Room
 from penstock.store.contract.statistics import Statistics, TableUse, UnusedIndex
 from penstock.store.push.migrate import Plan
 from penstock.testing import TestApp
@@ -40,6 +43,10 @@ class Parcel(Table, name="parcel_of_health"):
 
 
 @app.internal_action
+async def look_around(ctx: ActionCtx) -> None: ...
+
+
+@app.internal_action
 async def send(ctx: ActionCtx) -> None:
     raise ConnectionError("no provider")
 
@@ -47,6 +54,7 @@ async def send(ctx: ActionCtx) -> None:
 @app.mutation
 async def post(ctx: MutationCtx, jobs: int = 0) -> None:
     await ctx.db.insert(Parcel(name="a"))
+    await ctx.scheduler.run_after(timedelta(0), look_around)
     for _ in range(jobs):
         await sms.enqueue(ctx, send)
 
@@ -85,11 +93,15 @@ async def test_what_stands_still_is_found_in_the_database(database_url: str) -> 
         await backend.run_mutation(post, jobs=12)
         lost = await store.leases.take("host:7", timedelta(seconds=30), clock.now())
         await store.changes.register("old", clock.now(), BEGINNING)
+        idle = await store.leases.take("host:6", timedelta(seconds=30), clock.now())
+        await store.jobs.claim(lost, 1, [Room(DEFAULT_POOL, 1)], clock.now())
         clock.advance(2 * MINUTE)
         found = by_code(await backend.health())
         assert found["worker-missing"].severity == "critical"
-        assert found["lease-expired"].where == f"lease {lost}"
-        assert "host:7" in found["lease-expired"].what
+        leases = {one.where: one for one in await backend.health() if one.code == "lease-expired"}
+        assert leases[f"lease {idle}"].severity == "warning"
+        assert leases[f"lease {lost}"].severity == "critical"
+        assert "host:7 ran out 2 min ago. Jobs that wait to be rescued: 1." in leases[f"lease {lost}"].what
         old = next(one for one in await backend.health() if one.where == "reader old")
         assert (old.code, old.severity) == ("reader-stopped", "critical")
         assert old.command == "penstock changes drop old"
@@ -107,7 +119,7 @@ async def test_what_stands_still_is_found_in_the_database(database_url: str) -> 
         assert found["task-failed"].where == "task weigh"
 
         clock.advance(timedelta(days=2, hours=2))
-        assert "12 expired job statuses" in by_code(await backend.health())["pruner-missing"].what
+        assert "Expired job statuses: 12." in by_code(await backend.health())["pruner-missing"].what
 
 
 async def test_what_somebody_has_changed_is_found_in_the_database(database_url: str) -> None:
@@ -176,12 +188,11 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     assert ranks == ["critical", "warning"]
 
 
-def test_the_page_names_each_finding() -> None:
-    root = Path(__file__).parents[2]
-    source = "".join(
-        (root / "src" / "penstock" / file).read_text("utf-8") for file in ("api/health.py", "cli/doctor.py")
-    )
-    codes = set(re.findall(r'"([a-z]+-[a-z]+)"', source))
-    page = (root / "docs" / "observability.md").read_text("utf-8")
+def test_the_page_names_each_finding_and_each_command_exists() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[a-z]+-[a-z]+`.*?) \| \w+", page, re.MULTILINE)
-    assert codes == {code for row in rows for code in re.findall(r"[a-z]+-[a-z]+", row)}
+    assert {*KINDS, "database-away"} == {code for row in rows for code in re.findall(r"[a-z]+-[a-z]+", row)}
+    names = {"reader-stopped": "changes drop x", "reader-behind": "outbox drop x"}
+    for code, (_severity, _fix, command) in KINDS.items():
+        if command.startswith("penstock "):
+            parse(command.format(name=names.get(code, "x")))

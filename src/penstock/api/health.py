@@ -47,6 +47,49 @@ _LOG_SIZE, _REPLICA_BEHIND = 128 * _MIB, 16 * _MIB
 _CONNECTED, _NEARLY_ALL = 0.8, 0.95
 
 
+# Each kind of finding: its usual severity, the next step and its command.
+KINDS: dict[str, tuple[Severity, str, str]] = {
+    "lease-expired": ("critical", "Start a worker.", "penstock worker"),
+    "worker-missing": ("critical", "Start a worker.", "penstock worker"),
+    "pool-backlog": ("warning", "Look at its limit and its jobs, or start more workers.", "penstock top --once"),
+    "pool-paused": ("warning", "Resume the pool.", "penstock resume {name}"),
+    "failures-rising": ("warning", "Read their errors.", "penstock jobs --state failed --pool {name}"),
+    "task-failed": (
+        "warning",
+        "Read the errors; retry once their cause is gone.",
+        "penstock tasks records {name} --state failed",
+    ),
+    "row-contended": ("warning", "Run it in a pool with max_parallelism=1, or give each call a row of its own.", ""),
+    "pruner-missing": ("warning", "Start a worker; it runs the pruner.", "penstock worker"),
+    "reader-stopped": ("critical", "Start a worker, which reads it. If nobody needs it, drop it:", "penstock {name}"),
+    "reader-behind": ("warning", "Start more workers. If nobody needs it, drop it:", "penstock {name}"),
+    "feed-large": ("warning", "Find the reader, keep_for or the transaction that keeps it.", "penstock changes"),
+    "transaction-old": (
+        "warning",
+        "Find its program, and end it:",
+        "select * from pg_stat_activity order by xact_start",
+    ),
+    "interest-broken": ("critical", "Find out who changed them, then make them anew:", "penstock migrate"),
+    "interest-undeclared": ("notice", "If no other program declares it either, drop its reader.", "penstock changes"),
+    "outbox-halted": ("critical", "Mend the cause and retry, or skip the message.", "penstock outbox show {name}"),
+    "outbox-parked": ("warning", "Mend the cause, then retry them.", "penstock outbox retry {name}"),
+    "schema-mismatch": ("critical", "Mend the declarations or the rows.", "penstock migrate --plan"),
+    "schema-behind": ("warning", "Look at the plan, then migrate.", "penstock migrate --plan"),
+    "index-missing": ("warning", "Find the queries without with_index, and declare an Index.", "penstock check"),
+    "index-redundant": ("notice", "Leave it out, unless queries through it read rows in order of creation.", ""),
+    "index-unused": ("notice", "If replicas do not use it either, leave it out.", ""),
+    "vacuum-needed": ("warning", "Look at old transactions and at autovacuum, then run:", "vacuum (analyze) {name}"),
+    "connections-few": (
+        "warning",
+        "Lower max_connections, use a pooler, or let the server permit more.",
+        "penstock config",
+    ),
+    "log-long": ("warning", "Find the program that reads the file, and let its transaction end.", ""),
+    "replica-behind": ("warning", "Look at its log, its disk and the network.", "select * from pg_stat_replication"),
+    "clock-skew": ("warning", "Set the clocks of the machines by NTP.", "timedatectl status"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
     """Something that is wrong, or will be.
@@ -149,6 +192,11 @@ def findings(seen: Health) -> list[HealthFinding]:
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 
+def _of(code: str, where: str, what: str, *, name: str = "", severity: Severity | None = None) -> HealthFinding:
+    usual, fix, command = KINDS[code]
+    return HealthFinding(code, severity or usual, where, what, fix, command.format(name=name))
+
+
 def _counted(engine: Engine) -> Mapping[str, tuple[int, int]]:
     meters = engine.journal.meters
     if meters is None:
@@ -167,72 +215,54 @@ def _leases(seen: Health) -> Iterator[HealthFinding]:
     known = {one.lease: one for one in seen.leases}
     for number in seen.expired:
         lease = known.get(number)
-        whose = f"of {lease.holder} ran out {_span(seen.now - lease.expires_at)} ago" if lease else "is gone"
-        running = f"{lease.running:,} of its jobs wait" if lease else "its jobs wait"
-        yield HealthFinding(
-            "lease-expired", "critical", f"lease {number}",
-            f"The lease {whose}, and {running} for another worker to rescue them.",
-            "Start a worker.", "penstock worker",
-        )  # fmt: skip
+        told = (
+            f"The lease of {lease.holder} ran out {_span(seen.now - lease.expires_at)} ago." if lease else "It is gone."
+        )
+        if lease and not lease.running:
+            yield _of("lease-expired", f"lease {number}", f"{told} Nobody has taken over.", severity="warning")
+        else:
+            jobs = f": {lease.running:,}" if lease else ""
+            yield _of("lease-expired", f"lease {number}", f"{told} Jobs that wait to be rescued{jobs}.")
 
 
 def _workers(seen: Health) -> Iterator[HealthFinding]:
-    ready = {one.pool: one for one in seen.activity if one.place == "ready"}
+    ready, paused = (
+        [one for one in seen.activity if one.place == "ready"],
+        {one.name for one in seen.pools if one.paused},
+    )
     if ready and not any(one.is_worker and one.expires_at > seen.now for one in seen.leases):
-        yield HealthFinding(
-            "worker-missing", "critical", "workers",
-            f"{sum(one.count for one in ready.values()):,} jobs are ready, and no worker runs.",
-            "Start a worker.", "penstock worker",
-        )  # fmt: skip
+        jobs = sum(one.count for one in ready)
+        yield _of("worker-missing", "workers", f"No worker runs. Ready jobs: {jobs:,}.")
         return
-    limits = {one.name: one for one in seen.pools}
-    for pool, one in ready.items():
+    for one in ready:
         if seen.now - one.first >= _WAITS_LONG:
-            is_paused = pool in limits and limits[pool].paused
-            yield HealthFinding(
-                "pool-backlog", "warning", f"pool {pool}",
-                f"{one.count:,} jobs are ready; the oldest has waited for {_span(seen.now - one.first)}."
-                + " The pool is paused." * is_paused,
-                "Resume it." if is_paused else "Look at its limit and its running jobs, or start more workers.",
-                f"penstock resume {pool}" if is_paused else "penstock top --once",
-            )  # fmt: skip
+            waited = f"Its oldest ready job has waited for {_span(seen.now - one.first)}. Ready jobs: {one.count:,}."
+            code = "pool-paused" if one.pool in paused else "pool-backlog"
+            yield _of(code, f"pool {one.pool}", waited, name=one.pool)
 
 
 def _failures(seen: Health) -> Iterator[HealthFinding]:
     for one in seen.activity:
         before = seen.failed_before.get(one.pool, 0)
         if one.place == "failed" and one.count >= _FEW_FAILURES and one.count > 2 * before:
-            yield HealthFinding(
-                "failures-rising", "warning", f"pool {one.pool}",
-                f"{one.count:,} jobs failed in the last {_span(_SPAN)}, after {before:,} in as long before.",
-                "Read their errors.", f"penstock jobs --state failed --pool {one.pool}",
-            )  # fmt: skip
+            what = f"{one.count:,} jobs failed in the last {_span(_SPAN)}, after {before:,} in as long before."
+            yield _of("failures-rising", f"pool {one.pool}", what, name=one.pool)
     for task in seen.tasks:
         if task.failed:
-            yield HealthFinding(
-                "task-failed", "warning", f"task {task.name}",
-                f"The last run of {task.failed:,} of its rows failed.",
-                "Read the errors; retry once their cause is gone.", f"penstock tasks {task.name} --state failed",
-            )  # fmt: skip
+            what = f"Rows whose last run failed: {_most(task.failed)}."
+            yield _of("task-failed", f"task {task.name}", what, name=task.name)
 
 
 def _conflicts(seen: Health) -> Iterator[HealthFinding]:
     for name, (conflicts, runs) in seen.calls.items():
         if conflicts >= _FEW_CONFLICTS and conflicts >= _CONFLICTING * runs:
-            yield HealthFinding(
-                "row-contended", "warning", f"function {name}",
-                f"It conflicted {conflicts:,} times in {runs:,} runs: many calls write one row.",
-                "Run it in a pool with max_parallelism=1, or give each call a row of its own.",
-            )  # fmt: skip
+            what = f"It conflicted {conflicts:,} times in {runs:,} runs: many calls write one row."
+            yield _of("row-contended", f"function {name}", what)
 
 
 def _retention(seen: Health) -> Iterator[HealthFinding]:
     if overdue := seen.statistics.overdue:
-        yield HealthFinding(
-            "pruner-missing", "warning", "finished jobs",
-            f"{_most(overdue)} expired job statuses are still stored: no pruner runs.",
-            "Start a worker; it runs the pruner.", "penstock worker",
-        )  # fmt: skip
+        yield _of("pruner-missing", "finished jobs", f"No pruner runs. Expired job statuses: {_most(overdue)}.")
 
 
 # ----- the change feed and its readers
@@ -242,59 +272,39 @@ def _feed(seen: Health) -> Iterator[HealthFinding]:
     for _row, reader in seen.feed.readers:
         alert = lag_alert(reader, seen.feed.size, seen.now)
         if alert is not None:
-            outbox = outbox_read(reader.name)
-            yield HealthFinding(
-                "reader-stopped" if alert.stopped else "reader-behind",
-                "critical" if alert.stopped or alert.full else "warning", f"reader {reader.name}",
-                f"{_most(reader.rows)} changes are unread, for {_span(reader.age(seen.now))}. The feed keeps them.",
-                "Start its reader with a worker. If nobody needs it, drop it:",
-                f"penstock changes drop {reader.name}" if outbox is None else f"penstock outbox drop {outbox}",
-            )  # fmt: skip
+            code, outbox = "reader-stopped" if alert.stopped else "reader-behind", outbox_read(reader.name)
+            behind, unread = _span(reader.age(seen.now)), _most(reader.rows)
+            what = f"It is {behind} behind. Unread changes, which the feed keeps: {unread}."
+            drop = f"changes drop {reader.name}" if outbox is None else f"outbox drop {outbox}"
+            severity: Severity | None = "critical" if alert.full else None
+            yield _of(code, f"reader {reader.name}", what, name=drop, severity=severity)
     if seen.feed.size >= FULL:
-        yield HealthFinding(
-            "feed-large", "warning", "change feed", f"It takes {_size(seen.feed.size)}, as it is not emptied.",
-            "Find the reader, the outbox's keep_for or the transaction that keeps it.", "penstock changes",
-        )  # fmt: skip
+        yield _of("feed-large", "change feed", f"It takes {_size(seen.feed.size)}, as it is not emptied.")
     oldest = seen.feed.oldest_transaction
     if oldest is not None and oldest >= _OPEN_LONG:
-        yield HealthFinding(
-            "transaction-old", "warning", "database",
-            f"A transaction has been open for {_span(oldest)}. It delays readers of the feed, and vacuum.",
-            "Find its program, then end it:",
-            "select pid, application_name, query from pg_stat_activity order by xact_start",
-        )  # fmt: skip
+        what = f"A transaction has been open for {_span(oldest)}. It delays readers of the feed, and vacuum."
+        yield _of("transaction-old", "database", what)
 
 
 def _interests(seen: Health) -> Iterator[HealthFinding]:
     for row in seen.interests:
-        name = row.interest.name
+        name, table = row.interest.name, row.interest.table
         if row.state != "ok":
-            yield HealthFinding(
-                "interest-broken", "critical", f"interest {name}",
-                f"Changes of table {row.interest.table} are not captured: its triggers are {row.state}.",
-                "Find out who changed them, then make them anew:", "penstock migrate",
-            )  # fmt: skip
+            what = f"Changes of table {table} are not captured: its triggers are {row.state}."
+            yield _of("interest-broken", f"interest {name}", what)
         elif name not in seen.declared:
-            yield HealthFinding(
-                "interest-undeclared", "notice", f"interest {name}",
-                f"Changes of table {row.interest.table} are captured, and this program does not declare it.",
-                "If no other program does either, drop its reader.", "penstock changes",
-            )  # fmt: skip
+            what = f"Changes of table {table} are captured, and this program does not declare it."
+            yield _of("interest-undeclared", f"interest {name}", what)
 
 
 def _outboxes(seen: Health) -> Iterator[HealthFinding]:
     for one in seen.outboxes:
+        where = f"outbox {one.name}"
         if one.halted:
-            yield HealthFinding(
-                "outbox-halted", "critical", f"outbox {one.name}",
-                f"It waits for a message that failed; {_most(one.messages)} wait behind it. {one.error or ''}".strip(),
-                "Mend the cause and retry, or skip the message.", f"penstock outbox show {one.name}",
-            )  # fmt: skip
+            what = f"It waits for a message that failed. Messages to deliver: {_most(one.messages)}. {one.error or ''}"
+            yield _of("outbox-halted", where, what.rstrip(), name=one.name)
         if one.parked:
-            yield HealthFinding(
-                "outbox-parked", "warning", f"outbox {one.name}", f"{_most(one.parked)} failed messages are parked.",
-                "Mend the cause, then retry them.", f"penstock outbox retry {one.name}",
-            )  # fmt: skip
+            yield _of("outbox-parked", where, f"Failed messages that are parked: {_most(one.parked)}.", name=one.name)
 
 
 # ----- tables and the database
@@ -302,92 +312,61 @@ def _outboxes(seen: Health) -> Iterator[HealthFinding]:
 
 def _schema(seen: Health) -> Iterator[HealthFinding]:
     if isinstance(seen.plan, SchemaMismatch):
-        fix = "Mend the declarations or the rows."
-        yield HealthFinding("schema-mismatch", "critical", "schema", seen.plan.what, fix)
+        yield _of("schema-mismatch", "schema", seen.plan.what)
         return
     if not seen.plan.empty:
-        missing = ", ".join(sorted(seen.plan.tables)) or "penstock's own tables"
-        yield HealthFinding(
-            "schema-behind", "warning", "schema", f"The database lacks what the program declares in {missing}.",
-            "Look at the plan, then migrate.", "penstock migrate --plan",
-        )  # fmt: skip
+        lacking = ", ".join(sorted(seen.plan.tables)) or "penstock's own tables"
+        yield _of("schema-behind", "schema", f"The database lacks what the program declares in {lacking}.")
     for table, index, other in seen.plan.redundant:
-        yield HealthFinding(
-            "index-redundant", "notice", f"table {table}",
-            f"The columns of index {index.name} are the first ones of {other.name}, so each write pays twice.",
-            "Leave it out, unless queries through it read rows in order of creation.",
-        )  # fmt: skip
+        what = f"The columns of index {index.name} are the first ones of {other.name}, so each write pays twice."
+        yield _of("index-redundant", f"table {table}", what)
 
 
 def _tables(seen: Health) -> Iterator[HealthFinding]:
     for one in seen.statistics.tables:
         is_own = one.name.startswith("penstock.")
         if not is_own and one.scans >= _SCANS and one.scanned >= _LONG_SCAN * one.scans:
-            yield HealthFinding(
-                "index-missing", "warning", f"table {one.name}",
-                f"{one.scans:,} statements read the whole table, {one.scanned // one.scans:,} rows each.",
-                "Find the queries without with_index, and declare an Index.", "penstock check",
-            )  # fmt: skip
+            what = f"{one.scans:,} statements read the whole table, {one.scanned // one.scans:,} rows each."
+            yield _of("index-missing", f"table {one.name}", what)
         if one.dead >= _DEAD and one.dead >= _DEAD_SHARE * one.live:
-            yield HealthFinding(
-                "vacuum-needed", "warning", f"table {one.name}",
-                f"{one.dead:,} dead rows lie among {one.live:,} live ones.",
-                "Look for old transactions and at autovacuum's settings, then run:", f"vacuum (analyze) {one.name}",
-            )  # fmt: skip
+            what = f"{one.dead:,} dead rows lie among {one.live:,} live ones."
+            yield _of("vacuum-needed", f"table {one.name}", what, name=one.name)
     for index in seen.statistics.unused:
         if index.size >= _UNUSED_SIZE:
-            yield HealthFinding(
-                "index-unused", "notice", f"table {index.table}",
-                f"No query has used index {index.name} of {_size(index.size)} since the server began to count.",
-                "If replicas do not use it either, leave it out.",
-            )  # fmt: skip
+            what = f"No query has used index {index.name} of {_size(index.size)} since the server began to count."
+            yield _of("index-unused", f"table {index.table}", what)
 
 
 def _database(seen: Health) -> Iterator[HealthFinding]:
-    used, most, wanted = seen.statistics.connections, seen.statistics.max_connections, seen.max_connections + _SERVICES
-    if most is not None and used >= _CONNECTED * most:
-        yield HealthFinding(
-            "connections-few", "critical" if used >= _NEARLY_ALL * most else "warning", "database",
-            f"{used:,} of {most:,} connections are open.",
-            "Lower max_connections of the processes, use a pooler, or let the server permit more.", "penstock config",
-        )  # fmt: skip
-    elif most is not None and wanted > most:
-        yield HealthFinding(
-            "connections-few", "warning", "max_connections",
-            f"One process may open {wanted:,} connections, and the server permits {most:,}.",
-            "Lower max_connections, or let the server permit more.", "penstock config",
-        )  # fmt: skip
-    if (seen.statistics.log_size or 0) >= _LOG_SIZE:
-        yield HealthFinding(
-            "log-long", "warning", "write-ahead log",
-            f"It has grown to {_size(seen.statistics.log_size or 0)}: a program keeps a snapshot open.",
-            "Find the program that reads the file, and let its transaction end.",
-        )  # fmt: skip
-    if seen.replica == "away" or (seen.replica or 0) >= _REPLICA_BEHIND:
-        state = "does not answer" if seen.replica == "away" else f"is {_size(int(seen.replica or 0))} behind"
-        yield HealthFinding(
-            "replica-behind", "warning", "replica", f"It {state}, so live queries run on the primary.",
-            "Look at its log, its disk and the network.", "select * from pg_stat_replication",
-        )  # fmt: skip
+    found, wanted = seen.statistics, seen.max_connections + _SERVICES
+    if (most := found.max_connections) is not None:
+        if found.connections >= _CONNECTED * most:
+            severity: Severity | None = "critical" if found.connections >= _NEARLY_ALL * most else None
+            what = f"{found.connections:,} of {most:,} connections are open."
+            yield _of("connections-few", "database", what, severity=severity)
+        elif wanted > most:
+            what = f"One process may open {wanted:,} connections, and the server permits {most:,}."
+            yield _of("connections-few", "max_connections", what)
+    if (size := found.log_size or 0) >= _LOG_SIZE:
+        what = f"It has grown to {_size(size)}: a program keeps a snapshot open."
+        yield _of("log-long", "write-ahead log", what)
+    if seen.replica == "away":
+        yield _of("replica-behind", "replica", "It does not answer, so live queries run on the primary.")
+    elif (seen.replica or 0) >= _REPLICA_BEHIND:
+        yield _of("replica-behind", "replica", f"It is {_size(seen.replica or 0)} behind the primary.")
 
 
 def _clocks(seen: Health) -> Iterator[HealthFinding]:
     if abs(seen.offset) > _SKEW:
         way = "behind" if seen.offset > timedelta(0) else "ahead of"
-        yield HealthFinding(
-            "clock-skew", "warning", "this machine",
-            f"Its clock is {_span(abs(seen.offset))} {way} the database's. Your own code and the logs show it.",
-            "Set the clocks by NTP.", "timedatectl status",
-        )  # fmt: skip
+        what = f"Its clock is {_span(abs(seen.offset))} {way} the database's. Your own code and the logs show it."
+        yield _of("clock-skew", "this machine", what)
     moved = [(f"lease of {one.holder}", one.started_at) for one in seen.leases]
     moved += [(f"reader {row.name}", row.moved_at) for row, _lag in seen.feed.readers]
     for where, at in moved:
         if at - seen.now > _SKEW:
-            yield HealthFinding(
-                "clock-skew", "warning", where,
-                f"Its process wrote a time {_span(at - seen.now)} in the future: its clock is ahead of this one.",
-                "Set the clocks of the machines by NTP.", "timedatectl status",
-            )  # fmt: skip
+            what = f"Its process wrote a time {_span(at - seen.now)} in the future: its clock is ahead of this one."
+            yield _of("clock-skew", where, what)
 
 
 _RULES = (
