@@ -17,7 +17,8 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import SchemaMismatch
 from penstock.jobs.job import DEFAULT_POOL
-from penstock.store.contract.jobs import Room
+from penstock.store.contract.jobs import LeaseRow, Room
+from penstock.store.contract.pools import Backlog
 from penstock.store.contract.statistics import Statistics, TableUse, UnusedIndex
 from penstock.store.push.migrate import Plan
 from penstock.testing import TestApp
@@ -118,6 +119,8 @@ async def test_what_stands_still_is_found_in_the_database(database_url: str) -> 
         assert (found["outbox-parked"].where, found["outbox-parked"].severity) == ("outbox bill", "warning")
         assert found["task-failed"].where == "task weigh"
 
+        clock.advance(15 * MINUTE)
+        assert "failures-rising" not in by_code(await backend.health())
         clock.advance(timedelta(days=2, hours=2))
         assert "Expired job statuses: 12." in by_code(await backend.health())["pruner-missing"].what
 
@@ -149,8 +152,13 @@ async def test_what_somebody_has_changed_is_found_in_the_database(database_url: 
 
 
 async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url) as backend:
-        calm = await seen(backend)
+    async with TestApp(app, sqlite_url, metrics_token="let-me-in") as backend:
+        calm, meters = await seen(backend), backend.engine.journal.meters
+        assert meters is not None
+        meters.add("penstock_conflicts", "shop:count", number=300)
+        for outcome in ("success", "error"):
+            meters.add("penstock_calls", "shop:count", outcome, number=450)
+        assert "300 times in 900 runs" in by_code(await backend.health())["row-contended"].what
 
     def of(**changes: Any) -> dict[str, HealthFinding]:
         return by_code(findings(replace(calm, plan=FITTING, **changes)))
@@ -175,6 +183,13 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     assert "does not answer" in of(replica="away")["replica-behind"].what
     assert "64 MiB behind" in of(replica=64 * 2**20)["replica-behind"].what
     assert not of(replica=0)
+    waits = Backlog("sms", 2, granted=0, ready=5, oldest=calm.now - 11 * MINUTE, scheduled=0)
+    worker = [LeaseRow(1, "host:1", calm.now, calm.now + MINUTE, running=0)]
+    assert of(pools=[waits], leases=worker)["pool-backlog"].where == "pool sms"
+    paused = of(pools=[replace(waits, max_parallelism=0)], leases=worker)["pool-paused"]
+    assert paused.command == "penstock resume sms"
+    assert not of(pools=[replace(waits, oldest=calm.now - 9 * MINUTE)], leases=worker)
+    assert not of(failed={"sms": (20, 10)})
     assert of(offset=timedelta(seconds=-3))["clock-skew"].where == "this machine"
     assert (
         of(calls={"shop:count": (300, 900), "shop:other": (300, 9000)})["row-contended"].where == "function shop:count"

@@ -22,7 +22,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract.changes import InterestRow
 from penstock.store.contract.feed import FeedSeen, see_feed
 from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.pools import Activity, PoolRow
+from penstock.store.contract.pools import Backlog
 from penstock.store.contract.records import TaskBacklog
 from penstock.store.contract.session import reading
 from penstock.store.contract.statistics import Statistics
@@ -120,9 +120,8 @@ class Health:
     offset: timedelta  # the difference of the database's clock from this machine's
     leases: Sequence[LeaseRow]
     expired: Collection[int]  # leases that ran out a while ago
-    pools: Sequence[PoolRow]
-    activity: Sequence[Activity]  # with the jobs that ended in the last span
-    failed_before: Mapping[str, int]  # by pool: jobs that failed in the span before
+    pools: Sequence[Backlog]
+    failed: Mapping[str, tuple[int, int]]  # by pool: jobs that failed in the last span, and in the one before
     tasks: Sequence[TaskBacklog]
     feed: FeedSeen
     interests: Sequence[InterestRow]
@@ -152,9 +151,7 @@ async def look(
     """
     store, clock, now = engine.store, engine.clock, engine.clock.now()
     async with reading(store.begin_read) as session:
-        leases, pools = await store.leases.list(session), await store.pools.list(session)
-        activity, longer = [await store.pools.activity(session, now - _SPAN * spans) for spans in (1, 2)]
-    failed = {one.pool: one.count for one in activity if one.place == "failed"}
+        leases = await store.leases.list(session)
     rows, replica = await store.outboxes.list(), store.replica
     behind = None if replica is None else await replica.behind()
     try:
@@ -167,9 +164,8 @@ async def look(
         offset=clock.offset if isinstance(clock, SystemClock) else timedelta(0),
         leases=leases,
         expired=await store.leases.expired(now - _RESCUED_WITHIN),
-        pools=pools,
-        activity=activity,
-        failed_before={one.pool: one.count - failed.get(one.pool, 0) for one in longer if one.place == "failed"},
+        pools=await store.pools.backlog(_MOST),
+        failed=await store.statistics.failed(now - 2 * _SPAN, now - _SPAN),
         tasks=await store.records.backlog(_MOST),
         feed=await see_feed(store.changes, _MOST),
         interests=await store.interests.list(),
@@ -226,27 +222,24 @@ def _leases(seen: Health) -> Iterator[HealthFinding]:
 
 
 def _workers(seen: Health) -> Iterator[HealthFinding]:
-    ready, paused = (
-        [one for one in seen.activity if one.place == "ready"],
-        {one.name for one in seen.pools if one.paused},
-    )
-    if ready and not any(one.is_worker and one.expires_at > seen.now for one in seen.leases):
-        jobs = sum(one.count for one in ready)
-        yield _of("worker-missing", "workers", f"No worker runs. Ready jobs: {jobs:,}.")
+    jobs = sum(one.ready for one in seen.pools)
+    if jobs and not any(one.is_worker and one.expires_at > seen.now for one in seen.leases):
+        yield _of("worker-missing", "workers", f"No worker runs. Ready jobs: {_most(jobs)}.")
         return
-    for one in ready:
-        if seen.now - one.first >= _WAITS_LONG:
-            waited = f"Its oldest ready job has waited for {_span(seen.now - one.first)}. Ready jobs: {one.count:,}."
-            code = "pool-paused" if one.pool in paused else "pool-backlog"
-            yield _of(code, f"pool {one.pool}", waited, name=one.pool)
+    for one in seen.pools:
+        if one.oldest is not None and seen.now - one.oldest >= _WAITS_LONG:
+            code = "pool-paused" if one.max_parallelism == 0 else "pool-backlog"
+            what = (
+                f"Its oldest ready job has waited for {_span(seen.now - one.oldest)}. Ready jobs: {_most(one.ready)}."
+            )
+            yield _of(code, f"pool {one.pool}", what, name=one.pool)
 
 
 def _failures(seen: Health) -> Iterator[HealthFinding]:
-    for one in seen.activity:
-        before = seen.failed_before.get(one.pool, 0)
-        if one.place == "failed" and one.count >= _FEW_FAILURES and one.count > 2 * before:
-            what = f"{one.count:,} jobs failed in the last {_span(_SPAN)}, after {before:,} in as long before."
-            yield _of("failures-rising", f"pool {one.pool}", what, name=one.pool)
+    for pool, (failed, before) in seen.failed.items():
+        if failed >= _FEW_FAILURES and failed > 2 * before:
+            what = f"{failed:,} jobs failed in the last {_span(_SPAN)}, after {before:,} in as long before."
+            yield _of("failures-rising", f"pool {pool}", what, name=pool)
     for task in seen.tasks:
         if task.failed:
             what = f"Rows whose last run failed: {_most(task.failed)}."

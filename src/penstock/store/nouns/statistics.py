@@ -39,6 +39,11 @@ class DatabaseStatistics(Noun):
             most_connections,
         )
 
+    async def failed(self, since: datetime, later: datetime) -> dict[str, tuple[int, int]]:
+        """By pool: how many jobs have failed since the later time, and how many between the two times."""
+        rows = await self._look("failed", since=since, later=later)
+        return {pool: (recent, before) for pool, recent, before in rows}
+
 
 def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
