@@ -105,7 +105,7 @@ async def test_what_stands_still_is_found_in_the_database(database_url: str) -> 
         assert "host:7 ran out 2 min ago. Jobs that wait to be rescued: 1." in leases[f"lease {lost}"].what
         old = next(one for one in await backend.health() if one.where == "reader old")
         assert (old.code, old.severity) == ("reader-stopped", "critical")
-        assert old.command == "penstock changes drop old"
+        assert old.command == "penstock changes"
         await store.changes.forget("old")
 
         await backend.run_until_idle(raise_errors=False)
@@ -190,6 +190,8 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     assert paused.command == "penstock resume sms"
     assert not of(pools=[replace(waits, oldest=calm.now - 9 * MINUTE)], leases=worker)
     assert not of(failed={"sms": (20, 10)})
+    spaced = of(failed={"two words": (21, 10)})["failures-rising"]
+    assert spaced.command == "penstock jobs --state failed --pool 'two words'"
     assert of(offset=timedelta(seconds=-3))["clock-skew"].where == "this machine"
     assert (
         of(calls={"shop:count": (300, 900), "shop:other": (300, 9000)})["row-contended"].where == "function shop:count"
@@ -207,7 +209,6 @@ def test_the_page_names_each_finding_and_each_command_exists() -> None:
     page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[a-z]+-[a-z]+`.*?) \| \w+", page, re.MULTILINE)
     assert {*KINDS, "database-away"} == {code for row in rows for code in re.findall(r"[a-z]+-[a-z]+", row)}
-    names = {"reader-stopped": "changes drop x", "reader-behind": "outbox drop x"}
-    for code, (_severity, _fix, command) in KINDS.items():
+    for _severity, _fix, command in KINDS.values():
         if command.startswith("penstock "):
-            parse(command.format(name=names.get(code, "x")))
+            parse(command.format(name="x"))

@@ -68,6 +68,8 @@ def test_metrics_and_labels_of_alerts_and_board_exist() -> None:
         assert rule["labels"]["severity"] in {"critical", "warning"}
         seen |= check(rule["expr"], *rule["annotations"].values(), samples=samples)
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) > 10
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text("utf-8")
+    assert {rule["alert"] for rule in group["rules"]} == set(re.findall(r"`(Penstock\w+)`", page))
     board = json.loads((FOLDER / "grafana.json").read_text("utf-8"))
     places = [(one["gridPos"]["x"], one["gridPos"]["y"]) for one in board["panels"]]
     assert len(set(places)) == len(places), "no panel covers another"

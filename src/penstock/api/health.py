@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Literal
 
 from penstock.api.outbox.views import OutboxStatus, look_at
@@ -16,7 +17,7 @@ from penstock.changes.lag import FULL, lag_alert
 from penstock.clock import SystemClock
 from penstock.errors import SchemaMismatch
 from penstock.live.capture import live_interest
-from penstock.outbox.outbox import outbox_read, reader_name
+from penstock.outbox.outbox import reader_name
 from penstock.reactive.task import interest_name
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.changes import InterestRow
@@ -61,8 +62,8 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     ),
     "row-contended": ("warning", "Run it in a pool with max_parallelism=1, or give each call a row of its own.", ""),
     "pruner-missing": ("warning", "Start a worker; it runs the pruner.", "penstock worker"),
-    "reader-stopped": ("critical", "Start a worker, which reads it. If nobody needs it, drop it:", "penstock {name}"),
-    "reader-behind": ("warning", "Start more workers. If nobody needs it, drop it:", "penstock {name}"),
+    "reader-stopped": ("critical", "Start a worker, which reads it. If nobody needs it, drop it.", "penstock changes"),
+    "reader-behind": ("warning", "Look at its handler's duration, and at old transactions.", "penstock changes"),
     "feed-large": ("warning", "Find the reader, keep_for or the transaction that keeps it.", "penstock changes"),
     "transaction-old": (
         "warning",
@@ -190,7 +191,8 @@ def findings(seen: Health) -> list[HealthFinding]:
 
 def _of(code: str, where: str, what: str, *, name: str = "", severity: Severity | None = None) -> HealthFinding:
     usual, fix, command = KINDS[code]
-    return HealthFinding(code, severity or usual, where, what, fix, command.format(name=name))
+    typed = quote(name) if command.startswith("penstock ") else name
+    return HealthFinding(code, severity or usual, where, what, fix, command.format(name=typed))
 
 
 def _counted(engine: Engine) -> Mapping[str, tuple[int, int]]:
@@ -265,12 +267,11 @@ def _feed(seen: Health) -> Iterator[HealthFinding]:
     for _row, reader in seen.feed.readers:
         alert = lag_alert(reader, seen.feed.size, seen.now)
         if alert is not None:
-            code, outbox = "reader-stopped" if alert.stopped else "reader-behind", outbox_read(reader.name)
+            code = "reader-stopped" if alert.stopped else "reader-behind"
             behind, unread = _span(reader.age(seen.now)), _most(reader.rows)
             what = f"It is {behind} behind. Unread changes, which the feed keeps: {unread}."
-            drop = f"changes drop {reader.name}" if outbox is None else f"outbox drop {outbox}"
             severity: Severity | None = "critical" if alert.full else None
-            yield _of(code, f"reader {reader.name}", what, name=drop, severity=severity)
+            yield _of(code, f"reader {reader.name}", what, severity=severity)
     if seen.feed.size >= FULL:
         yield _of("feed-large", "change feed", f"It takes {_size(seen.feed.size)}, as it is not emptied.")
     oldest = seen.feed.oldest_transaction
@@ -283,7 +284,7 @@ def _interests(seen: Health) -> Iterator[HealthFinding]:
     for row in seen.interests:
         name, table = row.interest.name, row.interest.table
         if row.state != "ok":
-            what = f"Changes of table {table} are not captured: its triggers are {row.state}."
+            what = f"Changes of table {table} are not captured: {row.state}."
             yield _of("interest-broken", f"interest {name}", what)
         elif name not in seen.declared:
             what = f"Changes of table {table} are captured, and this program does not declare it."
