@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 from stage.feed import opened
 
-from penstock.cli import doctor
 from penstock.clock import SystemClock
 from penstock.store.contract.store import Store
 
@@ -29,6 +31,30 @@ penstock_conflicts_total{function="bookings:book"} 120.0
 """
 
 
+class Metrics(BaseHTTPRequestHandler):
+    """The metrics of a process, for callers with the token."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.headers["authorization"] == "Bearer let-me-in" else 401)
+        self.end_headers()
+        self.wfile.write(METRICS.encode())
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@contextmanager
+def metrics_served() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Metrics) as server:
+        thread = Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/metrics"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def on_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
     async def main() -> None:
         async with opened(url) as store:
@@ -43,13 +69,15 @@ def test_findings_have_an_exit_status_and_fit_the_screen(
     assert bookings.ok("doctor").out == "nothing found\n"
     assert bookings.ok("doctor", "--json").json == {"findings": []}
 
-    read = doctor._read
-    monkeypatch.setattr(doctor, "_read", {"http://a/metrics": METRICS, "http://b/metrics": METRICS}.__getitem__)
-    hot = bookings("doctor", "--metrics", "http://a/metrics", "--metrics", "http://b/metrics")
+    monkeypatch.setenv("PENSTOCK_METRICS_TOKEN", "let-me-in")
+    with metrics_served() as url:
+        hot = bookings("doctor", "--metrics", url, "--metrics", url)
+        monkeypatch.setenv("PENSTOCK_METRICS_TOKEN", "wrong")
+        refused = bookings("doctor", "--metrics", url)
     assert hot.code == 1
     assert "warning   function bookings:book  (row-contended)" in hot.out.splitlines()
     assert "It conflicted 240 times in 700 runs" in hot.out
-    monkeypatch.setattr(doctor, "_read", read)
+    assert (refused.code, "No metrics could be read" in refused.err) == (1, True)
     refused = bookings("doctor", "--metrics", "/metrics")
     assert (refused.code, "is not the address of metrics" in refused.err) == (1, True)
 
