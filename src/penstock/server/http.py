@@ -38,7 +38,7 @@ from penstock.server.answers import Answer, answer_error, function_error, refusa
 from penstock.server.callers import Credentials, credentials_of
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
-from penstock.server.subscribe import EventStream, WrittenAnswers
+from penstock.server.subscribe import EventStream, WrittenAnswers, answer_events
 from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import u64_text
 
@@ -140,7 +140,8 @@ class Api:
             view.close()  # and so the stream
         encode = partial(self._written.write, exchange=exchange, form=call.form)
         check = partial(credentials.check, backend.tokens)
-        return EventStream(view, encode, self._opening, backend.engine.clock, check)
+        events = answer_events(view, encode, backend.engine.clock, check)
+        return EventStream(events, self._opening, view.close)
 
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system; the caller has its token."""
