@@ -70,7 +70,7 @@ class PenstockError(Exception):
         facts: The same as data, for programs.
 
     Attributes:
-        code: Stable name of the error, for programs and logs.
+        code: Stable name of the error, for programs.
     """
 
     code: ClassVar[str] = "error"
