@@ -57,7 +57,7 @@ async def order_of(ctx: QueryCtx, order: Id[Order]) -> Order | None:
 @web.query
 async def name_of(ctx: QueryCtx, tenant: Id[Tenant]) -> str | None:
     found = await ctx.db.get(Tenant, tenant)
-    return found and found.name
+    return None if found is None else found.name
 
 
 @web.mutation

@@ -135,7 +135,7 @@ def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answ
 
 def framework_answer(error: BaseException, *, dev: bool) -> Answer:
     """The same inside another web framework, whose requests have no id."""
-    function = getattr(error, "facts", {}).get("function", "")
+    function = error.raised_in if isinstance(error, errors.PenstockError) else ""
     return plain_answer(error, Exchange(f"{SystemClock().seed():016x}", function), dev=dev)
 
 

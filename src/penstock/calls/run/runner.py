@@ -72,8 +72,8 @@ class Runner(Runs):
     async def run_query(
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
     ) -> Any:
+        arguments = _checked(function, FunctionKind.QUERY, given, outside=not depth)
         with _named(function):
-            arguments = _checked(function, FunctionKind.QUERY, given, outside=not depth)
             return await self.query(function, arguments, depth, work, caller)
 
     async def run_mutation(
@@ -98,8 +98,8 @@ class Runner(Runs):
         attempt: Running | None = None,
         caller: Caller = SYSTEM,
     ) -> Any:
+        arguments = _checked(function, FunctionKind.ACTION, given, outside=not depth)
         with _named(function):
-            arguments = _checked(function, FunctionKind.ACTION, given, outside=not depth)
             return await self.action(function, arguments, depth, attempt, caller)
 
     async def query(
@@ -534,7 +534,7 @@ def _named(function: AnyFunction) -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
-        getattr(error, "facts", {}).setdefault("function", function.name)  # a class of the user's may have none
+        error.raised_in = error.raised_in or function.name
         raise
 
 
