@@ -66,7 +66,7 @@ async def refuse(ctx: MutationCtx, how: str) -> None:
     raise ValueError("a secret")
 
 
-def for_nobody(ctx: QueryCtx) -> bool:
+def for_nobody(ctx: sync.QueryCtx) -> bool:
     return False
 
 
