@@ -250,6 +250,31 @@ def unstyled(shown: str) -> list[str]:
     return re.sub(r"\x1b\[\d*m", "", shown).splitlines()
 
 
+def test_functions_with_their_access_and_settings_fit_a_terminal(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+from penstock import App, Id, MutationCtx, Table, owner_of, signed_in
+app = App()
+class Team(Table):
+    captain: str
+@app.mutation(access=signed_in & owner_of(Team, "team", field="captain"))
+async def change_the_name_of_a_team(ctx: MutationCtx, team: Id[Team], name: str, notify: bool = True) -> Id[Team]:
+    return team
+"""
+    console.write("teams.py", program)
+    monkeypatch.setenv("COLUMNS", "80")
+    for command, words in (
+        ("functions", ("mutation", "signed_in", 'field="captain")', "notify:", "Id[Team]")),
+        ("config", ("database", "require_access", "Refuse")),
+    ):
+        with Terminal(console.folder, command) as terminal:
+            assert terminal.end() == 0, terminal.shown
+        lines = re.sub(r"\x1b\[\d*m", "", terminal.shown).splitlines()
+        assert max(map(len, lines)) <= 80, terminal.shown
+        assert {*words} <= {*" ".join(lines).split()}, terminal.shown
+
+
 def test_ids_are_whole(noisy_shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     (job,) = noisy_shop.ok("--app", "stage.noisy", *next(iter(LISTS)), "--json").json["jobs"]

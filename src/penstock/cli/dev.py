@@ -20,7 +20,6 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, get_args, get_origin
@@ -43,6 +42,7 @@ from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.schema.ids import id_prefix_of, target_of
+from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import serve
 
 _GREETED = "greeted"
@@ -109,7 +109,7 @@ class Life:
         config = replace(config, grace=min(config.grace, _LONGEST_GRACE), admin_token=made or config.admin_token)
         tell = partial(self._tell, self._app, config, made)
         stop = partial(self._tell_of_stop, config.grace)
-        where = partial(serve, host=self._host, port=self._port)
+        where = partial(serve, host=self._host, port=self._port, dashboard=dashboard_is_installed())
         await where(self._app, config, services=SERVICES, ready=tell, stopping=stop)
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
@@ -210,10 +210,8 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
 
 def links(url: str) -> dict[str, str]:
     """The pages of a server at this URL, by name."""
-    pages = {"server": style(url, bold=True), "docs": f"{url}/docs", "admin": f"{url}/admin"}
-    if all(find_spec(module) for module in ("penstock.dashboard", "jinja2", "pygal")):
-        pages["dashboard"] = f"{url}/dashboard"
-    return pages
+    dashboard = f"{url}/dashboard" if dashboard_is_installed() else 'pip install "penstock[dashboard]"'
+    return {"server": style(url, bold=True), "docs": f"{url}/docs", "dashboard": dashboard, "admin": f"{url}/admin"}
 
 
 def sample_calls(app: App, url: str) -> list[str]:

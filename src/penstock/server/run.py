@@ -45,6 +45,7 @@ async def serve(
     host: str,
     port: int,
     services: Sequence[ServiceName],
+    dashboard: bool = False,
     ready: Callable[[str], None] | None = None,
     stopping: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -56,13 +57,14 @@ async def serve(
         host: The address to listen on.
         port: The port; 0 for any.
         services: The services to run beside the server.
+        dashboard: Whether to serve the dashboard too.
         ready: Called with the server's URL once it listens.
         stopping: Called by the handler of the first signal, with the numbers of calls and of jobs under way.
     """
     with closing(_bind(host, port)) as listener:
         url = _url(listener)
         async with app.open(config=config, services=services) as backend:
-            asgi = asgi_app(app, backend=backend)
+            asgi = asgi_app(app, backend=backend, dashboard=dashboard)
             async with metrics_served(backend):
                 await _Server(asgi, backend, url, ready, stopping).serve(sockets=[listener])
             await asgi.opening.idle()  # a call that was cut off takes a moment to undo what it did
