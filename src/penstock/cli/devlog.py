@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -102,7 +104,7 @@ class DevFormatter(TextFormatter):
         if self._verbose:
             return trace_text(error)
         if isinstance(error, PenstockError):
-            where = place_of(error)
+            where = place_of(error).removeprefix(f"{Path.cwd()}{os.sep}")
             return error_text(error) + (f"\n  at {where}" if where else "")
         return program_traceback(error)
 

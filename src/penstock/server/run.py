@@ -30,6 +30,7 @@ from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
 from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
+from penstock.server.subscribe import EventStream
 
 _BACKLOG = 2048
 _FRAMES_OF_ARGUMENTS = 4  # a client that is back names all its queries in one frame
@@ -121,7 +122,8 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._stopping is not None and not self.should_exit:
-            self._stopping(self._opening.under_way, self._backend.engine.journal.jobs_running())
+            streams = sum(isinstance(one, EventStream) for one in self._opening.endless)
+            self._stopping(self._opening.under_way - streams, self._backend.engine.journal.jobs_running())
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
