@@ -1,0 +1,277 @@
+"""Best practices that can be seen while a program runs. In development and tests only.
+
+Owns what is told, once for each place. The rules, their codes and their pages are those of `penstock check`.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import linecache
+import logging
+import re
+import sys
+import sysconfig
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from penstock.errors import PracticeBroken
+from penstock.observe.doors import Doors
+from penstock.observe.logs import event
+from penstock.observe.places import place
+
+MOST_COLLECTED = 1_000  # rows
+MOST_READ = 100  # rows that a filter reads for each that it keeps
+MOST_RUNS = 10  # calls of run_query, run_mutation and run_action in one run of an action
+
+_MODE = re.compile(r"(?:(PEN\d{3})=)?(off|log|error)")
+_IGNORED = r"#\s*penstock:\s*ignore\[[\w\s,]*\b{}\b[\w\s,]*\][\s:-]*\S"
+_CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
+_CHANCE = {"random", "secrets", "uuid"}  # modules that pass chance on
+_FOREIGN = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]), "<frozen")
+
+Line = tuple[CodeType, int, int]  # code, the offset in it, and the line
+
+_current: ContextVar[Watch | None] = ContextVar("penstock_practices", default=None)
+
+
+@dataclass(slots=True)
+class Finding:
+    """A place that breaks a rule.
+
+    Attributes:
+        code: The rule, such as PEN003.
+        function: The name of the function that ran.
+        place: File and line.
+        seen: What happened there the first time, with its numbers.
+        times: How often it has happened.
+    """
+
+    code: str
+    function: str
+    place: str
+    seen: str
+    times: int = 0
+
+
+def practices_of(setting: str) -> Practices | None:
+    """The practices of a process, or None if nothing is told. Of a setting the last word on each rule counts."""
+    modes = {found[1] or "": found[2] for found in _MODE.finditer(setting)}
+    return None if set(modes.values()) <= {"off"} else Practices(modes)
+
+
+class Practices:
+    """What was seen in this process.
+
+    Attributes:
+        found: The findings, by rule, file and line.
+    """
+
+    def __init__(self, modes: dict[str, str]) -> None:
+        self._modes = modes  # by rule; "" for all others
+        self.found: dict[tuple[str, str, int], Finding] = {}
+
+    def open(self) -> None:
+        """Begin to hear who asks for time and chance."""
+        _doors().listen(self)
+
+    def close(self) -> None:
+        _doors().leave(self)
+
+    def tell(self, code: str, function: str, file: str, line: int, seen: str) -> None:
+        """Tell that a place breaks a rule.
+
+        Raises:
+            PracticeBroken: The setting says so.
+        """
+        mode = self._modes.get(code, self._modes[""])
+        if mode == "off":
+            return
+        found = self.found.get((code, file, line))
+        if found is None:
+            if re.search(_IGNORED.format(code), linecache.getline(file, line)):
+                return
+            found = self.found[code, file, line] = Finding(code, function, place(file, line), seen)
+            facts: dict[str, Any] = {"place": found.place, "seen": seen, "why": f"penstock check --explain {code}"}
+            event("practice.broken", logging.WARNING, code=code, function=function, **facts)
+        found.times += 1
+        if mode == "error":
+            raise PracticeBroken(
+                f"{function} ({found.place}): {seen}.", fix=f"penstock check --explain {code} says why.", rule=code
+            )
+
+
+class Watch:
+    """Watches one run of a function, from now until `end`.
+
+    Args:
+        practices: Where its findings go.
+        name: The name of the function.
+        declared: The function as it was written.
+        handler: The function that is called.
+        transacts: Whether it is a query or a mutation.
+        is_open: Whether its caller is outside, and its declaration says nothing about access.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_declared",
+        "_handler",
+        "_is_open",
+        "_name",
+        "_parent",
+        "_practices",
+        "last",
+        "runs",
+        "transacts",
+    )
+
+    def __init__(
+        self,
+        practices: Practices,
+        name: str,
+        declared: Callable[..., Any],
+        handler: Callable[..., Any],
+        transacts: bool,
+        is_open: bool,
+    ) -> None:
+        self._practices = practices
+        self._name = name
+        self._declared = declared
+        self._handler: CodeType | None = getattr(handler, "__code__", None)
+        self._is_open = is_open
+        self._asked = False
+        self._parent = _current.get()
+        self.transacts = transacts
+        self.runs = 0  # of other functions, by an action
+        self.last: Line | None = None  # where it ran the last one
+        _current.set(self)
+
+    def end(self) -> None:
+        _current.set(self._parent)
+
+    def check_asked(self) -> None:
+        """Check that a function which anybody may call has asked who calls."""
+        if self._is_open and not self._asked:
+            self.tell("PEN006", "somebody from outside called it, and nothing asked who that is", None)
+
+    def asked(self) -> None:
+        """Note that it asked who calls; those that run it ask with it."""
+        self._asked = True
+        if self._parent is not None:
+            self._parent.asked()
+
+    def tell(self, code: str, seen: str, frame: FrameType | None) -> None:
+        """Tell of a line, or of the function if nobody knows the line."""
+        place = _head(self._declared) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        self._practices.tell(code, self._name, *place, seen)
+
+    def frame(self) -> FrameType | None:
+        """The line of the program that waits for penstock now: in this task, or else in a thread."""
+        here = self._frame_above(sys._getframe())  # noqa: SLF001 - it has no other name
+        return here or next(filter(None, map(self._frame_above, sys._current_frames().values())), None)  # noqa: SLF001
+
+    def _frame_above(self, frame: FrameType | None) -> FrameType | None:
+        own = None
+        while frame is not None:
+            own = own or (frame if _is_own(frame.f_code.co_filename) else None)
+            if frame.f_code is self._handler:
+                return own
+            frame = frame.f_back
+        return None
+
+
+# ----- what is seen
+
+
+def collected(table: str, rows: int) -> None:
+    """See that all rows of a query were collected."""
+    if rows > MOST_COLLECTED and (run := _current.get()) is not None:
+        run.tell("PEN003", f"collect read {rows:,} rows of {table}", run.frame())
+
+
+def filtered(table: str, read: int, kept: int) -> None:
+    """See how many rows a filter has kept of those that it read."""
+    if read > MOST_READ * max(kept, 1) and (run := _current.get()) is not None:
+        run.tell("PEN002", f"a filter read {read:,} rows of {table}, and kept {kept:,}", run.frame())
+
+
+def asked_identity() -> None:
+    """See that a function asks who calls; those that run it ask with it."""
+    if (run := _current.get()) is not None:
+        run.asked()
+
+
+def scheduled(function: Any) -> None:
+    """See that a function is scheduled, or enqueued."""
+    if function.public and (run := _current.get()) is not None:
+        run.tell("PEN008", f"{function.name} is public, and was scheduled", run.frame())
+
+
+def ran(word: str, function: Any) -> None:
+    """See that an action runs another function, which may be none at all."""
+    run = _current.get()
+    if run is None:
+        return
+    run.runs += 1
+    frame = run.frame()
+    if getattr(function, "public", False):
+        run.tell("PEN008", f"{function.name} is public, and was called with {word}", frame)
+    if word != "run_action" and frame is not None:
+        last, run.last = run.last, (frame.f_code, frame.f_lasti, frame.f_lineno)
+        if last is not None and last[0] is frame.f_code and _are_neighbours(*last[:2], frame.f_lasti):
+            run.tell("PEN011", f"{word} follows the transaction of line {last[2]}, and rows may change between", frame)
+    if run.runs > MOST_RUNS:
+        run.tell(
+            "PEN012", f"one run of an action made {run.runs} calls of run_query, run_mutation or run_action", frame
+        )
+
+
+def _heard(word: str) -> None:
+    """Hear that somebody asks for time or chance; libraries may."""
+    run = _current.get()
+    if run is None or not run.transacts:
+        return
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - it has no other name
+    while frame is not None and (module := frame.f_globals.get("__name__")) in _CHANCE:
+        word, frame = f"{module}.{frame.f_code.co_name}", frame.f_back
+    if frame is not None and _is_own(frame.f_code.co_filename):
+        run.tell("PEN014", f"{word} gives something else each time this runs", frame)
+
+
+@cache
+def _doors() -> Doors:
+    return Doors(_heard)
+
+
+# ----- where
+
+
+@cache
+def _is_own(file: str) -> bool:
+    """Whether a file is the program's: not Python's, not penstock's, and not installed."""
+    return not file.startswith(_FOREIGN) and "site-packages" not in file and "dist-packages" not in file
+
+
+@cache
+def _are_neighbours(code: CodeType, begin: int, end: int) -> bool:
+    """Whether code calls nothing, awaits nothing and catches nothing between two calls."""
+    names = [one.opname for one in dis.get_instructions(code) if begin < one.offset <= end]
+    calls = sum(name in _CALLS for name in names)
+    return calls == 1 and names.count("GET_AWAITABLE") <= 1 and "PUSH_EXC_INFO" not in names
+
+
+@cache
+def _head(declared: Callable[..., Any]) -> tuple[str, int]:
+    """The file of a function, and the line of its def, below its decorators."""
+    code = getattr(inspect.unwrap(declared), "__code__", None)
+    if code is None:
+        return "unknown file", 0
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    above = next((at for at, text in enumerate(lines) if text.lstrip().startswith(("def ", "async def "))), 0)
+    return code.co_filename, code.co_firstlineno + above
