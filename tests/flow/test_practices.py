@@ -1,7 +1,7 @@
 """Best practices that are seen while a program runs: each broken one is told once, with its place."""
 
 # Programs that tell the time by themselves are the subject here.
-# ruff: noqa: DTZ, TID251
+# ruff: noqa: DTZ002, DTZ003, DTZ011, TID251
 
 from __future__ import annotations
 

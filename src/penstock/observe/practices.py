@@ -9,12 +9,13 @@ import dis
 import inspect
 import linecache
 import logging
+import os
 import re
 import sys
 import sysconfig
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -33,7 +34,7 @@ _MODE = re.compile(r"(?:(PEN\d{3})=)?(off|log|error)")
 _IGNORED = r"#\s*penstock:\s*ignore\[[\w\s,]*\b{}\b[\w\s,]*\][\s:-]*\S"
 _CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 _CHANCE = {"random", "secrets", "uuid"}  # modules that pass chance on
-_FOREIGN = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]), "<frozen")
+_FOREIGN = (f"{sysconfig.get_path('stdlib')}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<frozen")
 
 Line = tuple[CodeType, int, int]  # code, the offset in it, and the line
 
@@ -42,21 +43,13 @@ _current: ContextVar[Watch | None] = ContextVar("penstock_practices", default=No
 
 @dataclass(slots=True)
 class Finding:
-    """A place that breaks a rule.
+    """A place that breaks a rule."""
 
-    Attributes:
-        code: The rule, such as PEN003.
-        function: The name of the function that ran.
-        place: File and line.
-        seen: What happened there the first time, with its numbers.
-        times: How often it has happened.
-    """
-
-    code: str
-    function: str
-    place: str
-    seen: str
-    times: int = 0
+    code: str  # the rule, such as PEN003
+    function: str  # the name of the function that ran
+    place: str  # file and line
+    seen: str  # what happened there the first time, with its numbers
+    times: int = 0  # how often it has happened
 
 
 def practices_of(setting: str) -> Practices | None:
@@ -106,70 +99,42 @@ class Practices:
             )
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
-    """Watches one run of a function, from now until `end`.
+    """Watches one run of a function, from now until `end`."""
 
-    Args:
-        practices: Where its findings go.
-        name: The name of the function.
-        declared: The function as it was written.
-        handler: The function that is called.
-        transacts: Whether it is a query or a mutation.
-        is_open: Whether its caller is outside, and its declaration says nothing about access.
-    """
+    practices: Practices
+    name: str
+    declared: Callable[..., Any]  # the function as it was written
+    handler: Callable[..., Any]  # the function that is called
+    transacts: bool  # whether it is a query or a mutation
+    is_open: bool  # whether somebody outside calls it, and its declaration says nothing about access
+    has_asked: bool = False  # who calls
+    runs: int = 0  # of other functions, by an action
+    last: Line | None = None  # where it ran the last one
+    parent: Watch | None = field(default_factory=_current.get)
 
-    __slots__ = (
-        "_asked",
-        "_declared",
-        "_handler",
-        "_is_open",
-        "_name",
-        "_parent",
-        "_practices",
-        "last",
-        "runs",
-        "transacts",
-    )
-
-    def __init__(
-        self,
-        practices: Practices,
-        name: str,
-        declared: Callable[..., Any],
-        handler: Callable[..., Any],
-        transacts: bool,
-        is_open: bool,
-    ) -> None:
-        self._practices = practices
-        self._name = name
-        self._declared = declared
-        self._handler: CodeType | None = getattr(handler, "__code__", None)
-        self._is_open = is_open
-        self._asked = False
-        self._parent = _current.get()
-        self.transacts = transacts
-        self.runs = 0  # of other functions, by an action
-        self.last: Line | None = None  # where it ran the last one
+    def __post_init__(self) -> None:
         _current.set(self)
 
     def end(self) -> None:
-        _current.set(self._parent)
+        _current.set(self.parent)
 
     def check_asked(self) -> None:
         """Check that a function which anybody may call has asked who calls."""
-        if self._is_open and not self._asked:
+        if self.is_open and not self.has_asked:
             self.tell("PEN006", "somebody from outside called it, and nothing asked who that is", None)
 
     def asked(self) -> None:
         """Note that it asked who calls; those that run it ask with it."""
-        self._asked = True
-        if self._parent is not None:
-            self._parent.asked()
+        self.has_asked = True
+        if self.parent is not None:
+            self.parent.asked()
 
     def tell(self, code: str, seen: str, frame: FrameType | None) -> None:
         """Tell of a line, or of the function if nobody knows the line."""
-        place = _head(self._declared) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-        self._practices.tell(code, self._name, *place, seen)
+        where = _head(self.declared) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        self.practices.tell(code, self.name, *where, seen)
 
     def frame(self) -> FrameType | None:
         """The line of the program that waits for penstock now: in this task, or else in a thread."""
@@ -177,10 +142,10 @@ class Watch:
         return here or next(filter(None, map(self._frame_above, sys._current_frames().values())), None)  # noqa: SLF001
 
     def _frame_above(self, frame: FrameType | None) -> FrameType | None:
-        own = None
+        own, handler = None, getattr(self.handler, "__code__", None)
         while frame is not None:
             own = own or (frame if _is_own(frame.f_code.co_filename) else None)
-            if frame.f_code is self._handler:
+            if frame.f_code is handler:
                 return own
             frame = frame.f_back
         return None
