@@ -36,8 +36,7 @@ from penstock import (
     sync,
 )
 from penstock.errors import PracticeBroken
-from penstock.observe.practices import Finding
-from penstock.testing import TestApp
+from penstock.testing import Finding, TestApp
 
 NOW = timedelta(0)
 app = App()
@@ -289,6 +288,7 @@ async def test_a_setting_makes_them_errors_or_turns_them_off() -> None:
             with pytest.raises(PracticeBroken, match=r"test_practices:takes_chances .*explain PEN014") as caught:
                 await backend.run_mutation(takes_chances)
             assert caught.value.facts["rule"] == "PEN014"
+            assert "test_practices.py:" in caught.value.facts["place"]
         ada = backend.with_identity(subject="ada")
         await ada.run_mutation(open_to_all)
         await ada.run_mutation(schedules)

@@ -6,7 +6,6 @@ Owns the probes that stand in place of `clock.other_doors`.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from datetime import datetime
 from types import ClassMethodDescriptorType
@@ -19,7 +18,6 @@ class Doors:
     """The probes of a process; `heard` is called with the word for what a program asks."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
-        self._lock = threading.Lock()
         self._listeners = set[object]()
         self._probes: list[tuple[dict[str, Any], str, Any, Any]] = []
         doors: dict[str, Any] = {}
@@ -27,20 +25,10 @@ class Doors:
             held = names.get(name)  # an instance has only a probe of its own
             self._probes.append((names, name, held, _probe(word, doors.setdefault(word, held), heard)))
 
-    def listen(self, listener: object) -> None:
-        with self._lock:
-            self._listeners.add(listener)
-            self._place(probes=True)
-
-    def leave(self, listener: object) -> None:
-        with self._lock:
-            self._listeners.discard(listener)
-            if not self._listeners:
-                self._place(probes=False)
-
-    def _place(self, *, probes: bool) -> None:
+    def listen(self, listener: object, *, on: bool) -> None:
+        (self._listeners.add if on else self._listeners.discard)(listener)
         for names, name, held, probe in self._probes:
-            old, new = (held, probe) if probes else (probe, held)
+            old, new = (held, probe) if self._listeners else (probe, held)
             if names.get(name) is old:  # else a test has replaced it
                 names[name] = new
                 if new is None:

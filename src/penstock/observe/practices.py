@@ -59,29 +59,18 @@ def practices_of(setting: str) -> Practices | None:
 
 
 class Practices:
-    """What was seen in this process.
-
-    Attributes:
-        found: The findings, by rule, file and line.
-    """
+    """Tells of broken rules, and keeps what was found."""
 
     def __init__(self, modes: dict[str, str]) -> None:
         self._modes = modes  # by rule; "" for all others
-        self.found: dict[tuple[str, str, int], Finding] = {}
+        self.found: dict[tuple[str, str, int], Finding] = {}  # by rule, file and line
 
-    def open(self) -> None:
-        """Begin to hear who asks for time and chance."""
-        _doors().listen(self)
-
-    def close(self) -> None:
-        _doors().leave(self)
+    def listen(self, *, on: bool) -> None:
+        """Hear who asks for time and chance, or no more."""
+        _doors().listen(self, on=on)
 
     def tell(self, code: str, function: str, file: str, line: int, seen: str) -> None:
-        """Tell that a place breaks a rule.
-
-        Raises:
-            PracticeBroken: The setting says so.
-        """
+        """Tell that a place breaks a rule; raise PracticeBroken if the setting says so."""
         mode = self._modes.get(code, self._modes[""])
         if mode == "off":
             return
@@ -94,9 +83,8 @@ class Practices:
             event("practice.broken", logging.WARNING, code=code, function=function, **facts)
         found.times += 1
         if mode == "error":
-            raise PracticeBroken(
-                f"{function} ({found.place}): {seen}.", fix=f"penstock check --explain {code} says why.", rule=code
-            )
+            fix = f"penstock check --explain {code} says why."
+            raise PracticeBroken(f"{function} ({found.place}): {seen}.", fix=fix, rule=code, place=found.place)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,15 +109,8 @@ class Watch:
         _current.set(self.parent)
 
     def check_asked(self) -> None:
-        """Check that a function which anybody may call has asked who calls."""
         if self.is_open and not self.has_asked:
             self.tell("PEN006", "somebody from outside called it, and nothing asked who that is", None)
-
-    def asked(self) -> None:
-        """Note that it asked who calls; those that run it ask with it."""
-        self.has_asked = True
-        if self.parent is not None:
-            self.parent.asked()
 
     def tell(self, code: str, seen: str, frame: FrameType | None) -> None:
         """Tell of a line, or of the function if nobody knows the line."""
@@ -155,25 +136,24 @@ class Watch:
 
 
 def collected(table: str, rows: int) -> None:
-    """See that all rows of a query were collected."""
     if rows > MOST_COLLECTED and (run := _current.get()) is not None:
         run.tell("PEN003", f"collect read {rows:,} rows of {table}", run.frame())
 
 
 def filtered(table: str, read: int, kept: int) -> None:
-    """See how many rows a filter has kept of those that it read."""
     if read > MOST_READ * max(kept, 1) and (run := _current.get()) is not None:
         run.tell("PEN002", f"a filter read {read:,} rows of {table}, and kept {kept:,}", run.frame())
 
 
 def asked_identity() -> None:
     """See that a function asks who calls; those that run it ask with it."""
-    if (run := _current.get()) is not None:
-        run.asked()
+    run = _current.get()
+    while run is not None:
+        run.has_asked = True
+        run = run.parent
 
 
 def scheduled(function: Any) -> None:
-    """See that a function is scheduled, or enqueued."""
     if function.public and (run := _current.get()) is not None:
         run.tell("PEN008", f"{function.name} is public, and was scheduled", run.frame())
 
@@ -198,7 +178,7 @@ def ran(word: str, function: Any) -> None:
 
 
 def _heard(word: str) -> None:
-    """Hear that somebody asks for time or chance; libraries may."""
+    """Hear that somebody asks for time or chance, as libraries may."""
     run = _current.get()
     if run is None or not run.transacts:
         return

@@ -123,7 +123,7 @@ class Engine:
         """End the threads and processes; their functions have the rest of the grace time."""
         self.begin_stop()
         if self.practices is not None:
-            self.practices.close()
+            self.practices.listen(on=False)
         threads, self._threads = list(self._threads.values()), {}
         left = await asyncio.gather(
             *(one.idle(self.grace_left()) for one in threads), self.processes.close(self.grace_left())
