@@ -29,6 +29,7 @@ from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
 from penstock.store.nouns.requests import Requests
+from penstock.store.nouns.statistics import DatabaseStatistics
 from penstock.store.nouns.taskends import TaskEnds
 from penstock.store.nouns.tasks import Tasks
 from penstock.store.nouns.tokens import Tokens
@@ -73,6 +74,9 @@ class Replica(Protocol):
     def leave(self, error: Exception) -> bool:
         """Read on the primary for a while, as a tick failed; False if nothing was read on the replica before."""
 
+    async def behind(self) -> int | None:
+        """The bytes of the primary's log that it has still to replay; None if it does not answer."""
+
 
 class Store(Protocol):
     """A database that remembers."""
@@ -96,6 +100,7 @@ class Store(Protocol):
     api_keys: ApiKeys
     tokens: Tokens
     locks: Locks
+    statistics: DatabaseStatistics
     catalog: Catalog
     signals: Signals
 
@@ -109,6 +114,7 @@ class Store(Protocol):
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)
         self.outboxes = Outboxes(access)
+        self.statistics = DatabaseStatistics(access)
         self.records = Records(access, self.jobs, self.tasks, ends)
 
     async def open(self, *, look: bool = False) -> None:
