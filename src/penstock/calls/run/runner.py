@@ -468,7 +468,7 @@ class Runner(Runs):
         return result if handler is not None else function.signature.check_result(result)
 
     def _watch(self, practices: Practices, function: AnyFunction, ctx: Ctx, handler: Callable[..., Any]) -> Watch:
-        caller = ctx._caller if isinstance(ctx, ActionCtx) else ctx._scope.transaction.caller  # noqa: SLF001 - see above
+        caller = ctx._caller if isinstance(ctx, ActionCtx) else ctx._scope.transaction.caller  # noqa: SLF001 - it is run here
         is_open = function.public and function.access is None and not caller.is_system
         transacts = function.kind is not FunctionKind.ACTION
         return Watch(practices, function.name, function.declared, handler, transacts, is_open)
