@@ -101,8 +101,8 @@ async def _is_receiver(ctx: QueryCtx, parcel: Id[Parcel], email: str) -> bool:
     return row is not None and row.receiver == email
 
 
-@app.query(access=_is_receiver)
-async def look(ctx: QueryCtx, parcel: Id[Parcel], email: str) -> Parcel | None:  # expect: PEN007
+@app.query(access=_is_receiver)  # expect: PEN007
+async def look(ctx: QueryCtx, parcel: Id[Parcel], email: str) -> Parcel | None:
     return await ctx.db.get(Parcel, parcel)
 
 

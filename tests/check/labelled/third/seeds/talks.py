@@ -46,11 +46,11 @@ class EmailLog(Table):
 
 
 @app.mutation
-async def send_message_spoofed(ctx: MutationCtx, body: str, author: str) -> None:  # expect: PEN006
+async def send_message_spoofed(ctx: MutationCtx, body: str, author: str) -> None:  # expect: PEN006, PEN008
     await ctx.db.insert(Failure(kind=author, body=body))
 
 
-app.cron("30 17 * * *", name="send daily reminder")(send_message_spoofed)  # expect: PEN008
+app.cron("30 17 * * *", name="send daily reminder")(send_message_spoofed)
 
 
 async def send_message_helper(ctx: MutationCtx, body: str, author: str) -> None:
@@ -261,8 +261,8 @@ class Appointment(Table):
 @app.mutation(access=signed_in)
 async def book_directly(ctx: MutationCtx, phone: str) -> None:
     await ctx.db.insert(Appointment(phone=phone))
-    async with httpx.AsyncClient() as client:
-        await client.post("https://sms.example.com", json={"to": phone})  # expect: PEN015
+    async with httpx.AsyncClient() as client:  # expect: PEN015
+        await client.post("https://sms.example.com", json={"to": phone})
 
 
 @app.mutation(access=signed_in)
