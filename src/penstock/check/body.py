@@ -527,7 +527,7 @@ class _Reader:
             return dataclasses.replace(scan, index=index, equal=equal, is_bounded=bool(node.keywords))
         if name == "filter":
             return dataclasses.replace(scan, filters=(*scan.filters, node))
-        if name == "order":
+        if name in {"order", "group_by"}:
             return scan
         if name in ENDS:
             rows = Rows(scan, name, node)
