@@ -74,7 +74,7 @@ def _is_retried(pool: Pool) -> bool:
 def one_at_a_time(facts: Facts, rule: Rule) -> Places:
     """One job at a time, and long waits between attempts."""
     for module in facts.program.project.modules:
-        if "Retry" not in module.text:
+        if "retry" not in module.text or not ("workpool" in module.text or "with_options" in module.text):
             continue
         for node in ast.walk(module.tree):
             retry = _retry_of_one(facts.program, module, node) if isinstance(node, ast.Call) else None
