@@ -105,8 +105,13 @@ def _asks_who(facts: Facts, function: Function) -> bool:
     """Whether a function, or one that it calls, asks ``ctx.auth`` or ``ctx.check_access``, or has a guard."""
     reached = [body for body, _ in facts.reached([facts.body(function)], through_declared=True).values()]
     return any(
-        _looks_at_auth(body) or (body.function is not function and _has_guard(body.function)) for body in reached
+        _looks_at_auth(body) or (body.function is not function and _refuses(facts.program, body.function))
+        for body in reached
     )
+
+
+def _refuses(program: Program, function: Function) -> bool:
+    return _has_guard(function) and not program.is_penstock(function.module, function.option("access"), "public")
 
 
 def _looks_at_auth(body: Body) -> bool:
