@@ -78,9 +78,11 @@ def one_at_a_time(facts: Facts, rule: Rule) -> Places:
             continue
         for node in ast.walk(module.tree):
             retry = _retry_of_one(facts.program, module, node) if isinstance(node, ast.Call) else None
+            if retry is None:
+                continue
             place, policy = facts.program.behind(module, retry)
             longest = _longest_wait(facts.program, place, policy) if isinstance(policy, ast.Call) else 0
-            if retry is not None and longest >= _LONG:
+            if longest >= _LONG:
                 yield rule.at(
                     module,
                     retry,
