@@ -432,7 +432,7 @@ class _Reader:
         if isinstance(made, ast.Dict):
             pairs = zip(made.keys, made.values, strict=True)
             return Entries(
-                {key.value: self._made(module, one, name) for key, one in pairs if isinstance(key, ast.Constant)}
+                {key.value: self._entry(module, one, name) for key, one in pairs if isinstance(key, ast.Constant)}
             )
         if isinstance(made, ast.Call):
             method = made.func.attr if isinstance(made.func, ast.Attribute) else ""
@@ -448,6 +448,10 @@ class _Reader:
                 return Outside(f"{kind.name}()")
             return None
         return self._program.meaning(module, made)
+
+    def _entry(self, module: Module, node: ast.expr, name: str) -> Any:
+        place, value = self._program.behind(module, node)
+        return None if isinstance(value, ast.Dict) and value is not node else self._made(place, value, name)
 
     def _entries(self, node: ast.Dict) -> Entries:
         found = {}

@@ -256,7 +256,7 @@ class Program:
             call = node.value if isinstance(node, ast.Expr | ast.Assign) else None
             if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords:
                 found = self.meaning(module, call.args[0])
-                if isinstance(found, Function):
+                if isinstance(found, Function) and (found.kind is None or isinstance(call.func, ast.Call)):
                     self._apply(module, call.func, found)
 
     def _decorator(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr | None, tuple[ast.Call, ...]]:

@@ -325,16 +325,6 @@ async def who(ctx: Act) -> str:
     return identity.name or "" if identity else ""
 
 
-@app.mutation
-async def post_by_guard(ctx: Write, topic: Id[Topic]) -> Id[Entry]:
-    return await post(ctx, topic, "")  # whose guard is asked
-
-
-@app.query
-async def topics_of(ctx: Query, tag: str) -> list[Topic]:  # expect: PEN006
-    return await topics(ctx, tag)
-
-
 @app.action
 async def where(ctx: Act) -> str:  # expect: PEN006
     return os.getcwd()
