@@ -358,17 +358,12 @@ class _Reader:
         match node:
             case None:
                 return None
-            case ast.Name(id=name):
-                self._pending.pop(name, None)
-                if name in self._imported:
-                    return self._noted(node, self._imported[name])
-                return self._values[name] if name in self._values else self._noted(node, self._global(node))
+            case ast.Name():
+                return self._named(node)
             case ast.Attribute():
                 return self._attribute(node)
             case ast.Subscript():
-                of = self.value(node.value)
-                self.value(node.slice)
-                return of.at(node.slice) if isinstance(of, Entries) else None
+                return self._at_key(node)
             case ast.Dict():
                 return self._entries(node)
             case ast.Await():
@@ -420,6 +415,12 @@ class _Reader:
             else:
                 waiting.extend(reversed([*ast.iter_child_nodes(one)]))
 
+    def _named(self, node: ast.Name) -> Any:
+        self._pending.pop(node.id, None)
+        if node.id in self._imported:
+            return self._noted(node, self._imported[node.id])
+        return self._values[node.id] if node.id in self._values else self._noted(node, self._global(node))
+
     def _global(self, node: ast.expr) -> Any:
         found = self._program.meaning(self._module, node)
         if not isinstance(found, Place) or isinstance(found.node, ast.ClassDef):
@@ -452,6 +453,11 @@ class _Reader:
     def _entry(self, module: Module, node: ast.expr, name: str) -> Any:
         place, value = self._program.behind(module, node)
         return None if isinstance(value, ast.Dict) and value is not node else self._made(place, value, name)
+
+    def _at_key(self, node: ast.Subscript) -> Any:
+        of = self.value(node.value)
+        self.value(node.slice)
+        return of.at(node.slice) if isinstance(of, Entries) else None
 
     def _entries(self, node: ast.Dict) -> Entries:
         found = {}
