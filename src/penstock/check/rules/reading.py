@@ -74,11 +74,12 @@ def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], li
 
 
 def _truth(node: ast.expr, row: str, table: Table) -> list[str]:
-    """The column of a bool that a condition is: ``row.closed``, ``not row.closed``."""
+    """The column of a bool that a condition is, ``not row.closed``, if an index has it: alone it needs none."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert):
         node = node.operand
     column = _column(node, row, table)
-    return [column] if column and ast.unparse(table.columns[column]) == "bool" else []
+    is_bool = column and ast.unparse(table.columns[column]) == "bool"
+    return [column] if is_bool and any(column in one.columns for one in table.indexes.values()) else []
 
 
 def _conditions(body: Body, node: Over) -> tuple[str, list[ast.expr]]:
