@@ -237,6 +237,7 @@ async def test_reads_that_grow_are_told_with_their_numbers(database_url: str) ->
         assert seen[1] == "a filter read 1,200 rows of Letter, and kept 0"
 
 
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")  # deprecated since Python 3.12
 async def test_time_and_chance_are_told_in_transactions_of_the_program_only(caplog: pytest.LogCaptureFixture) -> None:
     before = time.time, datetime.now, datetime.__dict__["now"], random.random, os.urandom
     async with TestApp(app) as backend, TestApp(app, practices="off") as quiet:
