@@ -100,6 +100,8 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         console.write("hello.py", HELLO.replace('"one"', '"second"'))
         process.wait_for("hello.py changed")
         assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "second"
+        process.wait_for(r"hello\.py:\d+:1: PEN006 hello: whoever reaches")
+        process.wait_for("penstock check --explain PEN006")
 
         console.write("hello.py", HELLO + "import does_not_exist\n")
         process.wait_for("No module named 'does_not_exist'")
@@ -140,7 +142,8 @@ def test_dev_waits_for_a_program_that_imports_and_writes_its_clients(console: Co
 
 
 def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> None:
-    console.write("slow.py", SLOW.replace("@app.internal_mutation", "@app.mutation"))
+    program = SLOW.replace("@app.internal_mutation", "@app.mutation(access=public)")
+    console.write("slow.py", program.replace("MutationCtx, sync", "MutationCtx, public, sync"))
     os.mkfifo(console.folder / "gate")
     with console.start("dev", "--port", "0", "--no-reload", COLUMNS="80") as process:
         assert process.wait_for(r"docs +(http.*)")[1].endswith("/docs")

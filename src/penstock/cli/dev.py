@@ -35,6 +35,7 @@ from penstock.cli.opening import complete_serving, end_process, shown_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
 from penstock.cli.program import find_program, load_app
+from penstock.cli.saved import check_saved
 from penstock.cli.watch import AGAIN, Watch, start_again
 from penstock.clock import secret
 from penstock.config import Config
@@ -138,6 +139,7 @@ class Life:
         )
         self.greeted = True
         self._ready.set()
+        check_saved()
 
     def _tell_of_stop(self, grace: float, calls: int, jobs: int) -> None:
         """Say what is waited for; from now on a signal ends the process. Writes past the streams that it interrupts."""
