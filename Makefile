@@ -6,7 +6,7 @@ CHAT := examples/chat
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-long check bench format lock clean
+.PHONY: help demo chat test test-long check bench chaos format lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -47,6 +47,9 @@ check: $(READY) ## formatting, lint, types, import rules, and best practices in 
 
 bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those beside other job queues
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+chaos: $(READY) ## run a program under faults for hours, and count what is lost; ONLY=name for one fault, ROWS=960 for minutes
+	PYTHONPATH=tests $(BIN)/python -W ignore -m chaos $(if $(ONLY),--only "$(ONLY)") $(if $(ROWS),--rows $(ROWS))
 
 format: $(READY) ## put the code into its one form
 	$(BIN)/ruff format .

@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from penstock import App, Backend
@@ -37,7 +36,7 @@ class Tenants:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_error: type[BaseException] | BaseException | TracebackType | None) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         for one in self._open.values():
             await one.stack.aclose()
         self._open.clear()

@@ -9,6 +9,7 @@ import shops
 from stage.programs import run_example
 from tenants import Tenants
 
+from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 
 
@@ -40,7 +41,7 @@ async def test_tenants_on_both_stores_are_opened_once_and_closed_when_idle(sqlit
 
         async def opened() -> object:
             async with tenants.backend("server") as backend:
-                await asyncio.sleep(0)
+                await SystemClock().sleep(0)
                 return backend
 
         first, second = await asyncio.gather(opened(), opened())
