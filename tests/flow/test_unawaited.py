@@ -8,6 +8,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -395,6 +396,38 @@ async def test_tasks_without_the_ctx_and_cancelled_ones_may_outlive_a_function(d
         await backend.run_action(act, story)
         go_on.set()
         await asyncio.gather(*tasks)
+
+
+@dataclass
+class Item:
+    number: int
+
+
+@app.internal_action(batch=10, of=Item)
+async def act_together(ctx: ActionCtx, items: list[Item]) -> list[None]:
+    """Be given many jobs."""
+    return [None] * len(items)
+
+
+async def test_no_task_is_looked_at_if_the_function_leaves_its_ctx_to_none(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    monkeypatch.setattr("penstock.calls.run.runner.refuse_tasks_of", lambda run: searched.append(run.function))
+    async with TestApp(app, sqlite_url) as backend:
+
+        async def story(ctx: Any) -> None:
+            if not isinstance(ctx, ActionCtx):
+                await ctx.db.query(Note).count()
+            await asyncio.gather(ctx.run_query(look, "x"))
+
+        for run in runs(backend, story):
+            await run()
+        for job in (call_out, add):
+            await backend.scheduler.run_after(timedelta(0), job, text="x")
+        await backend.scheduler.run_after(timedelta(0), act_together, number=1)
+        await backend.run_until_idle()
+        assert searched == [], "a thousand functions that end would search a thousand tasks each"
 
 
 async def test_coroutines_of_others_are_left_to_python() -> None:

@@ -227,8 +227,13 @@ class Runner(Runs):
             async with self.engine.thread(function, depth) as thread:
                 if attempt is not None:
                     await attempt.begin()
-                ctx = ActionCtx(self, Calls(function.name), depth, attempt, caller=caller)
-                return await self.run_handler(function, ctx, arguments, depth, thread)
+                return await self.run_handler(
+                    function,
+                    ActionCtx(self, Calls(function.name), depth, attempt, caller=caller),
+                    arguments,
+                    depth,
+                    thread,
+                )
 
     # ----- nested in a transaction
 
@@ -432,7 +437,7 @@ class Runner(Runs):
 
         Args:
             function: The function.
-            ctx: Its ctx; the caller holds it no more.
+            ctx: Its ctx; the caller must not hold it, as all tasks are searched for whoever holds it at the end.
             arguments: Its arguments.
             depth: How many calls it is nested in.
             thread: The place of one written with def; None to take one.
