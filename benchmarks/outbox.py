@@ -3,7 +3,7 @@
 ``outbox_drain``: rows wait; how many a second are handed over to handlers that do nothing, the cursor written: by a
 mutation in batches, by a mutation and by an action one at a time; and by a loop over a bare driver that holds a
 transaction open, handles rows one after another, and writes its cursor after each. ``outbox_backlog``: the same rate
-with a thousand times as many that wait. ``outbox_latency``: from the end of a mutation to the handler, at two hundred
+with 250 times as many that wait. ``outbox_latency``: from the end of a mutation to the handler, at two hundred
 messages a second. ``outbox_writers``: single rows inserted by a bare driver, with one outbox and without.
 """
 
@@ -144,10 +144,10 @@ async def _fill(connection: Connection, store: StoreName, count: int) -> None:
 async def drain(bench: Bench, store: StoreName) -> None:
     """Messages handed over in a second, and rows that a plain cursor loop handles."""
     runs: dict[str, Callable[[], Awaitable[float]]] = {
-        name: partial(_drain, bench, store, name, bench.sizes.rows * 2) for name in _APPS
+        name: partial(_drain, bench, store, name, bench.sizes.rows) for name in _APPS
     }
     if store == "postgres":
-        runs["plain"] = partial(_plain, bench, bench.sizes.rows)
+        runs["plain"] = partial(_plain, bench, bench.sizes.rows // 2)
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(_TURNS if bench.sizes.turns > 1 else 1):
         for name in sorted(rates, reverse=bool(turn % 2)):
@@ -234,9 +234,9 @@ async def _plain(bench: Bench, count: int) -> float:
 
 
 async def backlog(bench: Bench, store: StoreName) -> float:
-    """The rate with a thousand times as many messages that wait, beside that with few; and what memory it takes."""
-    many = bench.sizes.later
-    few = max(1, many // 1000)
+    """The rate with 250 times as many messages that wait, beside that with few; and what memory it takes."""
+    many = bench.sizes.later // 4
+    few = max(1, many // 250)
     rates = [await _drain(bench, store, "batched", few) for _ in range(_TURNS)]
     tracemalloc.start()
     await _drain(bench, store, "batched", few)
