@@ -137,9 +137,20 @@ class Batches:
         async with self._runner.engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()
-            calls, caller = Calls(function.name), caller_of_job(function)
-            ctx = ActionCtx(self._runner, calls, 0, cancelled=gathering.cancelled, caller=caller)
-            return await self._runner.run_handler(function, ctx, {}, 0, thread, lambda ctx: batch.handler(ctx, items))
+            return await self._runner.run_handler(
+                function,
+                ActionCtx(  # held by nothing else
+                    self._runner,
+                    Calls(function.name),
+                    0,
+                    cancelled=gathering.cancelled,
+                    caller=caller_of_job(function),
+                ),
+                {},
+                0,
+                thread,
+                lambda ctx: batch.handler(ctx, items),
+            )
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
         """The outcome of one job, also if user code raises while it is told."""

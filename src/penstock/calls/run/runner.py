@@ -227,8 +227,13 @@ class Runner(Runs):
             async with self.engine.thread(function, depth) as thread:
                 if attempt is not None:
                     await attempt.begin()
-                ctx = ActionCtx(self, Calls(function.name), depth, attempt, caller=caller)
-                return await self.run_handler(function, ctx, arguments, depth, thread)
+                return await self.run_handler(
+                    function,
+                    ActionCtx(self, Calls(function.name), depth, attempt, caller=caller),  # held by nothing else
+                    arguments,
+                    depth,
+                    thread,
+                )
 
     # ----- nested in a transaction
 
