@@ -67,6 +67,8 @@ class Config:
         metrics_host: Address for ``metrics_port``; choose one that outsiders cannot reach.
         metrics_token: Bearer token for ``/metrics`` on the server's port.
         admin_token: Bearer token for the admin interface, ``/admin``; without a token there is none.
+        masked_names: Names of arguments and fields whose values the dashboard hides, separated by commas, beside those
+            such as ``password`` and ``token``.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
         require_access: Refuse public functions whose declaration does not say who has access.
         dev: Show callers the text of unexpected errors. Never in production.
@@ -106,6 +108,7 @@ class Config:
     metrics_host: str = "127.0.0.1"
     metrics_token: str = field(default="", repr=False)
     admin_token: str = field(default="", repr=False)
+    masked_names: str = ""
     cors_origins: str = ""
     require_access: bool = False
     dev: bool = False

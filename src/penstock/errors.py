@@ -70,10 +70,12 @@ class PenstockError(Exception):
         facts: The same as data, for programs.
 
     Attributes:
-        code: Stable name of the error, for programs and logs.
+        code: Stable name of the error, for programs.
+        raised_in: The function that raised it, if Python code called that.
     """
 
     code: ClassVar[str] = "error"
+    raised_in: str = ""
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:  # errors of users have the code of the kind that they are

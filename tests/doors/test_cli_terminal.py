@@ -248,6 +248,31 @@ def test_a_list_shows_its_errors_on_any_terminal(
         assert all(len(re.sub(r"\x1b\[\d*m", "", line)) <= columns for line in shown.splitlines()[:4]), shown
 
 
+def test_functions_with_their_access_and_settings_fit_a_terminal(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+from penstock import App, Id, MutationCtx, Table, owner_of, signed_in
+app = App()
+class Team(Table):
+    captain: str
+@app.mutation(access=signed_in & owner_of(Team, "team", field="captain"))
+async def change_the_name_of_a_team(ctx: MutationCtx, team: Id[Team], name: str, notify: bool = True) -> Id[Team]:
+    return team
+"""
+    console.write("teams.py", program)
+    monkeypatch.setenv("COLUMNS", "80")
+    for command, words in (
+        ("functions", ("mutation", "signed_in", 'field="captain")', "notify:", "Id[Team]")),
+        ("config", ("database", "require_access", "Refuse")),
+    ):
+        with Terminal(console.folder, command) as terminal:
+            assert terminal.end() == 0, terminal.shown
+        lines = re.sub(r"\x1b\[\d*m", "", terminal.shown).splitlines()
+        assert max(map(len, lines)) <= 80, terminal.shown
+        assert {*words} <= {*" ".join(lines).split()}, terminal.shown
+
+
 def test_ids_are_whole_though_they_are_folded(noisy_shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     (job,) = noisy_shop.ok("--app", "stage.noisy", *next(iter(LISTS)), "--json").json["jobs"]

@@ -264,7 +264,7 @@ class Program:
         return any(self._is_row_class(module, base, 0) for base in node.bases)
 
     def _is_row_class(self, module: Module, base: ast.expr, depth: int) -> bool:
-        if self.is_penstock(module, base, "Table"):
+        if self.is_penstock(module, base, "Table", "UserTable"):
             return True
         found = self.meaning(module, base)
         if isinstance(found, Table):

@@ -40,6 +40,7 @@ from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.schema.ids import id_prefix_of, target_of
+from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import serve
 
 _GREETED = "greeted"
@@ -99,7 +100,8 @@ class Life:
         made = None if config.admin_token else self.token
         config = replace(config, grace=min(config.grace, _LONGEST_GRACE), admin_token=made or config.admin_token)
         tell = partial(self._tell, self._app, config, made)
-        await serve(self._app, config, host=self._host, port=self._port, services=SERVICES, ready=tell)
+        shown = dashboard_is_installed()
+        await serve(self._app, config, host=self._host, port=self._port, services=SERVICES, dashboard=shown, ready=tell)
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
         """End gracefully, as by a signal; a server that is still starting is waited for."""
@@ -173,6 +175,7 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
         "database": shown_url(config.database),
         "functions": _functions(app),
         "services": ", ".join(services),
+        "dashboard": f"{url}/dashboard" if dashboard_is_installed() else 'pip install "penstock[dashboard]"',
         "admin": f"{url}/admin, bearer token: {'the setting admin_token' if token is None else token}",
     }
     lines = [f"{style('penstock', fg='cyan', bold=True)} {version('penstock')}", ""]

@@ -45,6 +45,8 @@ _COMMANDS = {
     "keys": ("penstock.cli.keys", "Show API keys; create one, revoke one."),
     "pause": ("penstock.cli.pools:pause", "Pause a pool."),
     "resume": ("penstock.cli.pools:resume", "Resume a paused pool."),
+    "doctor": ("penstock.cli.doctor", "Find what needs a person, with the next step."),
+    "monitoring": ("penstock.cli.monitoring", "Print a Grafana board, Prometheus alerts, Axiom monitors."),
     "check": ("penstock.cli.check", "Check a program against best practices, without running it."),
     "config": ("penstock.cli.settings", "Show the settings in force and their origin."),
 }

@@ -44,13 +44,14 @@ async def serve(
     host: str,
     port: int,
     services: Sequence[ServiceName],
+    dashboard: bool = False,
     ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve an app until SIGINT or SIGTERM; a second SIGINT does not wait for the calls under way."""
     with closing(_bind(host, port)) as listener:
         url = _url(listener)
         async with app.open(config=config, services=services) as backend:
-            asgi = asgi_app(app, backend=backend)
+            asgi = asgi_app(app, backend=backend, dashboard=dashboard)
             async with metrics_served(backend):
                 await _Server(asgi, backend, url, ready).serve(sockets=[listener])
             await asgi.opening.idle()  # a call that was cut off takes a moment to undo what it did

@@ -6,7 +6,8 @@ Owns the three kinds of run, at the top and nested. Every road to user code lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -31,6 +32,7 @@ from penstock.errors import (
     CursorInvalid,
     LimitExceeded,
     NotSignedIn,
+    PenstockError,
     RateLimited,
     TryAgain,
     at_the_door,
@@ -71,7 +73,8 @@ class Runner(Runs):
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
     ) -> Any:
         arguments = _checked(function, FunctionKind.QUERY, given, outside=not depth)
-        return await self.query(function, arguments, depth, work, caller)
+        with _named(function):
+            return await self.query(function, arguments, depth, work, caller)
 
     async def run_mutation(
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
@@ -84,7 +87,8 @@ class Runner(Runs):
             with at_the_door(outside=not depth):
                 return function.signature.check(copied(bound))
 
-        return await self.mutation(function, check, depth, Execution(work=work, caller=caller))
+        with _named(function):
+            return await self.mutation(function, check, depth, Execution(work=work, caller=caller))
 
     async def run_action(
         self,
@@ -95,7 +99,8 @@ class Runner(Runs):
         caller: Caller = SYSTEM,
     ) -> Any:
         arguments = _checked(function, FunctionKind.ACTION, given, outside=not depth)
-        return await self.action(function, arguments, depth, attempt, caller)
+        with _named(function):
+            return await self.action(function, arguments, depth, attempt, caller)
 
     async def query(
         self,
@@ -526,6 +531,16 @@ class Budget:
         )
         error.at_the_door = True  # the batch is the caller's
         raise error
+
+
+@contextmanager
+def _named(function: AnyFunction) -> Iterator[None]:
+    """Note in an error which function raised it: a web framework that answers it does not know."""
+    try:
+        yield
+    except PenstockError as error:
+        error.raised_in = error.raised_in or function.name
+        raise
 
 
 def _checked(function: AnyFunction, kind: FunctionKind, given: Given, *, outside: bool = False) -> Arguments:

@@ -93,8 +93,11 @@ class Pools(Noun):
             for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most)
         ]
 
-    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
-        """The present jobs of each pool, and of the one without a limit, and those that ended since a time."""
+    async def activity(self, session: Session, since: datetime | None) -> builtins.list[Activity]:
+        """The present jobs of each pool, and of the one without a limit, and those that ended since a time, if given.
+
+        To find those that ended reads all that are kept.
+        """
         rows = await self._fetch(session, "activity", since=since)
         return [Activity(pool, place, count, self._access.time(first)) for pool, place, count, first in rows]
 
