@@ -33,6 +33,7 @@ from penstock.cli.opening import complete_serving, end_process, set_up_logs, sho
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
 from penstock.cli.program import find_program, load_app
+from penstock.cli.saved import check_saved
 from penstock.cli.watch import AGAIN, Watch, start_again
 from penstock.clock import secret
 from penstock.config import Config
@@ -128,6 +129,7 @@ class Life:
         )
         self.greeted = True
         self._ready.set()
+        check_saved()
 
 
 async def _develop(life: Life, watch: Watch | None) -> Path | None:

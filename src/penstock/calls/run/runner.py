@@ -44,6 +44,7 @@ from penstock.jobs.job import Work
 from penstock.live.entry import Answer, Entry
 from penstock.observe import points
 from penstock.observe.loglines import log_lines
+from penstock.observe.practices import Practices, Watch
 from penstock.store.contract.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
@@ -450,6 +451,7 @@ class Runner(Runs):
         """
         run = handler or function.handler
         calls: Calls = ctx._calls  # noqa: SLF001 - it is run here
+        watch = None if self.engine.practices is None else self._watch(self.engine.practices, function, ctx, run)
         try:
             if function.is_async:
                 result = await run(ctx, **arguments)
@@ -457,15 +459,26 @@ class Runner(Runs):
                 twin = _TWINS[type(ctx)](ctx, Bridge(asyncio.get_running_loop()))
                 result = await self._in_thread(function, lambda: run(twin, **arguments), depth, thread)
             calls.end()
+            if watch is not None:
+                watch.check_asked()
         except BaseException:
             calls.abandon()
             raise
+        finally:
+            if watch is not None:
+                watch.end()
         if function.is_async:  # the thread of another function may hold the ctx for a moment longer
             ended = ref(calls)
             del ctx, calls
             if (held := ended()) is not None:  # by a task, say
                 refuse_tasks_of(held)
         return result if handler is not None else function.signature.check_result(result)
+
+    def _watch(self, practices: Practices, function: AnyFunction, ctx: Ctx, handler: Callable[..., Any]) -> Watch:
+        caller = ctx._caller if isinstance(ctx, ActionCtx) else ctx._scope.transaction.caller  # noqa: SLF001 - it is run here
+        is_open = function.public and function.access is None and not caller.is_system
+        transacts = function.kind is not FunctionKind.ACTION
+        return Watch(practices, function.name, function.declared, handler, transacts, is_open)
 
     async def _in_thread(self, function: AnyFunction, work: Callable[[], Any], depth: int, thread: Place | None) -> Any:
         if thread is not None:
