@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -14,6 +14,7 @@ from penstock.api.backend import BackendWords
 from penstock.api.crons.crons import Crons
 from penstock.api.declaring import Declaring, check_says_access
 from penstock.api.guests import Guests
+from penstock.api.health import HealthFinding, findings, look
 from penstock.api.identity.tokens import Tokens
 from penstock.api.live import Watch
 from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
@@ -294,6 +295,8 @@ class Backend(BackendWords):
             raise
         self.services = Group([self.make_service(name) for name in services], store.signals)
         self.services.start()
+        if self.engine.practices is not None:
+            self.engine.practices.listen(on=True)
         self.app.guests.opened(self.runner)
 
     async def check(self, besides: Collection[str] = (), *, tells: bool = True) -> None:
@@ -323,6 +326,17 @@ class Backend(BackendWords):
         await declare_tasks(self.engine, self.app.tasks)
         await declare_outboxes(self.engine, self.app.outboxes)
         await declare_live(store, self.app.definitions(), self.engine.clock.now())
+
+    async def health(self, calls: Mapping[str, tuple[int, int]] | None = None) -> list[HealthFinding]:
+        """What an operator has to act on, the worst first: what is wrong, where, and the next step.
+
+        Args:
+            calls: By function, how often it conflicted and ran; by default what this process has counted, if it has
+                metrics.
+        """
+        tasks = [one.task.name for one in self.app.tasks]
+        outboxes = [one.outbox.name for one in self.app.outboxes]
+        return findings(await look(self.engine, self.app.definitions(), tasks, outboxes, calls))
 
     @property
     def live_queries(self) -> LiveQueries:

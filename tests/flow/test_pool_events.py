@@ -6,10 +6,20 @@ import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
+from importlib.resources import files
 from typing import Any
 
 import pytest
-from stage.monitors import failure_ratio, flat, max_backlog, messages, permanent_failure_rate, start_lag_seconds
+from stage.monitors import (
+    apl,
+    apl_queries,
+    failure_ratio,
+    flat,
+    max_backlog,
+    messages,
+    permanent_failure_rate,
+    start_lag_seconds,
+)
 from stage.monitors import streamed as stream
 
 from penstock import ActionCtx, App, MutationCtx, Retry, WorkId, WorkResult
@@ -19,11 +29,14 @@ from penstock.transaction.transaction import Transaction
 
 pytestmark = pytest.mark.one_store_each
 
-app = App()
+app = OPENED = App()
 once = Retry(max_attempts=2, initial_backoff=10, base=2)
 loud = app.workpool("loud", max_parallelism=3, default_retry=once, log_level="info")
 plain = app.workpool("plain", default_retry=once)
 mute = app.workpool("mute", log_level="warning")
+
+MONITORS = (max_backlog, permanent_failure_rate, failure_ratio, start_lag_seconds)
+QUERIES = apl_queries((files("penstock.observe") / "monitoring" / "axiom.apl").read_text("utf-8"))
 
 failures: list[Exception] = []
 callback_failures: list[Exception] = []
@@ -281,6 +294,7 @@ async def test_the_four_monitors_see_what_happens(database_url: str) -> None:
         ratios = {function: ratio for (_, function), ratio in failure_ratio(lines).items()}
         assert sorted(ratios.values()) in ([0.0, 1 / 3], [0.0, 1.0])
         assert set(start_lag_seconds(lines).values()) == {4.0}
+        assert [apl(query, lines) for query in QUERIES] == [monitor(lines) for monitor in MONITORS]
 
 
 async def test_a_monitor_is_told_of_retries_as_failures_and_of_cancels_not_at_all(database_url: str) -> None:
@@ -293,3 +307,4 @@ async def test_a_monitor_is_told_of_retries_as_failures_and_of_cancels_not_at_al
             )
             await backend.run_until_idle()
         assert list(failure_ratio(lines).values()) == [0.5]
+        assert apl(QUERIES[2], lines) == failure_ratio(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from stage.programs import run_example
 
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Retry, WorkId, WorkResult, asgi_app
 from penstock.calls.run.syncctx import SyncMutationCtx
@@ -124,6 +126,19 @@ async def test_a_trace_leads_from_the_call_to_the_job_to_its_callback(
         "code.function.name": "test_tracing:book",
         "penstock.kind": "mutation",
     }
+
+
+def test_the_example_leads_from_a_request_to_its_job_and_callback(database_url: str) -> None:
+    said = run_example("tracing/orders", database_url)
+    assert re.sub(r"job_\w+", "JOB", said).splitlines() == [
+        "POST /api/mutation",
+        "  mutation orders:place",
+        "    enqueue mail",
+        "      run mail  -> penstock jobs show JOB",
+        "        action orders:send",
+        "          smtp",
+        "        mutation orders:mailed",
+    ]
 
 
 async def test_each_attempt_is_a_span_and_errors_are_recorded(database_url: str, spans: InMemorySpanExporter) -> None:

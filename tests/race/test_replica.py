@@ -301,6 +301,11 @@ async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: p
             return await watcher.look() == (50, "replica")
 
         await until(is_read_there)
+        await standby.pause()
+        await stage.flush()
+        assert (await watcher.replica.behind() or 0) > 0
+        await standby.resume()
+        await standby.follow(stage.primary)
         caplog.clear()
         watcher.view.add(2, slow, {})
         await watcher.live.tick()
@@ -315,6 +320,7 @@ async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: p
 
         await watcher.returns()
         await standby.kill()
+        assert await watcher.replica.behind() is None
         for total in (52, 53):
             await other.execute(moved(1))
             assert await watcher.look() == (total, "primary")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -130,3 +131,45 @@ def _summarized(
             moment = int(datetime.fromisoformat(row["_time"]).timestamp())
             values[moment - moment % seconds, str((row | parsed)[by])].append(found)
     return {place: summary(found) for place, found in values.items()}
+
+
+# ----- penstock's own monitors
+
+_APL = re.compile(
+    r"\['[^']+'\]\n\| where (?P<where>.+)\n\| summarize \w+ = (?P<summary>max|avg)\((?P<value>.+)\) "
+    r"by bin\(_time, (?P<minutes>\d+)m\), (?P<by>\w+)"
+)
+
+
+def apl_queries(text: str) -> list[str]:
+    """The queries of a file, each without its comment."""
+    return [match[0] for match in _APL.finditer(text)]
+
+
+def apl(query: str, lines: Iterable[str]) -> Bins:
+    """The bins of a query in the form that penstock's monitors have; a field that a line lacks is an error."""
+    found = _APL.fullmatch(query)
+    assert found is not None, query
+    values: dict[tuple[int, str], list[float]] = defaultdict(list)
+    seconds = int(found["minutes"]) * 60
+    for row in map(json.loads, lines):
+        if not all(_holds(part, row) for part in found["where"].split(" and ")):
+            continue
+        value = _value(found["value"], row)
+        if value is not None:
+            moment = int(datetime.fromisoformat(row["_time"]).timestamp())
+            values[moment - moment % seconds, str(row[found["by"]])].append(value)
+    largest = found["summary"] == "max"
+    return {place: max(those) if largest else fmean(those) for place, those in values.items()}
+
+
+def _holds(condition: str, row: dict[str, Any]) -> bool:
+    field, sign, text = condition.split(" ")
+    return bool((row[field] == text.strip('"')) == (sign == "=="))
+
+
+def _value(term: str, row: dict[str, Any]) -> float | None:
+    if choice := re.fullmatch(r"iff\((.+), ([\d.]+), ([\d.]+)\)", term):
+        return float(choice[2] if _holds(choice[1], row) else choice[3])
+    field, _, divisor = term.partition(" / ")
+    return None if row[field] is None else row[field] / float(divisor or 1)

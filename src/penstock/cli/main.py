@@ -19,6 +19,7 @@ from penstock.cli.failure import show_failure
 from penstock.cli.options import Options, shared_options
 
 _COMMANDS = {
+    "init": ("penstock.cli.init", "Write a small project that runs at once."),
     "dev": ("penstock.cli.dev", "Run server and services, and restart when the source changes."),
     "serve": ("penstock.cli.serve", "Run the server."),
     "worker": ("penstock.cli.worker", "Run the services: jobs, crons, reactive tasks, outboxes."),
@@ -45,6 +46,8 @@ _COMMANDS = {
     "keys": ("penstock.cli.keys", "Show API keys; create one, revoke one."),
     "pause": ("penstock.cli.pools:pause", "Pause a pool."),
     "resume": ("penstock.cli.pools:resume", "Resume a paused pool."),
+    "doctor": ("penstock.cli.doctor", "Find what needs a person, with the next step."),
+    "monitoring": ("penstock.cli.monitoring", "Print a Grafana board, Prometheus alerts, Axiom monitors."),
     "check": ("penstock.cli.check", "Check a program against best practices, without running it."),
     "config": ("penstock.cli.settings", "Show the settings in force and their origin."),
 }

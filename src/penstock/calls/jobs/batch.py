@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from penstock.calls.handlers.mark_completed import end_of_marked
@@ -137,14 +138,9 @@ class Batches:
         async with self._runner.engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()
-            cancelled, caller = gathering.cancelled, caller_of_job(function)
-            return await self._runner.run_handler(
-                function,
-                ActionCtx(self._runner, Calls(function.name), 0, cancelled=cancelled, caller=caller),
-                {},
-                0,
-                thread,
-                lambda ctx: batch.handler(ctx, items),
+            make = partial(ActionCtx, self._runner, cancelled=gathering.cancelled, caller=caller_of_job(function))
+            return await self._runner.run_handler(  # which alone holds the ctx
+                function, make(Calls(function.name), 0), {}, 0, thread, lambda ctx: batch.handler(ctx, items)
             )
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:

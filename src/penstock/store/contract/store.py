@@ -15,6 +15,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract.schema import Catalog
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.api_keys import ApiKeys
+from penstock.store.nouns.audit import Audit
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.interests import Interests
@@ -29,6 +30,7 @@ from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
 from penstock.store.nouns.requests import Requests
+from penstock.store.nouns.statistics import DatabaseStatistics
 from penstock.store.nouns.taskends import TaskEnds
 from penstock.store.nouns.tasks import Tasks
 from penstock.store.nouns.tokens import Tokens
@@ -73,6 +75,9 @@ class Replica(Protocol):
     def leave(self, error: Exception) -> bool:
         """Read on the primary for a while, as a tick failed; False if nothing was read on the replica before."""
 
+    async def behind(self) -> int | None:
+        """The bytes of the primary's log that it has still to replay; None if it does not answer."""
+
 
 class Store(Protocol):
     """A database that remembers."""
@@ -94,8 +99,10 @@ class Store(Protocol):
     leases: Leases
     requests: Requests
     api_keys: ApiKeys
+    audit: Audit
     tokens: Tokens
     locks: Locks
+    statistics: DatabaseStatistics
     catalog: Catalog
     signals: Signals
 
@@ -108,7 +115,9 @@ class Store(Protocol):
         self.locks = Locks(access, calls)
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)
+        self.audit = Audit(access)
         self.outboxes = Outboxes(access)
+        self.statistics = DatabaseStatistics(access)
         self.records = Records(access, self.jobs, self.tasks, ends)
 
     async def open(self, *, look: bool = False) -> None:

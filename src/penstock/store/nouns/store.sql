@@ -47,6 +47,10 @@ select case when pg_is_in_recovery() then -1 else (pg_current_wal_flush_lsn() - 
 -- PostgreSQL: a file has no replicas.
 select case when pg_is_in_recovery() then 9223372036854775807 else (pg_current_wal_insert_lsn() - '0/0')::bigint end;
 
+-- place: the place up to which a standby has replayed the log; nothing if this is none.
+-- PostgreSQL: a file has no replicas.
+select (pg_last_wal_replay_lsn() - '0/0')::bigint;
+
 -- replayed: whether this is a standby, the place up to which it has replayed the log, the first transaction that it does
 -- not know, and those of older ones that have not ended: of so many after a snapshot, and of those open in it. A status
 -- is asked after the snapshot of this statement was taken, so those that have one are known.

@@ -99,6 +99,15 @@ class PostgresReplica:
             self._leave(error)
         return was_read
 
+    async def behind(self) -> int | None:
+        ((flushed, _),) = await run(self._primary, self._queries["flushed"], {})
+        try:
+            async with _patience():
+                ((replayed,),) = await run(self._connections, self._queries["place"], {})
+        except TryAgain:
+            return None
+        return None if replayed is None else max(0, flushed - replayed)
+
     # ----- steps
 
     async def _begin_here(self, position: Position, since: int) -> PostgresSession | None:

@@ -1,0 +1,386 @@
+"""Looks for what an operator has to act on: workers, jobs, the change feed, outboxes, the schema, the database itself.
+
+`look` reads, and `findings` decides; each rule is a function. A finding names what is wrong, where, and the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from shlex import quote
+from typing import Literal
+
+from penstock.api.outbox.views import OutboxStatus, look_at
+from penstock.calls.run.engine import Engine
+from penstock.changes.lag import FULL, lag_alert
+from penstock.clock import SystemClock
+from penstock.errors import SchemaMismatch
+from penstock.live.capture import live_interest
+from penstock.outbox.outbox import reader_name
+from penstock.reactive.task import interest_name
+from penstock.schema.table import TableDefinition
+from penstock.store.contract.changes import InterestRow
+from penstock.store.contract.feed import FeedSeen, see_feed
+from penstock.store.contract.jobs import LeaseRow
+from penstock.store.contract.pools import Backlog
+from penstock.store.contract.records import TaskBacklog
+from penstock.store.contract.session import reading
+from penstock.store.contract.statistics import Statistics
+from penstock.store.push.migrate import Plan, push
+
+Severity = Literal["critical", "warning", "notice"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")
+
+_MOST = 10_000  # of anything that is counted
+_MIB = 2**20
+_SERVICES = 6  # connections of a process beside its `max_connections`
+_RESCUED_WITHIN = timedelta(minutes=1)
+_PRUNED_WITHIN = timedelta(hours=1)
+_WAITS_LONG = timedelta(minutes=10)
+_OPEN_LONG = timedelta(minutes=15)
+_SPAN = timedelta(minutes=10)  # in which failures are compared with those of the span before
+_SKEW = timedelta(seconds=1)
+_FEW_FAILURES, _FEW_CONFLICTS, _CONFLICTING = 10, 100, 0.2
+_LONG_SCAN, _SCANS, _UNUSED_SIZE = 10_000, 100, 10 * _MIB
+_DEAD, _DEAD_SHARE = 10_000, 0.5
+_LOG_SIZE, _REPLICA_BEHIND = 128 * _MIB, 16 * _MIB
+_CONNECTED, _NEARLY_ALL = 0.8, 0.95
+
+
+# Each kind of finding: its usual severity, the next step and its command.
+KINDS: dict[str, tuple[Severity, str, str]] = {
+    "lease-expired": ("critical", "Start a worker.", "penstock worker"),
+    "worker-missing": ("critical", "Start a worker.", "penstock worker"),
+    "pool-backlog": ("warning", "Look at its limit and its jobs, or start more workers.", "penstock top --once"),
+    "pool-paused": ("warning", "Resume the pool.", "penstock resume {name}"),
+    "failures-rising": ("warning", "Read their errors.", "penstock jobs --state failed --pool {name}"),
+    "task-failed": (
+        "warning",
+        "Read the errors; retry once their cause is gone.",
+        "penstock tasks records {name} --state failed",
+    ),
+    "row-contended": ("warning", "Run it in a pool with max_parallelism=1, or give each call a row of its own.", ""),
+    "pruner-missing": ("warning", "Start a worker; it runs the pruner.", "penstock worker"),
+    "reader-stopped": ("critical", "Start a worker, which reads it. If nobody needs it, drop it.", "penstock changes"),
+    "reader-behind": ("warning", "Look at its handler's duration, and at old transactions.", "penstock changes"),
+    "feed-large": ("warning", "Find the reader, keep_for or the transaction that keeps it.", "penstock changes"),
+    "transaction-old": (
+        "warning",
+        "Find its program, and end it:",
+        "select * from pg_stat_activity order by xact_start",
+    ),
+    "interest-broken": ("critical", "Find out who changed them, then make them anew:", "penstock migrate"),
+    "interest-undeclared": ("notice", "If no other program declares it either, drop its reader.", "penstock changes"),
+    "outbox-halted": ("critical", "Mend the cause and retry, or skip the message.", "penstock outbox show {name}"),
+    "outbox-parked": ("warning", "Mend the cause, then retry them.", "penstock outbox retry {name}"),
+    "schema-mismatch": ("critical", "Mend the declarations or the rows.", "penstock migrate --plan"),
+    "schema-behind": ("warning", "Look at the plan, then migrate.", "penstock migrate --plan"),
+    "index-missing": ("warning", "Find the queries without with_index, and declare an Index.", "penstock check"),
+    "index-redundant": ("notice", "Leave it out, unless queries through it read rows in order of creation.", ""),
+    "index-unused": ("notice", "If replicas do not use it either, leave it out.", ""),
+    "vacuum-needed": ("warning", "Look at old transactions and at autovacuum, then run:", "vacuum (analyze) {name}"),
+    "connections-few": (
+        "warning",
+        "Lower max_connections, use a pooler, or let the server permit more.",
+        "penstock config",
+    ),
+    "log-long": ("warning", "Find the program that reads the file, and let its transaction end.", ""),
+    "replica-behind": ("warning", "Look at its log, its disk and the network.", "select * from pg_stat_replication"),
+    "clock-skew": ("warning", "Set the clocks of the machines by NTP.", "timedatectl status"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFinding:
+    """Something that is wrong, or will be.
+
+    Attributes:
+        code: The kind of finding, such as ``lease-expired``.
+        severity: ``critical``: work stands still or is lost; ``warning``: it soon may; ``notice``: it costs something.
+        where: The thing it is about: a pool, a table, a lease.
+        what: What is wrong.
+        fix: The next step.
+        command: The command of that step, if there is one.
+    """
+
+    code: str
+    severity: Severity
+    where: str
+    what: str
+    fix: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """All that the rules look at."""
+
+    now: datetime
+    max_connections: int
+    offset: timedelta  # the difference of the database's clock from this machine's
+    leases: Sequence[LeaseRow]
+    expired: Collection[int]  # leases that ran out a while ago
+    pools: Sequence[Backlog]
+    failed: Mapping[str, tuple[int, int]]  # by pool: jobs that failed in the last span, and in the one before
+    tasks: Sequence[TaskBacklog]
+    feed: FeedSeen
+    interests: Sequence[InterestRow]
+    declared: Collection[str]  # the names of this program's interests
+    outboxes: Sequence[OutboxStatus]
+    plan: Plan | SchemaMismatch
+    statistics: Statistics
+    replica: int | Literal["away"] | None  # bytes that it is behind; None without a replica
+    calls: Mapping[str, tuple[int, int]]  # by function: its conflicts and its runs
+
+
+async def look(
+    engine: Engine,
+    definitions: Sequence[TableDefinition],
+    tasks: Collection[str],
+    outboxes: Collection[str],
+    calls: Mapping[str, tuple[int, int]] | None = None,
+) -> Health:
+    """Read all that the rules look at.
+
+    Args:
+        engine: The store and the clock.
+        definitions: The tables that the program declares.
+        tasks: The names of its reactive tasks.
+        outboxes: The names of its outboxes.
+        calls: By function, how often it conflicted and ran; what the meters of this process say by default.
+    """
+    store, clock, now = engine.store, engine.clock, engine.clock.now()
+    async with reading(store.begin_read) as session:
+        leases = await store.leases.list(session)
+    rows, replica = await store.outboxes.list(), store.replica
+    behind = None if replica is None else await replica.behind()
+    try:
+        plan: Plan | SchemaMismatch = await push(store, definitions, apply=False)
+    except SchemaMismatch as error:
+        plan = error
+    return Health(
+        now=now,
+        max_connections=engine.config.max_connections,
+        offset=clock.offset if isinstance(clock, SystemClock) else timedelta(0),
+        leases=leases,
+        expired=await store.leases.expired(now - _RESCUED_WITHIN),
+        pools=await store.pools.backlog(_MOST),
+        failed=await store.statistics.failed(now - 2 * _SPAN, now - _SPAN),
+        tasks=await store.records.backlog(_MOST),
+        feed=await see_feed(store.changes, _MOST),
+        interests=await store.interests.list(),
+        declared={*map(interest_name, tasks), *map(reader_name, outboxes), *map(_live_name, definitions)},
+        outboxes=await look_at(store, rows, now, outboxes.__contains__, _MOST) if rows else [],
+        plan=plan,
+        statistics=await store.statistics.look([one.name for one in definitions], now - _PRUNED_WITHIN, _MOST),
+        replica="away" if replica is not None and behind is None else behind,
+        calls=_counted(engine) if calls is None else calls,
+    )
+
+
+def _live_name(definition: TableDefinition) -> str:
+    return live_interest(definition).name if definition.live else ""
+
+
+def findings(seen: Health) -> list[HealthFinding]:
+    """What the rules find, the worst first."""
+    found = [one for rule in _RULES for one in rule(seen)]
+    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
+
+
+def _of(code: str, where: str, what: str, *, name: str = "", severity: Severity | None = None) -> HealthFinding:
+    usual, fix, command = KINDS[code]
+    typed = quote(name) if command.startswith("penstock ") else name
+    return HealthFinding(code, severity or usual, where, what, fix, command.format(name=typed))
+
+
+def _counted(engine: Engine) -> Mapping[str, tuple[int, int]]:
+    meters = engine.journal.meters
+    if meters is None:
+        return {}
+    conflicts, calls = meters.counters["penstock_conflicts"], meters.counters["penstock_calls"]
+    return {
+        name: (number, sum(runs for (function, _), runs in calls.items() if function == name))
+        for (name,), number in conflicts.items()
+    }
+
+
+# ----- workers and jobs
+
+
+def _leases(seen: Health) -> Iterator[HealthFinding]:
+    known = {one.lease: one for one in seen.leases}
+    for number in seen.expired:
+        lease = known.get(number)
+        told = (
+            f"The lease of {lease.holder} ran out {_span(seen.now - lease.expires_at)} ago." if lease else "It is gone."
+        )
+        if lease and not lease.running:
+            yield _of("lease-expired", f"lease {number}", f"{told} Nobody has taken over.", severity="warning")
+        else:
+            jobs = f": {lease.running:,}" if lease else ""
+            yield _of("lease-expired", f"lease {number}", f"{told} Jobs that wait to be rescued{jobs}.")
+
+
+def _workers(seen: Health) -> Iterator[HealthFinding]:
+    jobs = sum(one.ready for one in seen.pools)
+    if jobs and not any(one.is_worker and one.expires_at > seen.now for one in seen.leases):
+        yield _of("worker-missing", "workers", f"No worker runs. Ready jobs: {_most(jobs)}.")
+        return
+    for one in seen.pools:
+        if one.oldest is not None and seen.now - one.oldest >= _WAITS_LONG:
+            code = "pool-paused" if one.max_parallelism == 0 else "pool-backlog"
+            what = (
+                f"Its oldest ready job has waited for {_span(seen.now - one.oldest)}. Ready jobs: {_most(one.ready)}."
+            )
+            yield _of(code, f"pool {one.pool}", what, name=one.pool)
+
+
+def _failures(seen: Health) -> Iterator[HealthFinding]:
+    for pool, (failed, before) in seen.failed.items():
+        if failed >= _FEW_FAILURES and failed > 2 * before:
+            what = f"{failed:,} jobs failed in the last {_span(_SPAN)}, after {before:,} in as long before."
+            yield _of("failures-rising", f"pool {pool}", what, name=pool)
+    for task in seen.tasks:
+        if task.failed:
+            what = f"Rows whose last run failed: {_most(task.failed)}."
+            yield _of("task-failed", f"task {task.name}", what, name=task.name)
+
+
+def _conflicts(seen: Health) -> Iterator[HealthFinding]:
+    for name, (conflicts, runs) in seen.calls.items():
+        if conflicts >= _FEW_CONFLICTS and conflicts >= _CONFLICTING * runs:
+            what = f"It conflicted {conflicts:,} times in {runs:,} runs: many calls write one row."
+            yield _of("row-contended", f"function {name}", what)
+
+
+def _retention(seen: Health) -> Iterator[HealthFinding]:
+    if overdue := seen.statistics.overdue:
+        yield _of("pruner-missing", "finished jobs", f"No pruner runs. Expired job statuses: {_most(overdue)}.")
+
+
+# ----- the change feed and its readers
+
+
+def _feed(seen: Health) -> Iterator[HealthFinding]:
+    for _row, reader in seen.feed.readers:
+        alert = lag_alert(reader, seen.feed.size, seen.now)
+        if alert is not None:
+            code = "reader-stopped" if alert.stopped else "reader-behind"
+            behind, unread = _span(reader.age(seen.now)), _most(reader.rows)
+            what = f"It is {behind} behind. Unread changes, which the feed keeps: {unread}."
+            severity: Severity | None = "critical" if alert.full else None
+            yield _of(code, f"reader {reader.name}", what, severity=severity)
+    if seen.feed.size >= FULL:
+        yield _of("feed-large", "change feed", f"It takes {_size(seen.feed.size)}, as it is not emptied.")
+    oldest = seen.feed.oldest_transaction
+    if oldest is not None and oldest >= _OPEN_LONG:
+        what = f"A transaction has been open for {_span(oldest)}. It delays readers of the feed, and vacuum."
+        yield _of("transaction-old", "database", what)
+
+
+def _interests(seen: Health) -> Iterator[HealthFinding]:
+    for row in seen.interests:
+        name, table = row.interest.name, row.interest.table
+        if row.state != "ok":
+            what = f"Changes of table {table} are not captured: {row.state}."
+            yield _of("interest-broken", f"interest {name}", what)
+        elif name not in seen.declared:
+            what = f"Changes of table {table} are captured, and this program does not declare it."
+            yield _of("interest-undeclared", f"interest {name}", what)
+
+
+def _outboxes(seen: Health) -> Iterator[HealthFinding]:
+    for one in seen.outboxes:
+        where = f"outbox {one.name}"
+        if one.halted:
+            what = f"It waits for a message that failed. Messages to deliver: {_most(one.messages)}. {one.error or ''}"
+            yield _of("outbox-halted", where, what.rstrip(), name=one.name)
+        if one.parked:
+            yield _of("outbox-parked", where, f"Failed messages that are parked: {_most(one.parked)}.", name=one.name)
+
+
+# ----- tables and the database
+
+
+def _schema(seen: Health) -> Iterator[HealthFinding]:
+    if isinstance(seen.plan, SchemaMismatch):
+        yield _of("schema-mismatch", "schema", seen.plan.what)
+        return
+    if not seen.plan.empty:
+        lacking = ", ".join(sorted(seen.plan.tables)) or "penstock's own tables"
+        yield _of("schema-behind", "schema", f"The database lacks what the program declares in {lacking}.")
+    for table, index, other in seen.plan.redundant:
+        what = f"The columns of index {index.name} are the first ones of {other.name}, so each write pays twice."
+        yield _of("index-redundant", f"table {table}", what)
+
+
+def _tables(seen: Health) -> Iterator[HealthFinding]:
+    for one in seen.statistics.tables:
+        is_own = one.name.startswith("penstock.")
+        if not is_own and one.scans >= _SCANS and one.scanned >= _LONG_SCAN * one.scans:
+            what = f"{one.scans:,} statements read the whole table, {one.scanned // one.scans:,} rows each."
+            yield _of("index-missing", f"table {one.name}", what)
+        if one.dead >= _DEAD and one.dead >= _DEAD_SHARE * one.live:
+            what = f"{one.dead:,} dead rows lie among {one.live:,} live ones."
+            yield _of("vacuum-needed", f"table {one.name}", what, name=one.name)
+    for index in seen.statistics.unused:
+        if index.size >= _UNUSED_SIZE:
+            what = f"No query has used index {index.name} of {_size(index.size)} since the server began to count."
+            yield _of("index-unused", f"table {index.table}", what)
+
+
+def _database(seen: Health) -> Iterator[HealthFinding]:
+    found, wanted = seen.statistics, seen.max_connections + _SERVICES
+    if (most := found.max_connections) is not None:
+        if found.connections >= _CONNECTED * most:
+            severity: Severity | None = "critical" if found.connections >= _NEARLY_ALL * most else None
+            what = f"{found.connections:,} of {most:,} connections are open."
+            yield _of("connections-few", "database", what, severity=severity)
+        elif wanted > most:
+            what = f"One process may open {wanted:,} connections, and the server permits {most:,}."
+            yield _of("connections-few", "max_connections", what)
+    if (size := found.log_size or 0) >= _LOG_SIZE:
+        what = f"It has grown to {_size(size)}: a program keeps a snapshot open."
+        yield _of("log-long", "write-ahead log", what)
+    if seen.replica == "away":
+        yield _of("replica-behind", "replica", "It does not answer, so live queries run on the primary.")
+    elif (seen.replica or 0) >= _REPLICA_BEHIND:
+        yield _of("replica-behind", "replica", f"It is {_size(seen.replica or 0)} behind the primary.")
+
+
+def _clocks(seen: Health) -> Iterator[HealthFinding]:
+    if abs(seen.offset) > _SKEW:
+        way = "behind" if seen.offset > timedelta(0) else "ahead of"
+        what = f"Its clock is {_span(abs(seen.offset))} {way} the database's. Your own code and the logs show it."
+        yield _of("clock-skew", "this machine", what)
+    moved = [(f"lease of {one.holder}", one.started_at) for one in seen.leases]
+    moved += [(f"reader {row.name}", row.moved_at) for row, _lag in seen.feed.readers]
+    for where, at in moved:
+        if at - seen.now > _SKEW:
+            what = f"Its process wrote a time {_span(at - seen.now)} in the future: its clock is ahead of this one."
+            yield _of("clock-skew", where, what)
+
+
+_RULES = (
+    _leases, _workers, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _schema, _tables, _database,
+    _clocks,
+)  # fmt: skip
+
+
+# ----- words
+
+
+def _most(number: int) -> str:
+    return f"{'at least ' * (number >= _MOST)}{number:,}"
+
+
+def _span(length: timedelta) -> str:
+    seconds = length.total_seconds()
+    units = (("d", 86400), ("h", 3600), ("min", 60))
+    return next((f"{seconds / size:.0f} {unit}" for unit, size in units if seconds >= size), f"{seconds:.1f} s")
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / _MIB:,.0f} MiB"

@@ -1,0 +1,49 @@
+"""The database's own counts of how its tables, its indexes and its connections are used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from penstock.store.contract.statistics import Statistics, TableUse, UnusedIndex
+from penstock.store.nouns.noun import Access, Noun
+from penstock.store.rows.jobs import expired_day
+
+
+class DatabaseStatistics(Noun):
+    """Looks at the database as a whole."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "statistics")
+
+    async def look(self, tables: Sequence[str], before: datetime, most: int) -> Statistics:
+        """Look at some tables, and at penstock's own.
+
+        Args:
+            tables: Names of tables.
+            before: Finished jobs whose time was over then are overdue.
+            most: How many of these are counted.
+        """
+        ((overdue,),) = await self._look("overdue", before=before, day=expired_day(before), most=most)
+        if "log" in self._queries:
+            ((file,),) = await self._look("log")
+            return Statistics(overdue, log_size=_size(Path(f"{file}-wal")))
+        names = [self._access.dialect.table(name) for name in tables]
+        ((used, most_connections),) = await self._look("connections")
+        return Statistics(
+            overdue,
+            [TableUse(*row) for row in await self._look("tables", names=names)],
+            [UnusedIndex(*row) for row in await self._look("unused", names=names)],
+            used,
+            most_connections,
+        )
+
+    async def failed(self, since: datetime, later: datetime) -> dict[str, tuple[int, int]]:
+        """By pool: how many jobs have failed since the later time, and how many between the two times."""
+        rows = await self._look("failed", since=since, later=later)
+        return {pool: (recent, before) for pool, recent, before in rows}
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

@@ -1,0 +1,214 @@
+"""What the doctor finds: each finding is staged in the database, or as what was read there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from docs.test_docs_commands import parse
+from stage.feed import write
+
+from penstock import ActionCtx, App, Index, Message, MutationCtx, Retry, Table, TaskCtx
+from penstock.api.health import KINDS, Health, HealthFinding, findings, look
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING
+from penstock.errors import SchemaMismatch
+from penstock.jobs.job import DEFAULT_POOL
+from penstock.store.contract.jobs import LeaseRow, Room
+from penstock.store.contract.pools import Backlog
+from penstock.store.contract.statistics import Statistics, TableUse, UnusedIndex
+from penstock.store.push.migrate import Plan
+from penstock.testing import TestApp
+
+MINUTE = timedelta(minutes=1)
+FITTING = Plan((), (), (), (), frozenset())
+
+
+class Van(Table, name="van_of_health", live=False):
+    name: str
+
+
+app = App(tables=[Van])
+sms = app.workpool("sms", max_parallelism=2)
+
+
+class Parcel(Table, name="parcel_of_health"):
+    name: str
+    city: str = "Brno"
+
+    by_city = Index("city")
+    by_city_and_name = Index("city", "name")
+
+
+@app.internal_action
+async def look_around(ctx: ActionCtx) -> None: ...
+
+
+@app.internal_action
+async def send(ctx: ActionCtx) -> None:
+    raise ConnectionError("no provider")
+
+
+@app.mutation
+async def post(ctx: MutationCtx, jobs: int = 0) -> None:
+    await ctx.db.insert(Parcel(name="a"))
+    await ctx.scheduler.run_after(timedelta(0), look_around)
+    for _ in range(jobs):
+        await sms.enqueue(ctx, send)
+
+
+@app.outbox(Parcel, name="ship", retry=Retry(max_attempts=1))
+async def ship(ctx: ActionCtx, message: Message[Parcel]) -> None:
+    raise ConnectionError("no van")
+
+
+@app.outbox(Parcel, name="bill", on_failure="park", retry=Retry(max_attempts=1))
+async def bill(ctx: ActionCtx, message: Message[Parcel]) -> None:
+    raise ConnectionError("no ledger")
+
+
+@app.reactive_task(Parcel, name="weigh", retry=Retry(max_attempts=1))
+async def weigh(ctx: TaskCtx[Parcel]) -> None:
+    raise ConnectionError("no scale")
+
+
+async def seen(backend: TestApp, **calls: tuple[int, int]) -> Health:
+    tables = [one.outbox.name for one in app.outboxes]
+    return await look(backend.engine, app.definitions(), ["weigh"], tables, calls)
+
+
+def by_code(found: list[HealthFinding]) -> dict[str, HealthFinding]:
+    assert all(one.what and one.fix and one.where for one in found)
+    return {one.code: one for one in found}
+
+
+async def test_what_stands_still_is_found_in_the_database(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        store, clock = backend.engine.store, backend.clock
+        (calm,) = await backend.health()  # the app declares an index twice
+        assert (calm.code, calm.severity, calm.where) == ("index-redundant", "notice", "table parcel_of_health")
+
+        await backend.run_mutation(post, jobs=12)
+        lost = await store.leases.take("host:7", timedelta(seconds=30), clock.now())
+        await store.changes.register("old", clock.now(), BEGINNING)
+        idle = await store.leases.take("host:6", timedelta(seconds=30), clock.now())
+        await store.jobs.claim(lost, 1, [Room(DEFAULT_POOL, 1)], clock.now())
+        clock.advance(2 * MINUTE)
+        found = by_code(await backend.health())
+        assert found["worker-missing"].severity == "critical"
+        leases = {one.where: one for one in await backend.health() if one.code == "lease-expired"}
+        assert leases[f"lease {idle}"].severity == "warning"
+        assert leases[f"lease {lost}"].severity == "critical"
+        assert "host:7 ran out 2 min ago. Jobs that wait to be rescued: 1." in leases[f"lease {lost}"].what
+        old = next(one for one in await backend.health() if one.where == "reader old")
+        assert (old.code, old.severity) == ("reader-stopped", "critical")
+        assert old.command == "penstock changes"
+        await store.changes.forget("old")
+
+        await backend.run_until_idle(raise_errors=False)
+        await backend.relay.drain()
+        found = by_code(await backend.health())
+        assert found["failures-rising"].where == "pool sms"
+        assert "12 jobs failed in the last 10 min, after 0" in found["failures-rising"].what
+        assert found["failures-rising"].command == "penstock jobs --state failed --pool sms"
+        assert found["outbox-halted"].where == "outbox ship"
+        assert "no van" in found["outbox-halted"].what
+        assert (found["outbox-parked"].where, found["outbox-parked"].severity) == ("outbox bill", "warning")
+        assert found["task-failed"].where == "task weigh"
+
+        clock.advance(15 * MINUTE)
+        assert "failures-rising" not in by_code(await backend.health())
+        clock.advance(timedelta(days=2, hours=2))
+        assert "Expired job statuses: 12." in by_code(await backend.health())["pruner-missing"].what
+
+
+async def test_what_somebody_has_changed_is_found_in_the_database(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        store, clock = backend.engine.store, backend.clock
+        stray = Interest(name="stray", table="parcel_of_health", key=["id"])
+        torn = Interest(name="torn", table="van_of_health", key=["id"])
+        _, number = await store.interests.declare([stray, torn], clock.now())
+        on = " on van_of_health" if store.dialect.schemas else ""
+        await write(store, f"drop trigger _penstock_change_{number}_update{on}", "drop index parcel_of_health_by_city")
+        await store.leases.take("host:8", MINUTE, clock.now() + timedelta(seconds=5))
+        found = by_code(await backend.health())
+        broken, undeclared = found["interest-broken"], found["interest-undeclared"]
+        assert (broken.where, broken.severity) == ("interest torn", "critical")
+        assert (undeclared.where, undeclared.severity) == ("interest stray", "notice")
+        assert found["schema-behind"].command == "penstock migrate --plan"
+        assert "parcel_of_health" in found["schema-behind"].what
+        assert (found["clock-skew"].where, "5.0 s" in found["clock-skew"].what) == ("lease of host:8", True)
+
+        statistics = (await seen(backend)).statistics
+        if store.dialect.schemas:
+            assert {"public.parcel_of_health", "penstock.ready_job"} <= {one.name for one in statistics.tables}
+            assert {one.name for one in statistics.unused} == {"parcel_of_health_by_city_and_name"}
+            assert 0 < statistics.connections < (statistics.max_connections or 0)
+        else:
+            assert (statistics.log_size or 0) > 0
+
+
+async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url, metrics_token="let-me-in") as backend:
+        calm, meters = await seen(backend), backend.engine.journal.meters
+        assert meters is not None
+        meters.add("penstock_conflicts", "shop:count", number=300)
+        for outcome in ("success", "error"):
+            meters.add("penstock_calls", "shop:count", outcome, number=450)
+        assert "300 times in 900 runs" in by_code(await backend.health())["row-contended"].what
+
+    def of(**changes: Any) -> dict[str, HealthFinding]:
+        return by_code(findings(replace(calm, plan=FITTING, **changes)))
+
+    assert not of()
+    table = TableUse("public.parcel", dead=0, live=50_000, scans=200, scanned=10_000_000)
+    own = replace(table, name="penstock.ready_job")
+    assert not of(statistics=Statistics(0, [own, replace(table, scans=99), replace(table, scanned=100_000)]))
+    assert of(statistics=Statistics(0, [table]))["index-missing"].where == "table public.parcel"
+    bloated = replace(own, dead=30_000)
+    assert of(statistics=Statistics(0, [bloated]))["vacuum-needed"].command == "vacuum (analyze) penstock.ready_job"
+    unused = UnusedIndex("public.parcel", "parcel_by_city", 20 * 2**20)
+    found = of(statistics=Statistics(0, unused=[unused, replace(unused, size=8192)]))["index-unused"]
+    assert (found.severity, "parcel_by_city of 20 MiB" in found.what) == ("notice", True)
+    for used, severity in ((97, "critical"), (82, "warning")):
+        assert (
+            of(statistics=Statistics(0, connections=used, max_connections=97))["connections-few"].severity == severity
+        )
+    few = of(statistics=Statistics(0, connections=3, max_connections=22))["connections-few"]
+    assert (few.where, "26 connections" in few.what) == ("max_connections", True)
+    assert "200 MiB" in of(statistics=Statistics(0, log_size=200 * 2**20))["log-long"].what
+    assert "does not answer" in of(replica="away")["replica-behind"].what
+    assert "64 MiB behind" in of(replica=64 * 2**20)["replica-behind"].what
+    assert not of(replica=0)
+    waits = Backlog("sms", 2, granted=0, ready=5, oldest=calm.now - 11 * MINUTE, scheduled=0)
+    worker = [LeaseRow(1, "host:1", calm.now, calm.now + MINUTE, running=0)]
+    assert of(pools=[waits], leases=worker)["pool-backlog"].where == "pool sms"
+    paused = of(pools=[replace(waits, max_parallelism=0)], leases=worker)["pool-paused"]
+    assert paused.command == "penstock resume sms"
+    assert not of(pools=[replace(waits, oldest=calm.now - 9 * MINUTE)], leases=worker)
+    assert not of(failed={"sms": (20, 10)})
+    spaced = of(failed={"two words": (21, 10)})["failures-rising"]
+    assert spaced.command == "penstock jobs --state failed --pool 'two words'"
+    assert of(offset=timedelta(seconds=-3))["clock-skew"].where == "this machine"
+    assert (
+        of(calls={"shop:count": (300, 900), "shop:other": (300, 9000)})["row-contended"].where == "function shop:count"
+    )
+    feed = replace(calm.feed, size=2 * 2**30, oldest_transaction=20 * MINUTE)
+    assert (of(feed=feed)["feed-large"].severity, "2.0 GiB" in of(feed=feed)["feed-large"].what) == ("warning", True)
+    assert "20 min" in of(feed=feed)["transaction-old"].what
+    mismatch = by_code(findings(replace(calm, plan=SchemaMismatch("Rows would be lost."))))
+    assert mismatch["schema-mismatch"].severity == "critical"
+    ranks = [one.severity for one in findings(replace(calm, replica="away", plan=SchemaMismatch("No.")))]
+    assert ranks == ["critical", "warning"]
+
+
+def test_the_page_names_each_finding_and_each_command_exists() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`[a-z]+-[a-z]+`.*?) \| \w+", page, re.MULTILINE)
+    assert {*KINDS, "database-away"} == {code for row in rows for code in re.findall(r"[a-z]+-[a-z]+", row)}
+    for _severity, _fix, command in KINDS.values():
+        if command.startswith("penstock "):
+            parse(command.format(name="x"))
