@@ -42,7 +42,8 @@ async def main() -> int:
             try:
                 found = await run(store, fault, size)
             except NotRunError as reason:
-                print(f"| {size.words} | {store} | {fault.name} | not run: {reason} |{' |' * (len(COLUMNS) - 1)}", flush=True)
+                left = " |" * (len(COLUMNS) - 1)
+                print(f"| {size.words} | {store} | {fault.name} | not run: {reason} |{left}", flush=True)
                 continue
             is_clean &= found.is_clean
             print(line(size, store, fault.name, found), flush=True)
