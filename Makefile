@@ -48,7 +48,7 @@ check: $(READY) ## formatting, lint, types, import rules, and best practices in 
 bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those beside other job queues
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
-chaos: $(READY) ## run a program under faults for hours, and count what is lost; ONLY=name for one fault, ROWS=960 for minutes
+chaos: $(READY) ## run a program under faults for hours, and count what is lost; ONLY=name for one fault, ROWS=480 for minutes
 	PYTHONPATH=tests $(BIN)/python -W ignore -m chaos $(if $(ONLY),--only "$(ONLY)") $(if $(ROWS),--rows $(ROWS))
 
 format: $(READY) ## put the code into its one form
