@@ -15,19 +15,23 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from penstock.clock import profile_timer
+from penstock.clock import SystemClock, profile_timer
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id
 from penstock.jobs.states import FINISHED, JobEvent, JobState
+from penstock.observe.errortext import error_text
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
+from penstock.observe.timing import PastRun, spending
 from penstock.observe.tracing import Tracing
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.report import Status, Tally
 from penstock.transaction.transaction import Transaction
 
 _UNSEEN: AbstractContextManager[None] = nullcontext()
+_WALL = SystemClock()
+_LONGEST_ERROR = 300
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
@@ -40,6 +44,10 @@ class Journal:
         self.tasks: Mapping[int, str] = {}  # the names of reactive tasks, by their numbers
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
+
+    def count(self) -> None:
+        """Begin to move meters, if that was not done before."""
+        self.meters = self.meters or Meters()
 
     def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
         """Begin to tell of pools as their levels say, and to make spans."""
@@ -94,6 +102,7 @@ class Journal:
             if meters is not None:
                 meters.add("penstock_jobs_started", job.pool)
                 meters.observe("penstock_start_lag_seconds", lag, job.pool)
+                meters.timings.find(job.function).lags.append(lag)
             if job.pool in talkative:
                 log_event(
                     "workpool.started",
@@ -248,18 +257,22 @@ class Journal:
 
     @contextmanager
     def _call(self, function: AnyFunction) -> Iterator[None]:
-        begun, outcome, kind = profile_timer(), "canceled", function.kind.value
-        try:
-            with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
-                yield
-            outcome = "success"
-        except Exception:
-            outcome = "error"
-            raise
-        finally:
-            if self.meters is not None:
-                self.meters.add("penstock_calls", function.name, outcome)
-                self.meters.observe("penstock_call_seconds", profile_timer() - begun, kind)
+        begun, outcome, failure, kind = profile_timer(), "canceled", "", function.kind.value
+        with spending() as spent:
+            try:
+                with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
+                    yield
+                outcome = "success"
+            except Exception as error:
+                outcome, failure = "error", error_text(error)[:_LONGEST_ERROR]
+                raise
+            finally:
+                if self.meters is not None:
+                    seconds, timings = profile_timer() - begun, self.meters.timings
+                    self.meters.add("penstock_calls", function.name, outcome)
+                    self.meters.observe("penstock_call_seconds", seconds, kind)
+                    timings.seconds.append(seconds)
+                    timings.find(function.name).runs.append(PastRun(_WALL.now(), seconds, outcome, failure, spent))
 
     def conflicted(self, what: str) -> None:
         """A transaction has conflicted with others, and runs again."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from pydantic_core import to_json
 
+from penstock.api.live import Watch
 from penstock.clock import SystemClock
+from penstock.errors import PenstockError
 from penstock.server.subscribe import HEARTBEAT
 from penstock.store.contract.store import Signals
 
@@ -20,6 +24,7 @@ Render = Callable[[], Awaitable[Fragments]]
 
 _EVERY, _SOONEST = 1.0, 0.25  # seconds between two renderings, without a signal and with signals all the time
 _LATEST = 5.0  # seconds between them, however long they take
+_OVER: Any = object()
 _SHARE = 16  # rendering takes at most one part in so many of the time, unless it is very slow
 
 
@@ -36,7 +41,11 @@ class Live:
             one.nudged.set()
 
     async def events(
-        self, key: Hashable, render: Render, holds: Callable[[], Awaitable[bool]]
+        self,
+        key: Hashable,
+        render: Render,
+        holds: Callable[[], Awaitable[bool]],
+        watch: Callable[[], Watch[Any] | None] | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The events of one who looks: the fragments, then those that changed. It ends if the session does.
 
@@ -44,10 +53,11 @@ class Live:
             key: Equal for those who see the same.
             render: Renders all fragments.
             holds: Whether the session has not ended.
+            watch: Watches a query, after whose changes only it is rendered again.
         """
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(render, self._signals)
+            watched = self._watched[key] = _Watched(render, self._signals, watch)
         news, clock = asyncio.Event(), SystemClock()
         watched.viewers.add(news)
         sent: dict[str, str] = {}
@@ -73,16 +83,35 @@ class Live:
 class _Watched:
     """One view."""
 
-    def __init__(self, render: Render, signals: Signals) -> None:
+    def __init__(self, render: Render, signals: Signals, watch: Callable[[], Watch[Any] | None] | None) -> None:
         self.fragments: Fragments = {}
         self.viewers = set[asyncio.Event]()
         self.nudged = asyncio.Event()
         self.ended = False
         self._render = render
         self._signals = signals
+        self._watch = watch
         self.task = asyncio.get_running_loop().create_task(self._run(), name="penstock-dashboard")
 
     async def _run(self) -> None:
+        try:
+            watch = None if self._watch is None else self._watch()
+            await (self._follow_signals() if watch is None else self._follow(watch))
+        finally:
+            self.ended = True  # those who look ask again, and are told what is wrong
+            self._tell()
+
+    async def _follow(self, watch: Watch[Any]) -> None:
+        clock, is_over = SystemClock(), False
+        async with watch:
+            while not is_over:
+                with suppress(PenstockError):  # which the page tells
+                    is_over = await anext(watch, _OVER) is _OVER
+                self.fragments = await self._render()
+                self._tell()
+                await clock.sleep(_SOONEST)
+
+    async def _follow_signals(self) -> None:
         clock = SystemClock()
         self._signals.subscribe(self.nudged)
         try:
@@ -97,8 +126,6 @@ class _Watched:
                     await clock.wait(self.nudged, _EVERY - pause)
         finally:
             self._signals.unsubscribe(self.nudged)
-            self.ended = True  # those who look ask again, and are told what is wrong
-            self._tell()
 
     def _tell(self) -> None:
         for one in self.viewers:

@@ -9,10 +9,12 @@ store are escaped by the template; arguments and results go through the filter `
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from penstock.api.live import Watch
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.errors import ValueInvalid
@@ -35,12 +37,14 @@ class View:
         activity: What its pools do, and did in the last minutes.
         words: The words of the path and of the query.
         role: What the viewer may do.
+        secrets: Names whose values are hidden, as the settings say.
     """
 
     backend: Backend
     activity: Activity
     words: Mapping[str, str]
     role: Role
+    secrets: AbstractSet[str] = frozenset()
 
     def word(self, name: str) -> str | None:
         """A word of the URL, or of the form; None if it is missing or empty."""
@@ -62,6 +66,32 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What an act tells on its own page at once, with the form as it was sent.
+
+    Attributes:
+        told: The outcome, for the audit log.
+        values: Values of the template.
+    """
+
+    told: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What an act tells on another page.
+
+    Attributes:
+        told: The outcome.
+        path: The path of the page below the dashboard.
+    """
+
+    told: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
     """Something that a form of a page does.
 
@@ -69,11 +99,13 @@ class Act:
         run: Does it; the words of the view are those of the form too. Returns what is then told.
         role: Who may do it.
         sure: The question that is asked before it is done; None to do it at once.
+        about: What the audit log says of it; by default the words of the form.
     """
 
-    run: Callable[[View], Awaitable[str]]
+    run: Callable[[View], Awaitable[str | Answer | Moved]]
     role: Role = Role.operate
     sure: str | None = None
+    about: Callable[[View], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +119,7 @@ class Page:
         load: Reads the values that the template shows. It runs up to twice a second while somebody looks.
         acts: Its acts, by the name that forms send as ``act``.
         above: The path of the page from which it is reached; None if it is in the menu itself.
+        watch: Watches a query: the page is then loaded again only after its answer has changed. It may give None.
     """
 
     path: str
@@ -95,3 +128,4 @@ class Page:
     load: Callable[[View], Awaitable[Mapping[str, Any]]]
     acts: Mapping[str, Act]
     above: str | None = None
+    watch: Callable[[View], Watch[Any] | None] | None = None

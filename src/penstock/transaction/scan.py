@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from penstock.changes.readset import Bound
 from penstock.errors import NotUnique, ValueInvalid
+from penstock.reactive.expression import Condition
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
@@ -230,6 +231,12 @@ class Scan(Generic[T]):
             return self
         of = self._scope, self._table, self._index, self._segment, self._direction, self._filters
         return Scan(*of, where, None if is_exact else rule)
+
+    def _matching(self, condition: Condition) -> Scan[T]:
+        rule = CallersRule(self._statements, "read", None, (), condition)
+        where, is_exact = rule.where(self._order, self._segment.prefix)
+        filters = self._filters if is_exact else (*self._filters, rule.allows)
+        return Scan(self._scope, self._table, self._index, self._segment, self._direction, filters, where)
 
     # ----- reading
 
@@ -554,3 +561,11 @@ def _operand(statements: TableStatements, name: str, value: Any) -> Any:
         kind = type(value).__name__
         raise ValueInvalid(f"{statements.definition.name}.{name}: this {kind} is not a value of its column.") from error
     return statements.encode_one(name, column.encode(checked))
+
+
+def matching(scan: Scan[T], condition: Condition) -> Scan[T]:
+    """The last step of a query by penstock itself: only rows of which a condition is true.
+
+    The database chooses them where it can. Otherwise Python does, and the rows that it drops count against the limits.
+    """
+    return scan._matching(condition)  # noqa: SLF001 - no step of users
