@@ -6,6 +6,7 @@ PenstockError
 │   ├── ConfigError               a wrong setting, project file or database URL, or a missing right on the database
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones; a change would lose data
 │   ├── TopicNotFound             a message to a topic without any outbox
+│   ├── PracticeBroken            the program breaks a best practice, and practices = error
 │   ├── ContextError              a ctx, or a connection of yours, used in the wrong place or at the wrong time
 │   │   └── UnawaitedCall         a function ended before calls of its ctx did
 │   └── ResultInvalid             a result that the return annotation does not allow
@@ -109,6 +110,10 @@ class SchemaMismatch(UsageError):
 
 class TopicNotFound(UsageError):
     """No program ever declared an outbox for this topic. Nothing was sent."""
+
+
+class PracticeBroken(UsageError):
+    """The program breaks a best practice, and the setting ``practices`` says ``error``. Facts: rule and place."""
 
 
 class ContextError(UsageError):

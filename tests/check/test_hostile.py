@@ -7,6 +7,9 @@ import tempfile
 import tokenize
 from pathlib import Path
 
+import click
+import flask
+import starlette
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.examples import examples
@@ -35,6 +38,13 @@ def test_edits_never_crash_the_checker(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, file.name).write_text("".join(lines), "utf-8")
         check([Path(folder)])
+
+
+def test_programs_of_other_frameworks_break_no_rule() -> None:
+    folders = [Path(one.__path__[0]) for one in (click, flask, starlette)]
+    report = check(folders)
+    assert report.findings == []
+    assert len(report.lines) > len(folders)
 
 
 def test_names_that_stand_for_themselves_and_deep_programs(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import Table, TableDefinition
 from penstock.transaction.pages import PaginationOptions
-from penstock.transaction.scan import matching
 
 LISTED = 50
 _READ = 20_000  # rows at most of which Python chooses those that a page shows
@@ -50,7 +49,7 @@ class TableRows:
             definition = self.definition(table)
             scan = ctx.db.query(definition.table).order("asc" if order == "asc" else "desc")
             if where is not None:
-                scan = matching(scan, condition_of(definition, where))
+                scan = scan._matching(condition_of(definition, where))  # noqa: SLF001 - no step of users
             found = await scan.paginate(PaginationOptions(num_items=LISTED, cursor=cursor, maximum_rows_read=_READ))
             return [as_json(definition, one) for one in found.page], None if found.is_done else found.continue_cursor
 

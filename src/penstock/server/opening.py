@@ -46,7 +46,7 @@ class Opening:
         self._opening: asyncio.Task[None] | None = None
         self._clock = SystemClock()
         self._counts = False
-        self._under_way = 0
+        self.under_way = 0  # requests
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -91,12 +91,12 @@ class Opening:
             await asyncio.wait({one.closed for one in self.endless}, timeout=_LAST_WORD)
 
     def begin_request(self) -> None:
-        self._under_way += 1
+        self.under_way += 1
         self._idle.clear()
 
     def end_request(self) -> None:
-        self._under_way -= 1
-        if not self._under_way:
+        self.under_way -= 1
+        if not self.under_way:
             self._idle.set()
 
     async def idle(self) -> None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from penstock.changes.readset import Bound
 from penstock.errors import NotUnique, ValueInvalid
+from penstock.observe import practices
 from penstock.reactive.expression import Condition
 from penstock.schema.index import Index
 from penstock.schema.table import Table
@@ -233,6 +234,10 @@ class Scan(Generic[T]):
         return Scan(*of, where, None if is_exact else rule)
 
     def _matching(self, condition: Condition) -> Scan[T]:
+        """The last step of penstock's own queries: the rows of which a condition is true, chosen by the database.
+
+        Where it cannot say the condition exactly, Python chooses among them.
+        """
         rule = CallersRule(self._statements, "read", None, (), condition)
         where, is_exact = rule.where(self._order, self._segment.prefix)
         filters = self._filters if is_exact else (*self._filters, rule.allows)
@@ -303,11 +308,18 @@ class Scan(Generic[T]):
             return Segment(segment.prefix, segment.lower, bound, within=segment.within)
         return Segment(segment.prefix, bound, segment.upper, within=segment.within)
 
-    async def _rows(self, piece: int = _FIRST_PIECE) -> AsyncIterator[T]:
+    async def _rows(self, piece: int = _FIRST_PIECE, most: int | None = None) -> AsyncIterator[T]:
+        read = kept = 0
         async for rows in self._pieces([self._segment], piece):
+            read += len(rows)
             for row in self._decode(rows):
-                if self._keeps(row):
+                if kept != most and self._keeps(row):
+                    kept += 1
                     yield row
+            if kept == most:
+                break
+        if self._filters:
+            practices.filtered(self._table.__name__, read, kept)
 
     async def _pieces(
         self, segments: Sequence[Segment], piece: int, most: int | None = None, *, noted: bool = True
@@ -357,12 +369,7 @@ class Scan(Generic[T]):
             return []
         if not self._in_python:
             return self._decode(await self._read_most(count))
-        found: list[T] = []
-        async for row in self._rows(max(count, _FIRST_PIECE)):
-            found.append(row)
-            if len(found) == count:
-                break
-        return found
+        return [row async for row in self._rows(max(count, _FIRST_PIECE), count)]
 
     async def _first(self) -> T | None:
         rows = await self._take(1)
@@ -379,8 +386,11 @@ class Scan(Generic[T]):
 
     async def _collect(self) -> list[T]:
         if self._in_python:
-            return [row async for row in self._rows()]
-        return self._decode(await self._read_most(self._all_left))
+            found = [row async for row in self._rows()]
+        else:
+            found = self._decode(await self._read_most(self._all_left))
+        practices.collected(self._table.__name__, len(found))
+        return found
 
     @property
     def _all_left(self) -> int:
@@ -561,11 +571,3 @@ def _operand(statements: TableStatements, name: str, value: Any) -> Any:
         kind = type(value).__name__
         raise ValueInvalid(f"{statements.definition.name}.{name}: this {kind} is not a value of its column.") from error
     return statements.encode_one(name, column.encode(checked))
-
-
-def matching(scan: Scan[T], condition: Condition) -> Scan[T]:
-    """The last step of a query by penstock itself: only rows of which a condition is true.
-
-    The database chooses them where it can. Otherwise Python does, and the rows that it drops count against the limits.
-    """
-    return scan._matching(condition)  # noqa: SLF001 - no step of users
