@@ -16,11 +16,12 @@ from pydantic_core import to_json
 from penstock.api.live import Watch
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
+from penstock.server.requests import Refused
 from penstock.server.subscribe import HEARTBEAT
 from penstock.store.contract.store import Signals
 
 Fragments = Mapping[str, str]
-Render = Callable[[], Awaitable[Fragments]]
+Render = Callable[[Any], Awaitable[Fragments]]
 
 _EVERY, _SOONEST = 1.0, 0.25  # seconds between two renderings, without a signal and with signals all the time
 _LATEST = 5.0  # seconds between them, however long they take
@@ -51,7 +52,7 @@ class Live:
 
         Args:
             key: Equal for those who see the same.
-            render: Renders all fragments.
+            render: Renders all fragments; takes the answer of the watched query, or None.
             holds: Whether the session has not ended.
             watch: Watches a query, after whose changes only it is rendered again.
         """
@@ -95,19 +96,23 @@ class _Watched:
 
     async def _run(self) -> None:
         try:
-            watch = None if self._watch is None else self._watch()
-            await (self._follow_signals() if watch is None else self._follow(watch))
+            with suppress(PenstockError, Refused):  # what is shown is gone, or cannot be read
+                watch = None if self._watch is None else self._watch()
+                await (self._follow_signals() if watch is None else self._follow(watch))
         finally:
             self.ended = True  # those who look ask again, and are told what is wrong
             self._tell()
 
     async def _follow(self, watch: Watch[Any]) -> None:
-        clock, is_over = SystemClock(), False
+        clock = SystemClock()
         async with watch:
-            while not is_over:
+            while True:
+                answer = None
                 with suppress(PenstockError):  # which the page tells
-                    is_over = await anext(watch, _OVER) is _OVER
-                self.fragments = await self._render()
+                    answer = await anext(watch, _OVER)
+                if answer is _OVER:
+                    return
+                self.fragments = await self._render(answer)
                 self._tell()
                 await clock.sleep(_SOONEST)
 
@@ -118,7 +123,7 @@ class _Watched:
             while True:
                 self.nudged.clear()
                 began = clock.monotonic()
-                self.fragments = await self._render()
+                self.fragments = await self._render(None)
                 self._tell()
                 pause = min(max(_SOONEST, (clock.monotonic() - began) * _SHARE), _LATEST)
                 await clock.sleep(pause)

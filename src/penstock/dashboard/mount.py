@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
-from penstock.dashboard.live import Live
+from penstock.dashboard.live import Fragments, Live
 from penstock.dashboard.mask import masked
 from penstock.dashboard.page import Act, Answer, Moved, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
@@ -133,7 +133,11 @@ class Dashboard:
             key = (frame["base"], page.path, tuple(sorted(words.items())), session.role)
             holds = partial(self._sessions.holds, session, backend)
             watch = None if page.watch is None else partial(page.watch, view)
-            events = live.events(key, partial(self._pages.fragments, page, view, shared), holds, watch)
+
+            def render(answer: Any) -> Awaitable[Fragments]:
+                return self._pages.fragments(page, replace(view, answer=answer), shared)
+
+            events = live.events(key, render, holds, watch)
             return EventStream(events, self._opening)
         values = {**frame, **await page.load(view), "said": unquote(request.cookies.get(_SAID, ""))}
         response = HTMLResponse(self._pages.render(page.template, values))

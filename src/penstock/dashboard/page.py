@@ -38,6 +38,7 @@ class View:
         words: The words of the path and of the query.
         role: What the viewer may do.
         secrets: Names whose values are hidden, as the settings say.
+        answer: The answer of the query that the page watches; None if it has to be asked for.
     """
 
     backend: Backend
@@ -45,6 +46,7 @@ class View:
     words: Mapping[str, str]
     role: Role
     secrets: AbstractSet[str] = frozenset()
+    answer: Any = None
 
     def word(self, name: str) -> str | None:
         """A word of the URL, or of the form; None if it is missing or empty."""

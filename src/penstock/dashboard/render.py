@@ -23,7 +23,7 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module_
 
 _LIVE = "live_"
 _NONE = "-"
-_PRECISE = 0.01  # seconds, below which a duration has a digit more
+_PRECISE, _LEAST_MS = 0.01, 0.0001  # seconds, below which a duration has a digit more, and another unit
 _STROKE = "#6b93e8"  # is seen on light and on dark
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -80,6 +80,8 @@ def span(seconds: float | None) -> str:
     """A duration in the largest unit of which it has two, such as ``90 s`` or ``5 h``."""
     if seconds is None:
         return _NONE
+    if 0 < seconds < _LEAST_MS:
+        return f"{seconds * 1e6:.0f} µs"
     if 0 < seconds < 1:
         return f"{seconds * 1000:.{int(seconds < _PRECISE)}f} ms"
     unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), _UNITS[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -10,10 +11,11 @@ from urllib.parse import quote, urlencode
 
 from penstock.api.live import Watch
 from penstock.dashboard.forms import Input, changed, input_of, read_all, typed, wrong_fields
-from penstock.dashboard.mask import MASKED, masked, secrets_in
+from penstock.dashboard.mask import MASKED, is_secret, masked, secrets_in
 from penstock.dashboard.page import Act, Answer, Moved, Page, Role, View
 from penstock.dashboard.rows import LISTED, condition_of, key_in, rows_of
 from penstock.errors import PenstockError, ValueInvalid
+from penstock.reactive.expression import Condition, Path, reads
 from penstock.schema.fields import Column, Kind
 from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
 from penstock.server.requests import Refused
@@ -92,8 +94,16 @@ def _asked(view: View, definition: TableDefinition) -> tuple[str, str | None, st
     """The arguments of the query that reads the page."""
     where = _filter(view, definition)
     if where is not None:
-        condition_of(definition, where)  # what is wrong with it is said at once
+        _check_shown(condition_of(definition, where), view.secrets | secrets_in(definition.table))
     return definition.name, where, view.word("after"), "asc" if view.word("order") == "asc" else "desc"
+
+
+def _check_shown(condition: Condition, secrets: AbstractSet[str]) -> None:
+    """Refuse a filter that would tell what is hidden, guess by guess."""
+    for one in reads(condition):
+        for name in (one.column, *(one.steps if isinstance(one, Path) else ())):
+            if is_secret(str(name), secrets):
+                raise ValueInvalid(f"{name} is hidden, so no filter can read it.")
 
 
 async def _load_table(view: View) -> Mapping[str, Any]:
@@ -101,7 +111,7 @@ async def _load_table(view: View) -> Mapping[str, Any]:
     shown: dict[str, Any] = {"rows": [], "older": None, "sql": None, "where": view.word("where"), "wrong": None}
     try:
         asked = _, where, after, order = _asked(view, definition)
-        found, cursor = await view.backend.run_query(rows_of(view.backend.app).page, *asked)
+        found, cursor = view.answer or await view.backend.run_query(rows_of(view.backend.app).page, *asked)
         kept = {"where": where, "order": view.word("order")}
         older = {name: value for name, value in {**kept, "after": cursor}.items() if value}
         secrets = view.secrets | secrets_in(definition.table)
@@ -144,7 +154,7 @@ def _watch_table(view: View) -> Watch[Any] | None:
 
 async def _load_row(view: View) -> Mapping[str, Any]:
     definition, key = _table(view), view.needed("key")
-    row = await view.backend.run_query(rows_of(view.backend.app).row, definition.name, key)
+    row = view.answer or await view.backend.run_query(rows_of(view.backend.app).row, definition.name, key)
     if row is None:
         raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
     secrets = view.secrets | secrets_in(definition.table)
