@@ -99,6 +99,8 @@ async def insert_and_delete(page: Page, url: str, test: TestApp) -> None:
     await check(page)
     await page.get_by_role("button", name="Insert").click()
     await expect(page.get_by_text("The row is inserted.")).to_be_visible()
+    (room,) = await test.run_query(rooms, "new")
+    assert (room.extras, room.password) == ([], "hidden-word")
     await page.get_by_role("button", name="Delete…").click()
     await page.get_by_role("button", name="Yes, do it").click()
     await expect(page.get_by_text("The row is deleted.")).to_be_visible()

@@ -228,7 +228,7 @@ def test_inputs_fit_the_signature() -> None:
 
     other = App()
     every.__annotations__ |= {"colour": Colour}
-    inputs = inputs_of(other.query(every), {"word": None, "count": 3, "pin": ""}, frozenset())
+    inputs = inputs_of(other.query(every), frozenset())
     assert [(one.name, one.shows) for one in inputs] == [
         ("text", "text"), ("number", "number"), ("ratio", "number"), ("flag", "checkbox"), ("colour", "select"),
         ("day", "date"), ("tags", "json"), ("word", "select"), ("count", "number"), ("pin", "text"),
@@ -237,7 +237,7 @@ def test_inputs_fit_the_signature() -> None:
     empty = {f"arg.{one.name}": "" for one in inputs if one.shows != "checkbox"}
     values, wrong = read_all(inputs, empty)
     assert values == {
-        "text": "", "number": "", "ratio": None, "flag": False, "colour": "", "day": "", "tags": "", "pin": ""
+        "text": "", "number": "", "ratio": None, "flag": False, "colour": "", "day": "", "tags": ""
     }  # fmt: skip
     assert not wrong
     sent = {"arg.text": "1\r\n2", "arg.number": "7", "arg.flag": "true", "arg.tags": "[", "arg.word": '"a"'}

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
-from pydantic_core import PydanticUndefined, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from penstock.codegen.description import Description, Schema, describe, literals, options
-from penstock.dashboard.mask import is_secret, secrets_of
+from penstock.dashboard.mask import is_secret, secrets_in, secrets_of
 from penstock.errors import PenstockError
 from penstock.functions.function import AnyFunction
-from penstock.schema.fields import Column, Kind
+from penstock.schema.table import Table, definition_of
 
 PREFIX, BEFORE = "arg.", "was."  # of the names of inputs, and of what they showed before
 MISSING: Any = object()
 Shows = Literal["text", "number", "checkbox", "select", "date", "json"]
 
 _OF_TYPES: Mapping[str, Shows] = {"string": "text", "integer": "number", "number": "number", "boolean": "checkbox"}
-_OF_KINDS: Mapping[Kind, tuple[Shows, str]] = {
-    Kind.TEXT: ("text", "text"),
-    Kind.INTEGER: ("number", "whole number"),
-    Kind.REAL: ("number", "number"),
-    Kind.BOOLEAN: ("checkbox", "true or false"),
-    Kind.BYTES: ("text", "bytes as base64"),
-    Kind.DATETIME: ("text", "such as 2026-12-24T18:00:00Z"),
-    Kind.DATE: ("date", "date"),
-    Kind.INTERVAL: ("text", "such as P1DT2H"),
-    Kind.DECIMAL: ("text", "decimal number"),
-    Kind.UUID: ("text", "UUID"),
-    Kind.JSON: ("json", "JSON"),
-}
 _FORMATS = {"date-time": "such as 2026-12-24T18:00:00Z", "duration": "such as P1DT2H", "decimal": "decimal number"}
 
 
@@ -79,7 +68,8 @@ class Input:
             return given is not None
         if given is None:
             return MISSING
-        if not given.strip() and (self.nullable or self.shows != "text"):
+        has_none = not self.required and (self.default is None or self.secret)  # which it could have shown
+        if not given.strip() and (self.nullable or self.shows != "text" or has_none):
             return (None if self.nullable else given) if self.required else MISSING
         if self.shows in {"text", "date"}:
             return given.replace("\r\n", "\n")
@@ -91,10 +81,32 @@ class Input:
             return given
 
 
-def inputs_of(function: AnyFunction, defaults: Mapping[str, Any], secrets: AbstractSet[str]) -> list[Input]:
+@lru_cache(maxsize=4096)
+def inputs_of(function: AnyFunction, secrets: frozenset[str]) -> Sequence[Input]:
     """The inputs for the arguments of a function."""
     description = describe([function])
-    schema, secrets = description.functions[0].arguments, secrets | secrets_of(function)
+    parameters = inspect.signature(function.handler).parameters.values()
+    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    return _inputs(description.functions[0].arguments, description, defaults, secrets | secrets_of(function))
+
+
+@lru_cache(maxsize=1024)
+def inputs_of_row(table: type[Table], secrets: frozenset[str], *, is_new: bool) -> Sequence[Input]:
+    """The inputs for a new row of a table, or for the columns that can be changed, whose defaults do not count."""
+    definition = definition_of(table)
+    description = describe((), [definition])
+    schema = next(one for one in description.types.values() if one.get("x-table") == definition.name)
+    left_out = () if is_new else definition.key
+    names = [name for name in table.model_fields if name not in left_out]
+    columns = [definition.column(name) for name in names] if is_new else []
+    defaults = {one.name: one.info and one.info.get_default() for one in columns if not one.required}
+    wanted = {"properties": {name: schema["properties"][name] for name in names}}
+    return _inputs(wanted, description, defaults, secrets | secrets_in(table))
+
+
+def _inputs(
+    schema: Schema, description: Description, defaults: Mapping[str, Any], secrets: AbstractSet[str]
+) -> Sequence[Input]:
     return [
         _of_schema(name, one, description, defaults.get(name, MISSING), secret=is_secret(name, secrets))
         for name, one in schema["properties"].items()
@@ -105,38 +117,22 @@ def _of_schema(name: str, schema: Schema, description: Description, default: Any
     parts = [_plain(one, description) for one in options(schema) or [schema]]
     found = [one for one in parts if one.get("type") != "null"]
     one = found[0] if len(found) == 1 else {}
-    nullable, required = len(found) < len(parts) or not one, default is MISSING
+    nullable, required = len(found) < len(parts), default is MISSING
     shown = None if required else to_jsonable_python(default, fallback=str)
-    shows = _OF_TYPES.get(one.get("type", ""), "json")
-    said = _FORMATS.get(one.get("format", "")) or one.get("type", "JSON")
+    shows = _OF_TYPES.get(one.get("type", ""), "text" if secret else "json")
+    said = _FORMATS.get(one.get("format", "")) or one.get("contentEncoding") or one.get("type", "JSON")
     hint = f"id of {one['x-id']}" if "x-id" in one else str(said)
-    choices = literals(one)
-    if shows == "checkbox" and nullable:
-        choices = [True, False]
+    choices = literals(one) or ([True, False] if shows == "checkbox" and nullable else [])
     if choices:
         shows = "select"
     elif one.get("format") == "date":
         shows = "date"
-    return Input(name, shows, hint, choices, nullable and bool(one), required, shown, secret)
+    return Input(name, shows, hint, choices, nullable, required, shown, secret)
 
 
 def _plain(schema: Schema, description: Description) -> Schema:
     named = description.named(schema)
     return schema if named is None else named[1]
-
-
-def input_of(column: Column, secrets: Collection[str], *, required: bool | None = None) -> Input:
-    """The input for a column; `required` says whether its default is left out of account."""
-    info, choices = column.info, column.choices
-    secret = is_secret(column.name, secrets)
-    shows, hint = _OF_KINDS[Kind.TEXT if secret and column.kind is Kind.JSON else column.kind]
-    if shows == "checkbox" and column.optional:
-        choices = (True, False)
-    has_value = info is not None and info.default_factory is None and info.default is not PydanticUndefined
-    default = to_jsonable_python(info.default, fallback=str) if info is not None and has_value else None
-    needed = column.required if required is None else required
-    shows = "select" if choices else shows
-    return Input(column.name, shows, hint, choices, column.optional, needed, default, secret)
 
 
 def read_all(inputs: Iterable[Input], words: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

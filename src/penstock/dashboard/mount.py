@@ -24,7 +24,7 @@ from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.dashboard.live import Fragments, Live
 from penstock.dashboard.mask import masked
-from penstock.dashboard.page import Act, Answer, Moved, Page, Role, View
+from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
@@ -159,20 +159,18 @@ class Dashboard:
         view = replace(view, words={**form, **view.words})
         found, told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
         self._parts(view.backend)[2].nudge()
-        if isinstance(found, Answer):
+        path = found.path if isinstance(found, Answer) else None
+        if isinstance(found, Answer) and path is None:
             frame = self._frame(request, page, session)
             shown = {**frame, **await page.load(view), **found.values, "said": ""}
             return HTMLResponse(self._pages.render(page.template, shown))
-        where = _base(request) + found.path if isinstance(found, Moved) else _path(request)
-        response = RedirectResponse(where, 303)
+        response = RedirectResponse(_path(request) if path is None else _base(request) + path, 303)
         response.set_cookie(_SAID, quote(told[:500]), _SAID_SECONDS, path=_base(request) or "/", httponly=True)
         return response
 
     # ----- steps
 
-    async def _audited(
-        self, act: Act, view: View, name: str, session: Session
-    ) -> tuple[str | Answer | Moved | None, str]:
+    async def _audited(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
         """Do an act between the two writes to the audit log; what it returns, and what is told.
 
         An act that cannot be logged is not done.

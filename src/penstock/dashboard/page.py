@@ -9,8 +9,7 @@ store are escaped by the template; arguments and results go through the filter `
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -45,7 +44,7 @@ class View:
     activity: Activity
     words: Mapping[str, str]
     role: Role
-    secrets: AbstractSet[str] = frozenset()
+    secrets: frozenset[str] = frozenset()
     answer: Any = None
 
     def word(self, name: str) -> str | None:
@@ -69,28 +68,17 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an act tells on its own page at once, with the form as it was sent.
-
-    Attributes:
-        told: The outcome, for the audit log.
-        values: Values of the template.
-    """
-
-    told: str
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What an act tells on another page.
+    """What an act tells otherwise than with a line above its own page.
 
     Attributes:
         told: The outcome.
-        path: The path of the page below the dashboard.
+        values: Values of the template, for the page with the form as it was sent.
+        path: The path of another page below the dashboard, to which the reader goes instead.
     """
 
     told: str
-    path: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +92,7 @@ class Act:
         about: What the audit log says of it; by default the words of the form.
     """
 
-    run: Callable[[View], Awaitable[str | Answer | Moved]]
+    run: Callable[[View], Awaitable[str | Answer]]
     role: Role = Role.operate
     sure: str | None = None
     about: Callable[[View], Mapping[str, Any]] | None = None

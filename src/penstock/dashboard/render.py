@@ -37,7 +37,7 @@ class Pages:
 
     def __init__(self, more_secrets: str, registry: Registry) -> None:
         self._registry = registry
-        self.secrets = {name.strip().lower() for name in more_secrets.split(",")} - {""}
+        self.secrets = frozenset(name.strip().lower() for name in more_secrets.split(",")) - {""}
         self._jinja = Environment(
             loader=PackageLoader("penstock.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )

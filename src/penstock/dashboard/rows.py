@@ -37,9 +37,7 @@ class TableRows:
     Attributes:
         page: Rows, newest first: the rows, and the cursor after them or None.
         row: One row, or None.
-        insert: Stores a row; its key.
-        edit: Changes some columns of a row.
-        delete: Deletes a row.
+        write: Changes columns of the row with a key; deletes it if there are no values; without a key, inserts a row.
     """
 
     def __init__(self, app: App) -> None:
@@ -58,23 +56,18 @@ class TableRows:
             found = await ctx.db.get(definition.table, key_of(definition, key))
             return None if found is None else as_json(definition, found)
 
-        async def insert(ctx: MutationCtx, table: str, values: dict[str, Any]) -> Any:
+        async def write(ctx: MutationCtx, table: str, key: str | None, values: dict[str, Any] | None) -> Any:
             definition = self.definition(table)
-            return text_of_key(await ctx.db.insert(_row_of(definition, values)))
-
-        async def edit(ctx: MutationCtx, table: str, key: str, values: dict[str, Any]) -> None:
-            definition = self.definition(table)
+            if key is None:
+                return text_of_key(await ctx.db.insert(_row_of(definition, values or {})))
+            if values is None:
+                return await ctx.db.delete(definition.table, key_of(definition, key))
             await ctx.db.patch(definition.table, key_of(definition, key), **_checked(definition, values))
-
-        async def delete(ctx: MutationCtx, table: str, key: str) -> None:
-            definition = self.definition(table)
-            await ctx.db.delete(definition.table, key_of(definition, key))
+            return key
 
         self.page: _Query = QueryFunction(rows, public=False, name="penstock.dashboard:rows")
         self.row: _Query = QueryFunction(row, public=False, name="penstock.dashboard:row")
-        self.insert: _Mutation = MutationFunction(insert, public=False, name="penstock.dashboard:insert")
-        self.edit: _Mutation = MutationFunction(edit, public=False, name="penstock.dashboard:edit")
-        self.delete: _Mutation = MutationFunction(delete, public=False, name="penstock.dashboard:delete")
+        self.write: _Mutation = MutationFunction(write, public=False, name="penstock.dashboard:write")
 
     def definition(self, name: str) -> TableDefinition:
         """A table by its name in SQL."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -10,14 +10,14 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from penstock.api.live import Watch
-from penstock.dashboard.forms import Input, changed, input_of, read_all, typed, wrong_fields
+from penstock.dashboard.forms import changed, inputs_of_row, read_all, typed, wrong_fields
 from penstock.dashboard.mask import MASKED, is_secret, masked, secrets_in
-from penstock.dashboard.page import Act, Answer, Moved, Page, Role, View
+from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.rows import LISTED, condition_of, key_in, rows_of
 from penstock.errors import PenstockError, ValueInvalid
 from penstock.reactive.expression import Condition, Path, reads
 from penstock.schema.fields import Column, Kind
-from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
+from penstock.schema.table import TableDefinition
 from penstock.server.requests import Refused
 from penstock.store.contract.session import reading
 from penstock.store.sql.conditions import query_sql
@@ -158,7 +158,7 @@ async def _load_row(view: View) -> Mapping[str, Any]:
     if row is None:
         raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
     secrets = view.secrets | secrets_in(definition.table)
-    shown, inputs = masked(row, secrets), _inputs(view, definition, is_new=False)
+    shown, inputs = masked(row, secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
     before = {one.name: one.text(row[one.name]) for one in inputs if not _hides(shown[one.name])}
     before = {one.name: before.get(one.name, "") for one in inputs if one.shows != "checkbox" or row[one.name]}
     return {
@@ -185,16 +185,9 @@ def _watch_row(view: View) -> Watch[Any]:
     return view.backend.live(rows_of(view.backend.app).row, _table(view).name, view.needed("key"))
 
 
-def _inputs(view: View, definition: TableDefinition, *, is_new: bool) -> Sequence[Input]:
-    secrets = view.secrets | secrets_in(definition.table)
-    fixed = {*SYSTEM_COLUMNS} if definition.managed else set() if is_new else {*definition.key}
-    required = None if is_new else True
-    return [input_of(one, secrets, required=required) for one in definition.columns if one.name not in fixed]
-
-
 async def _load_new(view: View) -> Mapping[str, Any]:
     definition = _table(view)
-    inputs = _inputs(view, definition, is_new=True)
+    inputs = inputs_of_row(definition.table, view.secrets, is_new=True)
     return {
         "table": definition,
         "inputs": inputs,
@@ -205,27 +198,26 @@ async def _load_new(view: View) -> Mapping[str, Any]:
     }
 
 
-async def _write(view: View, *, is_new: bool) -> str | Answer | Moved:
+async def _write(view: View, *, is_new: bool) -> str | Answer:
     definition, functions = _table(view), rows_of(view.backend.app)
     values, wrong = _values(view, definition, is_new=is_new)
     if wrong:
         return Answer("Not done: a value is no JSON.", {"wrong": wrong})
     if not values and not is_new:
         return "Nothing was changed."
+    key = None if is_new else view.needed("key")
     try:
-        if not is_new:
-            await view.backend.run_mutation(functions.edit, definition.name, view.needed("key"), values)
-            return "The row is changed."
-        key = await view.backend.run_mutation(functions.insert, definition.name, values)
-        return Moved("The row is inserted.", f"/data/{quote(definition.name)}/row?{urlencode({'key': key})}")
+        made = await view.backend.run_mutation(functions.write, definition.name, key, values)
     except PenstockError as error:
-        wrong = wrong_fields(error, values.keys() | {one.name for one in definition.columns})
+        wrong = wrong_fields(error, definition.table.model_fields)
         return Answer(f"Not done: {error}", {"wrong": wrong, "error": None if wrong else str(error)})
+    path = f"/data/{quote(definition.name)}/row?{urlencode({'key': made})}"
+    return Answer("The row is inserted.", path=path) if is_new else "The row is changed."
 
 
 def _values(view: View, definition: TableDefinition, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """The values of the form, or those that were changed in it."""
-    inputs = _inputs(view, definition, is_new=is_new)
+    inputs = inputs_of_row(definition.table, view.secrets, is_new=is_new)
     return read_all(inputs if is_new else changed(inputs, view.words), view.words)
 
 
@@ -241,10 +233,10 @@ def _about(view: View, *, is_new: bool | None = None) -> Mapping[str, Any]:
     return about
 
 
-async def _delete(view: View) -> Moved:
+async def _delete(view: View) -> Answer:
     definition = _table(view)
-    await view.backend.run_mutation(rows_of(view.backend.app).delete, definition.name, view.needed("key"))
-    return Moved("The row is deleted.", f"/data/{quote(definition.name)}")
+    await view.backend.run_mutation(rows_of(view.backend.app).write, definition.name, view.needed("key"), None)
+    return Answer("The row is deleted.", path=f"/data/{quote(definition.name)}")
 
 
 PAGES = (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from penstock.dashboard.forms import Input, inputs_of, read_all, typed, wrong_fields
+from penstock.dashboard.forms import inputs_of, read_all, typed, wrong_fields
 from penstock.dashboard.mask import masked, secrets_of
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.errors import PenstockError, ValueInvalid
@@ -88,16 +88,9 @@ def _find(view: View) -> AnyFunction:
     return found
 
 
-def _inputs(view: View, function: AnyFunction) -> Sequence[Input]:
-    parameters = inspect.signature(function.handler).parameters.values()
-    return inputs_of(
-        function, {one.name: one.default for one in parameters if one.default is not one.empty}, view.secrets
-    )
-
-
 async def _load_function(view: View) -> Mapping[str, Any]:
     function = _find(view)
-    meters, inputs = view.backend.engine.journal.meters or Meters(), _inputs(view, function)
+    meters, inputs = view.backend.engine.journal.meters or Meters(), inputs_of(function, view.secrets)
     timing = meters.timings.of.get(function.name) or Timing()
     allowed = view.role >= (Role.look if function.kind is FunctionKind.QUERY else Role.operate)
     return {
@@ -119,7 +112,7 @@ async def _load_function(view: View) -> Mapping[str, Any]:
 def _about(view: View) -> Mapping[str, Any]:
     """What the audit log says of a call: values that are no secrets by their names or their types."""
     function = _find(view)
-    values, _ = read_all(_inputs(view, function), view.words)
+    values, _ = read_all(inputs_of(function, view.secrets), view.words)
     user = {"identity": view.words["identity"]} if view.word("identity") else {}
     return {"function": function.name, **user, "arguments": masked(values, secrets_of(function))}
 
@@ -128,7 +121,7 @@ async def _call(view: View, *, queries: bool) -> Answer:
     function = _find(view)
     if (function.kind is FunctionKind.QUERY) is not queries:
         raise ValueInvalid(f"{function.name} is a {function.kind.value}.")
-    inputs = _inputs(view, function)
+    inputs = inputs_of(function, view.secrets)
     values, wrong = read_all(inputs, view.words)
     if wrong:
         return Answer("Not done: an argument is no JSON.", {"wrong": wrong})
