@@ -123,5 +123,7 @@ async def test_a_person_calls_a_function_and_edits_a_row(database_url: str) -> N
         await insert_and_delete(page, url, test)
         await page.goto(f"{url}/dashboard/live")
         await expect(page.locator("[data-live=queries] tbody")).to_contain_text(rooms.name)
+        left = page.locator("[data-live=queries] tbody tr", has_text="penstock.dashboard:rows").first
+        await expect(left).to_contain_text("kept")  # the table is watched only while somebody looks at it
         await page.locator("[data-live=queries] summary").first.click()
         await check(page)

@@ -34,7 +34,7 @@ from penstock.transaction.transaction import Transaction
 _UNSEEN: AbstractContextManager[None] = nullcontext()
 _WALL = SystemClock()
 _LONGEST_ERROR = 300
-_OWN = "penstock."  # the module of functions of the dashboard, which are no part of the program
+_OWN = "penstock.dashboard:"  # functions that are no part of the program
 _CALL_ENDS = {"success": "success", "error": "failed", "canceled": "canceled"}
 _MOST_RUNS = 10_000  # of attempts whose end is not stored yet, or by somebody else
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})

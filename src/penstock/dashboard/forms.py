@@ -100,7 +100,7 @@ def inputs_of_row(table: type[Table], secrets: frozenset[str], *, is_new: bool) 
     names = [name for name in table.model_fields if name not in left_out]
     columns = [definition.column(name) for name in names] if is_new else []
     defaults = {one.name: one.info and one.info.get_default() for one in columns if not one.required}
-    wanted = {"properties": {name: schema["properties"][name] for name in names}}
+    wanted = {"properties": {name: schema["properties"].get(name, {}) for name in names}}
     return _inputs(wanted, description, defaults, secrets | secrets_in(table))
 
 

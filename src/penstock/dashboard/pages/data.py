@@ -24,6 +24,7 @@ from penstock.store.sql.conditions import query_sql
 from penstock.store.sql.dialect import ALL
 
 _MOST_COUNTED = 10_000
+_LONGEST = 10_000  # characters of a value that can be edited in its form
 _ORDERS = {"desc": "newest first", "asc": "oldest first"}
 _OPERATORS = {
     "==": "{0} == {1}",
@@ -159,8 +160,12 @@ async def _load_row(view: View) -> Mapping[str, Any]:
         raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
     secrets = view.secrets | secrets_in(definition.table)
     shown, inputs = masked(row, secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
-    before = {one.name: one.text(row[one.name]) for one in inputs if not _hides(shown[one.name])}
-    before = {one.name: before.get(one.name, "") for one in inputs if one.shows != "checkbox" or row[one.name]}
+    texts = {one.name: "" if _hides(shown[one.name]) else one.text(row[one.name]) for one in inputs}
+    before = {
+        one.name: texts[one.name] if len(texts[one.name]) <= _LONGEST else ""
+        for one in inputs
+        if one.shows != "checkbox" or row[one.name]
+    }
     return {
         "table": definition,
         "key": key,
