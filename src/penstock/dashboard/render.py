@@ -78,8 +78,8 @@ def counted(number: int, noun: str) -> str:
 
 def span(seconds: float | None) -> str:
     """A duration in the largest unit of which it has two, such as ``90 s`` or ``5 h``."""
-    if seconds is None:
-        return _NONE
+    if not seconds:
+        return _NONE if seconds is None else "0 s"
     if 0 < seconds < _LEAST_MS:
         return f"{seconds * 1e6:.0f} µs"
     if 0 < seconds < 1:
