@@ -147,12 +147,12 @@ class Dashboard:
             return _refused_origin()
         if session.role < act.role:
             raise Refused(403, "AccessDenied", f"This needs the right to {act.role.name}.")
+        view = replace(view, words={**form, **view.words})
         if act.sure is not None and form.get("sure") != "yes":
+            question = act.sure if isinstance(act.sure, str) else await act.sure(view)
             frame = self._frame(request, page, session)
-            return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": act.sure, "said": ""}))
-        told = await self._audited(
-            act, replace(view, words={**form, **view.words}), f"{page.title}: {form['act']}", session
-        )
+            return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": question, "said": ""}))
+        told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
         self._parts(view.backend)[2].nudge()
         response = RedirectResponse(_path(request), 303)
         response.set_cookie(_SAID, quote(told[:500]), _SAID_SECONDS, path=_base(request) or "/", httponly=True)

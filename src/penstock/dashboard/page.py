@@ -68,12 +68,12 @@ class Act:
     Attributes:
         run: Does it; the words of the view are those of the form too. Returns what is then told.
         role: Who may do it.
-        sure: The question that is asked before it is done; None to do it at once.
+        sure: The question that is asked before it is done, or what asks it of a view; None to do it at once.
     """
 
     run: Callable[[View], Awaitable[str]]
     role: Role = Role.operate
-    sure: str | None = None
+    sure: str | Callable[[View], Awaitable[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

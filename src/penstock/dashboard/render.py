@@ -45,6 +45,7 @@ class Pages:
             "counted": counted,
             "span": span,
             "masked": lambda value, indent=2: _as_json(masked(value, self.secrets), indent),
+            "unless_secret": lambda value, name: masked({name: value}, self.secrets)[name],
             "chart": lambda values, label: _chart(tuple(values), label),
         }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module

@@ -54,6 +54,15 @@ async def look(store: Store, now: datetime, *, ended: bool = True) -> Look:
         )
 
 
+def hindrance(pool: PoolRow) -> str | None:
+    """Why a pool starts none of its jobs now, in a sentence; None if it does."""
+    if pool.paused or not pool.max_parallelism:
+        return f"The pool {pool.name} is paused."
+    if pool.running >= pool.max_parallelism:
+        return f"The pool {pool.name} runs as much as it may: {pool.running} of {pool.max_parallelism}."
+    return None
+
+
 def pools_of(seen: Look) -> list[PoolNow]:
     """The pools by name, the jobs without one first."""
     found = {(one.pool, one.place): one for one in seen.activity}

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from penstock.dashboard.page import Page
-from penstock.dashboard.pages import audit, overview, work
+from penstock.dashboard.pages import audit, crons, outboxes, overview, tasks, work
 
-PAGES: tuple[Page, ...] = (*overview.PAGES, *work.PAGES, *audit.PAGES)
+PAGES: tuple[Page, ...] = (*overview.PAGES, *work.PAGES, *tasks.PAGES, *outboxes.PAGES, *crons.PAGES, *audit.PAGES)
