@@ -131,10 +131,10 @@ def _workers(seen: Look) -> Table:
 def _oldest(seen: Look) -> Text:
     parts = []
     for place, begin in (("running", "runs longest, for"), ("ready", "waits longest, for")):
-        if ones := [one for one in seen.activity if one.place == place]:
-            oldest = min(ones, key=lambda one: one.first)
-            seconds = max(0.0, (seen.now - oldest.first).total_seconds())
-            parts.append(f"oldest {place} job: {begin} {_span(seconds)}, in pool {oldest.pool}")
+        if ones := [(one.first, one.pool) for one in seen.activity if one.place == place and one.first is not None]:
+            first, pool = min(ones)
+            seconds = max(0.0, (seen.now - first).total_seconds())
+            parts.append(f"oldest {place} job: {begin} {_span(seconds)}, in pool {pool}")
     return Text("\n".join(parts) or "nothing runs, nothing is ready", style="dim")
 
 

@@ -180,7 +180,7 @@ class Dashboard:
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
         """What is kept for a backend, which a mounted server may open again."""
         if self._of is None or self._of[0] is not backend:
-            self._of = backend, Activity(backend), Live(backend.engine.store.signals)
+            self._of = backend, Activity(backend), Live()
         return self._of
 
     def _frame(self, request: Request, page: Page, session: Session) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Page:
         path: Its path below the dashboard, with parameters in braces.
         title: Its title, and its name in the menu.
         template: The file of its template.
-        load: Reads the values that the template shows. It runs up to twice a second while somebody looks.
+        load: Reads the values that the template shows. It runs each second while somebody looks.
         acts: Its acts, by the name that forms send as ``act``.
         above: The path of the page from which it is reached; None if it is in the menu itself.
     """

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.store.contract.jobs import LeaseRow
 from penstock.store.contract.pools import Activity, PoolRow
-from penstock.store.contract.session import reading
+from penstock.store.contract.session import Session, reading
 from penstock.store.contract.store import Store
 
+MOST_COUNTED = 10_000  # jobs of a pool, by `glance`
 _WINDOW = 10.0  # seconds, for rates
 _ENDS = ("success", "failed", "canceled", "skipped")
 
@@ -42,16 +43,22 @@ class PoolNow:
     waits: float | None  # seconds since the oldest ready job could have started
 
 
-async def look(store: Store, now: datetime, *, ended: bool = True) -> Look:
-    """The numbers of now; those of jobs that have `ended` take a while if many are kept."""
+async def look(store: Store, now: datetime) -> Look:
+    """The numbers of now, and of jobs that ended in the last seconds; it takes a while if many are kept."""
     async with reading(store.begin_read) as session:
-        return Look(
-            now,
-            _WINDOW,
-            await store.pools.list(session),
-            await store.pools.activity(session, now - timedelta(seconds=_WINDOW) if ended else None),
-            [one for one in await store.leases.list(session) if one.is_worker],
-        )
+        activity = await store.pools.activity(session, now - timedelta(seconds=_WINDOW))
+        return Look(now, _WINDOW, await store.pools.list(session), activity, await _workers(store, session))
+
+
+async def glance(store: Store, now: datetime) -> Look:
+    """The numbers of now, without jobs that have ended; of each pool up to `MOST_COUNTED` jobs are counted."""
+    async with reading(store.begin_read) as session:
+        pools, activity = await store.pools.now(session, MOST_COUNTED)
+        return Look(now, _WINDOW, pools, activity, await _workers(store, session))
+
+
+async def _workers(store: Store, session: Session) -> list[LeaseRow]:
+    return [one for one in await store.leases.list(session) if one.is_worker]
 
 
 def hindrance(pool: PoolRow) -> str | None:
@@ -84,7 +91,7 @@ def pools_of(seen: Look) -> list[PoolNow]:
             scheduled=count(name, "scheduled"),
             ended=count(name, *_ENDS) / seen.window,
             failed=count(name, "failed"),
-            waits=None if ready is None else max(0.0, (seen.now - ready.first).total_seconds()),
+            waits=None if ready is None or ready.first is None else max(0.0, (seen.now - ready.first).total_seconds()),
         )
 
     return [of(name) for name in names]

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from penstock.api.outbox.views import OutboxStatus, look_at
-from penstock.api.pools.activity import Look, PoolNow
+from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.render import counted, span
 
@@ -41,6 +41,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     return {
         "seen": seen,
         "pools": pools,
+        "most": MOST_COUNTED,
         "totals": totals,
         "ended": sum(one.ended for one in pools),
         "needs": needs,

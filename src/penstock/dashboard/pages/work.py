@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from penstock.api.pools.activity import Look, hindrance
+from penstock.api.pools.activity import MOST_COUNTED, Look, hindrance
 from penstock.api.pools.workpool import change_pool
 from penstock.api.tasks.views import key_text, plain_key
 from penstock.dashboard.page import Act, Page, View
@@ -23,7 +23,7 @@ from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.contract.pools import KeyRow
 from penstock.values import decode_json
 
-_LISTED = 50
+_LISTED = 25
 _KEYS_READ, _KEY_COUNTED = 200, 1_000  # keys of a pool, and jobs of a key
 _WORDS = ("pool", "function", "state", "name", "key", "concurrency_key", "error", "on_complete_error", "since")
 _SINCE = {
@@ -51,7 +51,8 @@ async def _load(view: View) -> Mapping[str, Any]:
         "rows": rows,
         "row": row,
         "keys": await _keys(view, row.name) if row is not None and row.waiting else [],
-        "most": _KEY_COUNTED,
+        "most": MOST_COUNTED,
+        "most_of_key": _KEY_COUNTED,
         "rates": [] if row is None else [one and rate_words(one) for one in (row.rate_limit, row.key_rate_limit)],
         "jobs": found[:_LISTED],
         "older": urlencode(asked | {"after": found[_LISTED - 1].id}) if len(found) > _LISTED else None,
