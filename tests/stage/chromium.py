@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Browser, Page, async_playwright
-from stage.clients import node_modules
+from stage.clients import COMPILERS, node_modules
 from stage.needs import program
 
 
@@ -35,3 +36,20 @@ async def quiet_page(opened: Browser, **how: Any) -> AsyncIterator[Page]:
     yield page
     assert [line for line in errors if not line.startswith("WebSocket connection to")] == []
     await context.close()
+
+
+def axe() -> Path:
+    """The script that finds what readers of some kinds cannot use; add it to a page before `usable`."""
+    return node_modules(COMPILERS) / "node_modules" / "axe-core" / "axe.min.js"
+
+
+async def usable(page: Page) -> None:
+    """Everybody can use the page as it is now, by day and by night, and no text of a user has become part of it."""
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+        found: list[Any] = (await page.evaluate("axe.run()"))["violations"]
+        assert not [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found]
+    for width in (390, 768, 1280):
+        await page.set_viewport_size({"width": width, "height": 900})
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+    assert "penstock" in await page.title()
