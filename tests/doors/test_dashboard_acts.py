@@ -26,7 +26,7 @@ class Board:
         self.test = test
         self._http = http
 
-    async def get(self, path: str, status: int = 200, **words: str) -> str:
+    async def get(self, path: str, status: int = 200, /, **words: Any) -> str:
         """The text of a page, without tags."""
         answer = await self._http.get(path, params=words)
         assert answer.status_code == status, answer.text

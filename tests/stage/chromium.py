@@ -46,7 +46,7 @@ def axe() -> Path:
 async def usable(page: Page) -> None:
     """Everybody can use the page as it is now, by day and by night, and no text of a user has become part of it."""
     for scheme in ("light", "dark"):
-        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         found: list[Any] = (await page.evaluate("axe.run()"))["violations"]
         assert not [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found]
     for width in (390, 768, 1280):

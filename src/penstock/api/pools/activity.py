@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.pools import Activity, PoolRow
+from penstock.store.contract.pools import Activity, OldJob, PoolRow
 from penstock.store.contract.session import Session, reading
 from penstock.store.contract.store import Store
 
 MOST_COUNTED = 10_000  # jobs of a pool, by `glance`
 _WINDOW = 10.0  # seconds, for rates
+_OLDEST = 3  # jobs that run, and that are ready
 _ENDS = ("success", "failed", "canceled", "skipped")
 
 
@@ -25,6 +26,7 @@ class Look:
     window: float
     pools: Sequence[PoolRow]
     activity: Sequence[Activity]
+    oldest: Sequence[OldJob]
     workers: Sequence[LeaseRow]
 
 
@@ -44,17 +46,23 @@ class PoolNow:
 
 
 async def look(store: Store, now: datetime) -> Look:
-    """The numbers of now, and of jobs that ended in the last seconds; it takes a while if many are kept."""
+    """The numbers of now. Those of jobs that have ended, and the oldest jobs, take a while if there are many."""
     async with reading(store.begin_read) as session:
-        activity = await store.pools.activity(session, now - timedelta(seconds=_WINDOW))
-        return Look(now, _WINDOW, await store.pools.list(session), activity, await _workers(store, session))
+        return Look(
+            now,
+            _WINDOW,
+            await store.pools.list(session),
+            await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
+            await store.pools.oldest(session, _OLDEST),
+            await _workers(store, session),
+        )
 
 
 async def glance(store: Store, now: datetime) -> Look:
-    """The numbers of now, without jobs that have ended; of each pool up to `MOST_COUNTED` jobs are counted."""
+    """The same without jobs that have ended and without the oldest; of each pool up to `MOST_COUNTED` jobs count."""
     async with reading(store.begin_read) as session:
         pools, activity = await store.pools.now(session, MOST_COUNTED)
-        return Look(now, _WINDOW, pools, activity, await _workers(store, session))
+        return Look(now, _WINDOW, pools, activity, (), await _workers(store, session))
 
 
 async def _workers(store: Store, session: Session) -> list[LeaseRow]:
