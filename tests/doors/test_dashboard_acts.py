@@ -76,7 +76,7 @@ async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_
         page = await one.get("/work", pool="texts")
         assert "Slots held 0 of 5 Rate limit 600 per min, burst 20 Limit of a key 1" in page
         page = await one.get(f"/jobs/{job}")
-        assert "Why it waits The pool texts is paused. Of its concurrency key 0 of at most 1 jobs run, 2 wait." in page
+        assert "start first. The pool texts is paused. Of its concurrency key 0 of at most 1 jobs run, 2 wait." in page
         assert await one.act("/work", "cancel all", {"state": "pending"}) == "Cancel 4 jobs?"
         assert await one.act("/work", "cancel all", {"pool": "texts"}, sure="yes") == "Asked for 2 jobs to be canceled."
         await one.test.run_until_idle(raise_errors=False)
@@ -103,7 +103,7 @@ async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str)
         assert await one.act("/tasks/task", "retry", ship_failed, sure="yes") == "1 row retried."
         assert "The task is paused" in await one.get("/tasks/row", task="ship", key=bad)
         assert await one.act("/tasks/row", "skip", {"task": "ship", "key": bad}) == "1 row skipped."
-        told = "ship runs again; 0 runs that had been deferred due now."
+        told = "ship runs again. Deferred runs that are due now: 0."
         assert await one.act("/tasks", "resume", task="ship") == told
         assert await one.act("/tasks/task", "reconcile", {"task": "ship"}) == "The planner looks at all rows of ship."
         assert "Looks at all rows: 0 so far" in await one.get("/tasks/task", task="ship")

@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from shlex import quote
 from typing import Any
 
 import pygal
@@ -45,6 +46,7 @@ class Pages:
             "counted": counted,
             "span": span,
             "masked": lambda value, indent=2: _as_json(masked(value, self.secrets), indent),
+            "quoted": quote,
             "unless_secret": lambda value, name: masked({name: value}, self.secrets)[name],
             "chart": lambda values, label: _chart(tuple(values), label),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any
 from urllib.parse import urlencode
 
@@ -47,7 +48,8 @@ def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[str]:
     if not one.declared and one.read_by is None:
         yield (
             "This program does not declare it, and nobody delivers its messages: its handler was renamed or removed. "
-            f"They wait for a program that declares it under this name, or until: penstock outbox drop {one.name}"
+            "They wait for a program that declares it under this name. "
+            f"To let it go: penstock outbox drop {quote(one.name)}"
         )
     elif one.position is None:
         yield "Its reader is gone. Start the program once: it halts the outbox, and says what can be done."

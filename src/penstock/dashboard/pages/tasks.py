@@ -81,7 +81,7 @@ async def _pause(view: View) -> str:
 
 async def _resume(view: View) -> str:
     count = await view.backend.app.tasks.resume(view.backend, view.needed("task"))
-    return f"{view.needed('task')} runs again; {counted(count, 'run')} that had been deferred due now."
+    return f"{view.needed('task')} runs again. Deferred runs that are due now: {count:,}."
 
 
 async def _reconcile(view: View) -> str:

@@ -159,6 +159,7 @@ def _reasons(job: JobStatus, seen: Look, keys: list[KeyRow], now: datetime, *, k
     if job.run_at > now:
         yield f"It is not due yet{': it waits for its next attempt' if job.attempt else ''}."
         return
+    yield "It is in the queue. Jobs of its pool that are older or have a higher priority start first."
     if not seen.workers:
         yield "No worker runs. Start one with: penstock worker"
     if not known:
@@ -172,7 +173,6 @@ def _reasons(job: JobStatus, seen: Look, keys: list[KeyRow], now: datetime, *, k
     if pool is not None and pool.waiting and (pool.rate_limit or pool.key_rate_limit):
         limits = [rate_words(one) for one in (pool.rate_limit, pool.key_rate_limit) if one is not None]
         yield f"Its pool starts jobs at a limited rate: {' and '.join(limits)}."
-    yield "It is in the queue, behind jobs of its pool that are older or have a higher priority."
 
 
 async def _retry(view: View) -> str:
