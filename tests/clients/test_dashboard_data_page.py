@@ -8,8 +8,7 @@ from typing import Literal
 import pytest
 from playwright.async_api import Page, expect
 from stage.chromium import browser, quiet_page
-from stage.clients import COMPILERS, node_modules
-from stage.dashboards import HOSTILE, check
+from stage.dashboards import HOSTILE, axe, check
 from stage.listening import listening
 
 from penstock import App, Id, Index, MutationCtx, QueryCtx, Table, asgi_app
@@ -108,7 +107,6 @@ async def insert_and_delete(page: Page, url: str, test: TestApp) -> None:
 
 
 async def test_a_person_calls_a_function_and_edits_a_row(database_url: str) -> None:
-    axe = node_modules(COMPILERS) / "node_modules" / "axe-core" / "axe.min.js"
     async with (
         TestApp(app, database_url, dev=True) as test,
         listening(asgi_app(app, backend=test, dashboard=True)) as url,
@@ -116,7 +114,7 @@ async def test_a_person_calls_a_function_and_edits_a_row(database_url: str) -> N
         quiet_page(opened) as page,
         aclosing(test.live(rooms, HOSTILE)) as watched,
     ):
-        await page.context.add_init_script(path=axe)
+        await page.context.add_init_script(path=axe())
         await anext(watched)
         await call_a_function(page, url, test)
         await edit_a_row(page, url, test)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import expect
 from stage.chromium import browser, quiet_page
-from stage.clients import COMPILERS, node_modules
-from stage.dashboards import HOSTILE, check
+from stage.dashboards import HOSTILE, axe, check
 from stage.listening import listening
 
 from penstock import ActionCtx, App, JobFilter, asgi_app
@@ -28,14 +27,13 @@ async def send(ctx: ActionCtx, to: str, token: str) -> dict[str, str]:
 
 
 async def test_a_person_signs_in_looks_and_acts(database_url: str) -> None:
-    axe = node_modules(COMPILERS) / "node_modules" / "axe-core" / "axe.min.js"
     async with (
         TestApp(app, database_url, admin_token=ADMIN) as test,
         listening(asgi_app(app, backend=test, dashboard=True)) as url,
         browser() as opened,
         quiet_page(opened, timezone_id="Asia/Tokyo") as page,
     ):
-        await page.context.add_init_script(path=axe)
+        await page.context.add_init_script(path=axe())
         for to in ("Ada", HOSTILE):
             await mail.with_options(name=to).enqueue(test, send, to=to, token="hidden-token")
         await page.goto(f"{url}/dashboard/work?state=failed")

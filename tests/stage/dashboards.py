@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Page
+from stage.clients import COMPILERS, node_modules
 
 HOSTILE = (
     """"><img src=x onerror="document.title='taken'"><script>document.title='taken'</script>' onfocus=alert() {{7}}"""
 )
+
+
+def axe() -> Path:
+    """The script that finds what readers of some kinds cannot use; add it to a page before `check`."""
+    return node_modules(COMPILERS) / "node_modules" / "axe-core" / "axe.min.js"
 
 
 async def check(page: Page) -> None:

@@ -1,7 +1,7 @@
 """The views that somebody looks at: each is rendered once for all who do, and each gets what changed since.
 
-A view is rendered again after a signal of the store, at least each second, and never so often that it takes more than a
-small share of the time. Nothing runs when nobody looks.
+A view is rendered again each second, sooner after an act, and never so often that it takes more than a small share of
+the time. Nothing runs when nobody looks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from penstock.clock import SystemClock
 from penstock.errors import PenstockError
 from penstock.server.requests import Refused
 from penstock.server.subscribe import HEARTBEAT
-from penstock.store.contract.store import Signals
 
 Fragments = Mapping[str, str]
 Render = Callable[[Any], Awaitable[Fragments]]
 
-_EVERY, _SOONEST = 1.0, 0.25  # seconds between two renderings, without a signal and with signals all the time
-_LATEST = 5.0  # seconds between them, however long they take
+_EVERY, _LATEST = 1.0, 30.0  # seconds between two renderings, and between two that take long
+_SOONEST = 0.25  # seconds between two after changes of a watched query
 _OVER: Any = object()
 _SHARE = 16  # rendering takes at most one part in so many of the time, unless it is very slow
 
@@ -32,8 +31,7 @@ _SHARE = 16  # rendering takes at most one part in so many of the time, unless i
 class Live:
     """The views that somebody looks at."""
 
-    def __init__(self, signals: Signals) -> None:
-        self._signals = signals
+    def __init__(self) -> None:
         self._watched: dict[Hashable, _Watched] = {}
 
     def nudge(self) -> None:
@@ -58,7 +56,7 @@ class Live:
         """
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(render, self._signals, watch)
+            watched = self._watched[key] = _Watched(render, watch)
         news, clock = asyncio.Event(), SystemClock()
         watched.viewers.add(news)
         sent: dict[str, str] = {}
@@ -84,13 +82,12 @@ class Live:
 class _Watched:
     """One view."""
 
-    def __init__(self, render: Render, signals: Signals, watch: Callable[[], Watch[Any] | None] | None) -> None:
+    def __init__(self, render: Render, watch: Callable[[], Watch[Any] | None] | None) -> None:
         self.fragments: Fragments = {}
         self.viewers = set[asyncio.Event]()
         self.nudged = asyncio.Event()
         self.ended = False
         self._render = render
-        self._signals = signals
         self._watch = watch
         self.task = asyncio.get_running_loop().create_task(self._run(), name="penstock-dashboard")
 
@@ -98,7 +95,7 @@ class _Watched:
         try:
             with suppress(PenstockError, Refused):  # what is shown is gone, or cannot be read
                 watch = None if self._watch is None else self._watch()
-                await (self._follow_signals() if watch is None else self._follow(watch))
+                await (self._look_again() if watch is None else self._follow(watch))
         finally:
             self.ended = True  # those who look ask again, and are told what is wrong
             self._tell()
@@ -116,21 +113,17 @@ class _Watched:
                 self._tell()
                 await clock.sleep(_SOONEST)
 
-    async def _follow_signals(self) -> None:
+    async def _look_again(self) -> None:
         clock = SystemClock()
-        self._signals.subscribe(self.nudged)
-        try:
-            while True:
-                self.nudged.clear()
-                began = clock.monotonic()
-                self.fragments = await self._render(None)
-                self._tell()
-                pause = min(max(_SOONEST, (clock.monotonic() - began) * _SHARE), _LATEST)
-                await clock.sleep(pause)
-                if pause < _EVERY:
-                    await clock.wait(self.nudged, _EVERY - pause)
-        finally:
-            self._signals.unsubscribe(self.nudged)
+        while True:
+            self.nudged.clear()
+            began = clock.monotonic()
+            self.fragments = await self._render(None)
+            self._tell()
+            pause = min((clock.monotonic() - began) * _SHARE, _LATEST)
+            await clock.sleep(pause)
+            if pause < _EVERY:
+                await clock.wait(self.nudged, _EVERY - pause)
 
     def _tell(self) -> None:
         for one in self.viewers:

@@ -153,10 +153,11 @@ class Dashboard:
             return _refused_origin()
         if session.role < act.role:
             raise Refused(403, "AccessDenied", f"This needs the right to {act.role.name}.")
-        if act.sure is not None and form.get("sure") != "yes":
-            frame = self._frame(request, page, session)
-            return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": act.sure, "said": ""}))
         view = replace(view, words={**form, **view.words})
+        if act.sure is not None and form.get("sure") != "yes":
+            question = act.sure if isinstance(act.sure, str) else await act.sure(view)
+            frame = self._frame(request, page, session)
+            return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": question, "said": ""}))
         found, told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
         self._parts(view.backend)[2].nudge()
         path = found.path if isinstance(found, Answer) else None
@@ -195,7 +196,7 @@ class Dashboard:
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
         """What is kept for a backend, which a mounted server may open again."""
         if self._of is None or self._of[0] is not backend:
-            self._of = backend, Activity(backend), Live(backend.engine.store.signals)
+            self._of = backend, Activity(backend), Live()
         return self._of
 
     def _frame(self, request: Request, page: Page, session: Session) -> dict[str, Any]:

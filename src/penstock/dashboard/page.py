@@ -88,13 +88,13 @@ class Act:
     Attributes:
         run: Does it; the words of the view are those of the form too. Returns what is then told.
         role: Who may do it.
-        sure: The question that is asked before it is done; None to do it at once.
+        sure: The question that is asked before it is done, or what asks it of a view; None to do it at once.
         about: What the audit log says of it; by default the words of the form.
     """
 
     run: Callable[[View], Awaitable[str | Answer]]
     role: Role = Role.operate
-    sure: str | None = None
+    sure: str | Callable[[View], Awaitable[str]] | None = None
     about: Callable[[View], Mapping[str, Any]] | None = None
 
 
@@ -106,7 +106,7 @@ class Page:
         path: Its path below the dashboard, with parameters in braces.
         title: Its title, and its name in the menu.
         template: The file of its template.
-        load: Reads the values that the template shows. It runs up to twice a second while somebody looks.
+        load: Reads the values that the template shows. It runs each second while somebody looks.
         acts: Its acts, by the name that forms send as ``act``.
         above: The path of the page from which it is reached; None if it is in the menu itself.
         watch: Watches a query: the page is then loaded again only after its answer has changed. It may give None.

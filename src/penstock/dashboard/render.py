@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from shlex import quote
 from typing import Any
 
 import pygal
@@ -49,6 +50,8 @@ class Pages:
             "counted": counted,
             "span": span,
             "masked": lambda value, indent=2, of=None: _as_json(self.masked(value, of), indent),
+            "quoted": quote,
+            "unless_secret": lambda value, name: self.masked({name: value})[name],
             "chart": lambda values, label: _chart(tuple(values), label),
         }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
