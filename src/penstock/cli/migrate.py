@@ -35,8 +35,9 @@ from penstock.store.push.migrate import Plan, push
 
 @click.command("migrate")
 @click.option("--plan", "only_plan", is_flag=True, help="Print the changes, and make none.")
+@click.option("--all", "with_own", is_flag=True, help="With --plan: print the SQL of penstock's own tables, too.")
 @json_option()
-def command(options: Options, only_plan: bool) -> None:
+def command(options: Options, only_plan: bool, with_own: bool) -> None:
     """Make the database fit the app.
 
     Adds tables, columns, indexes and checks, registers pools, crons, reactive tasks and outboxes, and adds the triggers
@@ -51,7 +52,7 @@ def command(options: Options, only_plan: bool) -> None:
     if options.json:
         print_json(_as_data(plan, news, applied=not only_plan))
     elif only_plan:
-        _print_script(plan, news)
+        _print_script(plan, news, with_own=with_own)
     else:
         _report(plan, news or (), shown_url(config.database))
 
@@ -99,10 +100,14 @@ async def _apply(
     return replace(pushed, migrations=(*own, *pushed.migrations)), news
 
 
-def _print_script(plan: Plan, news: Sequence[News] | None) -> None:
+def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool) -> None:
     """The plan as a script that does the same, as far as SQL that anybody may run can do it."""
     for name, sql in plan.migrations:
-        click.echo(f"-- penstock's own tables: {name}\n{sql.strip()}\n")
+        click.echo(f"-- penstock's own tables: {name}")
+        if with_own:
+            click.echo(f"{sql.strip()}\n")
+    if plan.migrations and not with_own:
+        click.echo("-- penstock migrate --plan --all prints the SQL of these.\n")
     for statement in plan.sql:
         click.echo(f"{statement.rstrip().rstrip(';')};")
     for remark in _remarks(plan):

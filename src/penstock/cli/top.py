@@ -26,6 +26,7 @@ from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json
 from penstock.clock import SystemClock
+from penstock.jobs.job import job_id
 
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
 
@@ -93,7 +94,13 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def as_data(seen: Look) -> dict[str, Any]:
-    return {"now": seen.now, "window": seen.window, "pools": pools_of(seen), "workers": seen.workers}
+    return {
+        "now": seen.now,
+        "window": seen.window,
+        "pools": pools_of(seen),
+        "workers": seen.workers,
+        "oldest": oldest_of(seen),
+    }
 
 
 def draw(seen: Look) -> Group:
@@ -128,14 +135,28 @@ def _workers(seen: Look) -> Table:
     return table
 
 
-def _oldest(seen: Look) -> Text:
-    parts = []
-    for place, begin in (("running", "runs longest, for"), ("ready", "waits longest, for")):
-        if ones := [one for one in seen.activity if one.place == place]:
-            oldest = min(ones, key=lambda one: one.first)
-            seconds = max(0.0, (seen.now - oldest.first).total_seconds())
-            parts.append(f"oldest {place} job: {begin} {_span(seconds)}, in pool {oldest.pool}")
-    return Text("\n".join(parts) or "nothing runs, nothing is ready", style="dim")
+def _oldest(seen: Look) -> Table | Text:
+    if not seen.oldest:
+        return Text("nothing runs, nothing is ready", style="dim")
+    table = _table("oldest jobs", "id", "pool", "", "for")
+    for job in oldest_of(seen):
+        verb = "runs" if job["place"] == "running" else "waits"
+        table.add_row(Text(job["function"]), job["id"], job["pool"], verb, _span(job["seconds"]))
+    return table
+
+
+def oldest_of(seen: Look) -> list[dict[str, Any]]:
+    """The jobs that have run or waited longest."""
+    return [
+        {
+            "id": job_id(job.id),
+            "function": job.function,
+            "pool": job.pool,
+            "place": job.place,
+            "seconds": max(0.0, (seen.now - job.since).total_seconds()),
+        }
+        for job in seen.oldest
+    ]
 
 
 def _table(first: str, *others: str) -> Table:

@@ -203,6 +203,11 @@ class Transaction:
             raise self._exceeded("read", "bytes", self._config.max_bytes_read, _READ_LESS)
 
     @property
+    def rows_counted(self) -> tuple[int, int]:
+        """How many rows it has read, and written."""
+        return self._rows_read, self._rows_written
+
+    @property
     def rows_left(self) -> int:
         return max(0, self._config.max_rows_read - self._rows_read)
 

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.pools import Activity, PoolRow
+from penstock.store.contract.pools import Activity, OldJob, PoolRow
 from penstock.store.contract.session import reading
 from penstock.store.contract.store import Store
 
 _WINDOW = 10.0  # seconds, for rates
+_OLDEST = 3  # jobs that run, and that are ready
 _ENDS = ("success", "failed", "canceled", "skipped")
 
 
@@ -24,6 +25,7 @@ class Look:
     window: float
     pools: Sequence[PoolRow]
     activity: Sequence[Activity]
+    oldest: Sequence[OldJob]
     workers: Sequence[LeaseRow]
 
 
@@ -43,13 +45,14 @@ class PoolNow:
 
 
 async def look(store: Store, now: datetime, *, ended: bool = True) -> Look:
-    """The numbers of now; those of jobs that have `ended` take a while if many are kept."""
+    """The numbers of now. Those of jobs that have `ended`, and the oldest jobs, take a while if there are many."""
     async with reading(store.begin_read) as session:
         return Look(
             now,
             _WINDOW,
             await store.pools.list(session),
             await store.pools.activity(session, now - timedelta(seconds=_WINDOW) if ended else None),
+            await store.pools.oldest(session, _OLDEST) if ended else (),
             [one for one in await store.leases.list(session) if one.is_worker],
         )
 

@@ -67,7 +67,8 @@ class Engine:
         self.look = asyncio.Event()  # set after a request to look at all rows of a task, until the planner knows
         self.statements = Statements(store.dialect, reactive)
         self.processes = Processes(config)
-        self.journal = Journal(Meters() if config.dev or config.metrics_token or config.metrics_port else None)
+        meters = Meters() if config.dev or config.metrics_token or config.metrics_port else None
+        self.journal = Journal(meters, tells_runs=config.dev)
         self.practices = practices_of(f"{'log' if config.dev else 'off'}, {config.practices}")
         self._threads: dict[str, Threads] = {}
         self._stop_by: float | None = None

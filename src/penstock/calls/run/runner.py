@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from typing import Any
 from weakref import ref
@@ -112,7 +112,7 @@ class Runner(Runs):
         caller: Caller = SYSTEM,
     ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
-        with self.engine.journal.call(function):
+        with self.engine.journal.call(function, caller):
             return await self.attempt(lambda: self._query_once(function, arguments, depth, work, caller), function.name)
 
     async def queries(
@@ -141,7 +141,7 @@ class Runner(Runs):
         try:
             transaction.given_ends = decode_journal(journal)
             async with timer, self.engine.thread(function, 0) as thread:
-                with self.engine.journal.call(function), log_lines(told=self.engine.config.dev) as lines:
+                with self.engine.journal.call(function, entry.caller), log_lines(told=self.engine.config.dev) as lines:
                     run = self._in_transaction(transaction, function, entry.arguments, 0, thread)
                     result = await contained(function, run)
             encoded = function.signature.result_json(result)
@@ -189,7 +189,7 @@ class Runner(Runs):
         """
         moment = execution.moment or (self.now(), self.engine.clock.seed())
         has_paid = depth > 0 or execution.work is not None
-        with self.engine.journal.call(function):
+        with self.engine.journal.call(function, execution.caller):
             async with self.engine.thread(function, depth) as thread:
 
                 async def once(queue: int | None) -> Any:
@@ -221,7 +221,7 @@ class Runner(Runs):
         attempt: Running | None = None,
         caller: Caller = SYSTEM,
     ) -> Any:
-        with self.engine.journal.call(function):
+        with self.engine.journal.call(function, caller):
             check_depth(function, depth)
             if depth == 0 and attempt is None:
                 await self._take_token(function, caller)
@@ -233,8 +233,10 @@ class Runner(Runs):
             async with self.engine.thread(function, depth) as thread:
                 if attempt is not None:
                     await attempt.begin()
-                ctx = ActionCtx(self, Calls(function.name), depth, attempt, caller=caller)
-                return await self.run_handler(function, ctx, arguments, depth, thread)
+                make = partial(ActionCtx, self, caller=caller)
+                return await self.run_handler(  # which alone holds the ctx
+                    function, make(Calls(function.name), depth, attempt), arguments, depth, thread
+                )
 
     # ----- nested in a transaction
 
@@ -277,7 +279,7 @@ class Runner(Runs):
         for function, arguments, encode in runs:
             try:
                 budget.check()
-                with self.engine.journal.call(function):
+                with self.engine.journal.call(function, caller):
                     result = await contained(
                         function, self._query_in(session, now, function, arguments, 0, thread, caller, budget)
                     )
@@ -346,6 +348,7 @@ class Runner(Runs):
             raise
         if transaction.failure is not None:
             raise transaction.failure
+        self.engine.journal.counted(transaction)
         return result
 
     def _in_scope(
@@ -438,7 +441,7 @@ class Runner(Runs):
 
         Args:
             function: The function.
-            ctx: Its ctx; the caller holds it no more.
+            ctx: Its ctx; the caller must not hold it, as all tasks are searched for whoever holds it at the end.
             arguments: Its arguments.
             depth: How many calls it is nested in.
             thread: The place of one written with def; None to take one.

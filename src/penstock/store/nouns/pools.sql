@@ -262,3 +262,13 @@ select pool, 'running', count(*), min(started_at) from penstock.running_job grou
 union all
 select pool, state, count(*), min(finished_at) from penstock.finished_job
 where :since::timestamptz is not null and finished_at >= :since group by pool, state;
+
+-- oldest: the jobs that have run longest, and the ready ones that have waited longest, at most so many of each.
+-- Unbounded: it sorts jobs.
+select * from (
+    select 'running', id, function, pool, started_at from penstock.running_job order by started_at limit :most
+) running
+union all
+select * from (
+    select 'ready', id, function, pool, run_at from penstock.ready_job where ending is null order by run_at limit :most
+) ready;
