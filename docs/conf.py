@@ -11,7 +11,9 @@ import re
 from dataclasses import is_dataclass
 from pathlib import Path
 
+from docutils.nodes import Text, document
 from pygments.lexers.special import TextLexer
+from sphinx.addnodes import desc_signature
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
@@ -24,9 +26,7 @@ html_title = f"penstock {release}"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**", "examples/*/README.md", "src/penstock/check/pages/*.md"]
-exclude_patterns = [
-    "README.md", "docs/_*", "**/.*", "**/node_modules", "tests", "benchmarks", "dist", "requirements-dev.txt",
-]  # fmt: skip
+exclude_patterns = ["README.md", "docs/_*", ".*", "**/node_modules", "tests", "benchmarks", "dist"]
 nitpicky = True
 suppress_warnings = ["toc.not_included"]  # a test holds that all pages but decisions and rules are in the sidebar
 # Types in signatures: those of other packages, and penstock's own that are no public names.
@@ -38,7 +38,7 @@ myst_heading_anchors = 4
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True}
+autodoc_default_options = {"members": True, "exclude-members": "model_config"}
 default_role = "code"
 maximum_signature_line_length = 90
 
@@ -65,6 +65,7 @@ def setup(app: Sphinx) -> None:
     app.add_lexer("mermaid", TextLexer)  # the site loads no script that draws it
     app.connect("autodoc-process-docstring", read_docstring)
     app.connect("autodoc-process-signature", hide_constructor)
+    app.connect("doctree-read", shorten_types)
     app.connect("build-finished", list_versions)
 
 
@@ -80,6 +81,13 @@ def hide_constructor(
     """Show no constructor of what users are given and do not make."""
     makes = what != "class" or not signature or is_dataclass(thing) or "Args:" in (thing.__doc__ or "")
     return None if makes else ("", None)
+
+
+def shorten_types(_app: Sphinx, page: document) -> None:
+    """Show the names of types without their modules in overloads too, where autodoc leaves its marks."""
+    for signature in page.findall(desc_signature):
+        for text in list(signature.findall(Text)):
+            text.parent.replace(text, Text(re.sub(r"~(\w+\.)*", "", text)))
 
 
 def list_versions(app: Sphinx, exception: Exception | None) -> None:
