@@ -31,7 +31,7 @@ _COMMANDS = {"console"}  # test_docs_commands
 _SHOWN = {
     "": "a drawing",
     "text": "an output, or a part of one",
-    "mermaid": "a drawing; tests/rules compare that of the states of jobs",
+    "mermaid": "a drawing; tests/house compare that of the states of jobs",
     "js": "tests/clients run such programs",
     "jsx": "tests/clients run such programs",
     "tsx": "tests/clients compile such programs",
