@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import RUNS, Body, Call, Local, Method, Pool, Word
+from penstock.check.body import RUNS, Body, Call
 from penstock.check.program import Ctx, Function, keyword_of
 from penstock.check.project import Outside
 from penstock.check.rule import Facts, Places, Rule, kind_of, rule
+from penstock.check.values import Local, Method, Pool, Word
 
 _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",

@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from penstock.check.body import Body, Word
+from penstock.check.body import Body
 from penstock.check.program import Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, rule
+from penstock.check.values import Word
 
 _ANYTHING = {"any", "dict", "list", "set", "tuple", "object"}
 _DEEPEST = 3  # helpers that pass an argument on

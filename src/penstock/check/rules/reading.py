@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import Body, Call, Loop, Over, Rows, Scan
+from penstock.check.body import Body, Call, Loop, Over
 from penstock.check.program import AnyDef, Index, Table
 from penstock.check.rule import Facts, Places, Rule, rule
+from penstock.check.values import Rows, Scan
 
 _FEW = 100  # rows
 _RANGES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)

@@ -9,10 +9,11 @@ from datetime import timedelta
 from math import inf
 from typing import Any, TypeGuard
 
-from penstock.check.body import Body, Comprehension, Loop, Pool, Rows, Scan
+from penstock.check.body import Body, Comprehension, Loop
 from penstock.check.program import Function, Program, keyword_of
 from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, rule
+from penstock.check.values import Pool, Rows, Scan
 
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
