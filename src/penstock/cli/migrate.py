@@ -31,6 +31,7 @@ from penstock.store.contract.pools import PoolRow
 from penstock.store.contract.tasks import TaskRow
 from penstock.store.nouns.tasks import newly
 from penstock.store.push.migrate import Plan, push
+from penstock.store.rows.interests import IN_ORDER
 
 
 @click.command("migrate")
@@ -270,4 +271,4 @@ def _captured(interest: Interest, seen: _Known) -> News | None:
     known = [row for row in seen.interests if row.interest.name == interest.name]
     same = [row for row in known if row.interest.digest == interest.digest]
     what: What = "mended" if same else "changed" if known else "new"
-    return None if same and same[0].state == "ok" else News("capture", interest.name, interest.table, what)
+    return None if same and same[0].state in IN_ORDER else News("capture", interest.name, interest.table, what)

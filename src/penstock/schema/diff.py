@@ -19,6 +19,7 @@ from penstock.schema.stored import (
     StoredTable,
     choices_name,
     index_name,
+    is_synced,
     next_name,
     required_name,
     unique_keys,
@@ -155,7 +156,7 @@ class _Comparison:
                 changed.add(column.name)
                 self._refuse_type(column, found, wanted)
             else:
-                self._compare_nullable(column, found)
+                self._compare_nullable(column, found, stored)
         for _key, column in self._columns():
             if column.name not in changed:
                 self._compare_choices(column, stored, new=column.name in added)
@@ -209,9 +210,11 @@ class _Comparison:
             always=True,
         )
 
-    def _compare_nullable(self, column: Column, found: StoredColumn) -> None:
+    def _compare_nullable(self, column: Column, found: StoredColumn, stored: StoredTable) -> None:
         if column.optional and not found.nullable:
             self.steps.append(RelaxColumn(column))
+        elif not column.optional and found.nullable and is_synced(stored, column.name):
+            self.notes.append(f"{self.table}.{column.name} may be NULL until the contract of its migration file.")
         elif not column.optional and found.nullable:
             self.steps.append(RequireColumn(column))
             self._guard(
