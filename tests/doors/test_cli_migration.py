@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from stage.outboxes import run_sql
+from stage.outboxes import connected, run_sql
 
 from penstock import App, MutationCtx, QueryCtx, Table, TaskCtx
+from penstock.migrations.running import Runner
 from penstock.testing import TestApp
 
 if TYPE_CHECKING:
@@ -104,3 +107,117 @@ def test_a_rename_keeps_data_while_processes_of_both_releases_write(trips: Conso
     assert trips.ok("migration", "status", "--json").json["files"][0]["step"] == "done"
     assert trips("migration", "new", "more").err.count("There is nothing that needs a migration file")
     assert "fits" in trips.ok("migrate").err
+
+
+def rows(database_url: str, sql: str) -> list[Any]:
+    if database_url.startswith("sqlite"):
+        with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as connection:
+            return connection.execute(sql).fetchall()
+
+    async def read() -> list[Any]:
+        async with connected(database_url) as connection:
+            return [tuple(row) for row in await connection.fetch(sql)]
+
+    return asyncio.run(read())
+
+
+def fill(database_url: str, count: int) -> None:
+    values = ", ".join(
+        f"('trip_01jd{'0' * 19}{number:03}', '2030-01-01 00:00:00Z', 'c{number:03}', {number})" for number in range(count)
+    )
+    asyncio.run(run_sql(database_url, f"insert into trip (id, creation_time, customer, price) values {values}"))
+
+
+def test_a_killed_backfill_goes_on_where_it_was(
+    trips: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    trips.ok("migrate")
+    fill(database_url, 25)
+    trips.write("trips.py", PROGRAM.format("customer: str; code: str | None = None", "int"))
+    trips.ok("migrate")
+    trips.write("migrations/0001_code.py", BACKFILL)
+    batch, batches = Runner._batch, list[str]()
+
+    async def killed(self: Runner, file: Any, now: Any, backfill: Any) -> None:
+        if len(batches) == 1:
+            batches.append("killed")
+            raise KeyboardInterrupt
+        batches.append(backfill.table)
+        await batch(self, file, now, backfill)
+
+    monkeypatch.setattr(Runner, "_batch", killed)
+    assert trips("migration", "run").code
+    filled = "select count(*) from trip where code is not null"
+    assert rows(database_url, filled)[0][0] == 10
+    assert "backfill of trip stopped at 10 rows" in trips.ok("migration", "status").out
+    assert "trip: 20 rows filled" in trips.ok("migration", "run").out
+    assert rows(database_url, "select code from trip where code <> upper(customer) or code is null") == []
+    assert batches == ["trip", "killed", "trip", "trip", "trip"], "10, 10 and 5 rows, and a look that finds no more"
+    assert trips.ok("migration", "run").out == "", "it is done"
+
+
+BACKFILL = '''"""Give each trip its code."""
+
+from penstock.migrations import Backfill
+
+backfills = [Backfill(table="trip", values=lambda row: {"code": row["customer"].upper()}, where="code is null", batch=10)]
+'''
+
+
+def test_a_field_becomes_required_under_writers_of_both_releases(trips: Console, database_url: str) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str | None = None", "int"))
+    trips.ok("migrate")
+    insert = "insert into trip (id, creation_time, price) values ('trip_01jd{}', '2030-01-01 00:00:00Z', 1)"
+    asyncio.run(run_sql(database_url, insert.format("0" * 22)))
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    assert trips("migrate").code, "a row has no value"
+    trips.ok("migration", "new", "required")
+    asked = trips("migration", "run")
+    assert (asked.code, "Write SQL for trip.customer where it is NULL" in asked.err) == (1, True)
+    file = trips.folder / "migrations" / "0001_required.py"
+    kept = [line for line in file.read_text().splitlines() if not line.startswith("raise ")]
+    file.write_text("\n".join(kept).replace("'NULL'", "\"'nobody'\""))
+    trips.ok("migration", "run")
+    asyncio.run(run_sql(database_url, insert.format("1" * 22)))  # the old release, in between
+    trips.ok("migrate")
+    asyncio.run(run_sql(database_url, insert.format("2" * 22)))  # and beside the new one
+    trips.ok("migration", "run", "--contract")
+    trips.ok("migrate")
+    assert rows(database_url, "select customer, count(*) from trip group by customer") == [("nobody", 3)]
+    with pytest.raises(Exception, match="(?i)not.null"):
+        asyncio.run(run_sql(database_url, insert.format("3" * 22)))
+
+
+def test_columns_are_split_retyped_and_dropped_and_an_expand_is_undone(trips: Console, database_url: str) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    trips.ok("migrate")
+    fill(database_url, 3)
+    trips.write("trips.py", PROGRAM.format("first: str; last: str", "str"))
+    assert "price" in trips("migrate").err
+    trips.ok("migration", "new", "both", "--rename", "trip.customer=first,last")
+    file = trips.folder / "migrations" / "0001_both.py"
+    text = file.read_text()
+    for old, new in (
+        ("'first': '\"customer\"'", "'first': 'substr(customer, 1, 1)'"),
+        ("'last': '\"customer\"'", "'last': 'substr(customer, 2)'"),
+        ("'customer': '\"first\"'", "'customer': 'first || last'"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("raise ")))
+    trips.ok("migration", "run")
+    trips.ok("migration", "down", "0001_both")
+    assert "pending" in trips.ok("migration", "status").out
+    trips.ok("migration", "run", "--contract")
+    trips.ok("migrate")
+    assert sorted(rows(database_url, "select first, last, price from trip")) == [
+        ("c", "000", "0"), ("c", "001", "1"), ("c", "002", "2")
+    ]  # fmt: skip
+    assert "cannot be undone" in trips("migration", "down", "0001_both").err
+    trips.write("trips.py", PROGRAM.format("first: str", "str"))
+    trips.ok("migration", "new", "drop_last")
+    trips.ok("migration", "run", "--contract")
+    assert "last" not in trips.ok("migrate").err
+    trips.write("migrations/0003_broken.py", "raise ValueError('edit me')")
+    assert "0003_broken.py cannot be loaded: edit me" in trips("migration", "status").err
