@@ -123,7 +123,8 @@ def rows(database_url: str, sql: str) -> list[Any]:
 
 def fill(database_url: str, count: int) -> None:
     values = ", ".join(
-        f"('trip_01jd{'0' * 19}{number:03}', '2030-01-01 00:00:00Z', 'c{number:03}', {number})" for number in range(count)
+        f"('trip_01jd{'0' * 19}{number:03}', '2030-01-01 00:00:00Z', 'c{number:03}', {number})"
+        for number in range(count)
     )
     asyncio.run(run_sql(database_url, f"insert into trip (id, creation_time, customer, price) values {values}"))
 

@@ -4,6 +4,7 @@ Loads Alembic and SQLAlchemy, which servers and workers never do. Alembic writes
 its own connection, with short locks. See docs/migrations.md.
 """
 
+from penstock.api.holding import held
 from penstock.migrations.operations import Backfill, Stored, relax, sync, unsync
 
-__all__ = ["Backfill", "Stored", "relax", "sync", "unsync"]
+__all__ = ["Backfill", "Stored", "held", "relax", "sync", "unsync"]

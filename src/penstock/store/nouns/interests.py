@@ -150,6 +150,9 @@ class Interests(Noun, ABC, Generic[Right]):
         Returns:
             The names of the interests that do not fit the table any more. Each is told ``lost``, and nothing after that
             until a program declares it in a form that fits.
+
+        Raises:
+            DeclarationError: The database refuses a condition, as a column has another type.
         """
         if session is None:
             async with self._writing() as own:

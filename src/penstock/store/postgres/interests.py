@@ -101,8 +101,11 @@ class PostgresInterests(Interests[SchemaLock]):
             await session.execute(Statement(statement))
 
     async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
-        for statement in await self._statements(rebuild, session):
-            await session.execute(Statement(statement))
+        try:
+            for statement in await self._statements(rebuild, session):
+                await session.execute(Statement(statement))
+        except DataError as error:
+            raise _refused(rebuild.asked[0].interest, error) from error
 
     def _lost(self, numbers: Sequence[int]) -> str:
         return append_plain(numbers, "lost")

@@ -166,23 +166,19 @@ def _fits(one: StoredInterest) -> bool:
 
 
 def still_fits(one: StoredInterest) -> bool:
-    """Whether a held interest can be captured again: its columns are there, those of its SQL with their types."""
-    if one.installed is None or one.found is None:
-        return False
-    then, now = one.installed.columns, one.found.columns
-    captured = all(name in now for name in one.interest.columns)
-    return captured and all(now.get(name) == then[name] for name in _columns_of_sql(one, one.installed))
+    """Whether the columns of a held interest are there, so that it can be captured again."""
+    return (
+        one.installed is not None
+        and one.found is not None
+        and {*columns_read(one, one.installed)} <= {*one.found.columns}
+    )
 
 
 def columns_read(one: StoredInterest, table: FoundTable) -> dict[str, str | None]:
     """The columns that an interest's triggers read, with their types; also those whose name is part of its SQL."""
-    named = _columns_of_sql(one, one.installed or table)
-    return {column: table.columns.get(column) for column in (*one.interest.columns, *named)}
-
-
-def _columns_of_sql(one: StoredInterest, table: FoundTable) -> list[str]:
     sql = " ".join((one.interest.matches or "", *(one.interest.watches or ())))
-    return [column for column in table.columns if column in sql]
+    named = [column for column in (one.installed or table).columns if column in sql]
+    return {column: table.columns.get(column) for column in (*one.interest.columns, *named)}
 
 
 def capture_state(one: StoredInterest | None, read: Callable[[StoredInterest, FoundTable], Any]) -> State:

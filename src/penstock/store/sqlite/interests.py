@@ -74,12 +74,13 @@ class SqliteInterests(Interests[Session]):
         one = members[0]
         if one.found is None:
             return
+        made = hold(number, [each.id for each in members], one.interest.table)
+        # First: Python's driver begins a transaction for an update, but for no change of the schema.
+        await self._installed(session, number, [each.id for each in members], one.found, made, held=True)
         for trigger in one.found.triggers:
             await session.execute(Statement(f"drop trigger {trigger.name}"))
-        made = hold(number, [each.id for each in members], one.interest.table)
         for statement in made.values():
             await session.execute(Statement(statement))
-        await self._installed(session, number, [each.id for each in members], one.found, made, held=True)
 
     async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
         await self._rebuild(session, rebuild)
