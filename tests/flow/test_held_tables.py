@@ -14,6 +14,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from flow.test_watched_columns import RETYPE, Hearing, lost, states, told
 from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 from stage.guests import django_connection, library_url
 from stage.outboxes import run_sql
 
@@ -30,7 +31,7 @@ def change(url: str) -> str:
 
 def with_alembic(url: str) -> None:
     driver = "sqlite" if url.startswith("sqlite") else "postgresql+psycopg"
-    with create_engine(library_url(url, driver)).begin() as connection:
+    with create_engine(library_url(url, driver), poolclass=NullPool).begin() as connection:
         operations = Operations(MigrationContext.configure(connection))
         with held(operations.get_bind(), "part"):
             operations.execute(change(url))
