@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -158,12 +159,16 @@ def test_a_killed_backfill_goes_on_where_it_was(
     assert trips.ok("migration", "run").out == "", "it is done"
 
 
-BACKFILL = '''"""Give each trip its code."""
-
+BACKFILL = """
 from penstock.migrations import Backfill
 
-backfills = [Backfill(table="trip", values=lambda row: {"code": row["customer"].upper()}, where="code is null", batch=10)]
-'''
+
+def code(row):
+    return {"code": row["customer"].upper()}
+
+
+backfills = [Backfill(table="trip", values=code, where="code is null", batch=10)]
+"""
 
 
 def test_a_field_becomes_required_under_writers_of_both_releases(trips: Console, database_url: str) -> None:
@@ -186,7 +191,7 @@ def test_a_field_becomes_required_under_writers_of_both_releases(trips: Console,
     trips.ok("migration", "run", "--contract")
     trips.ok("migrate")
     assert rows(database_url, "select customer, count(*) from trip group by customer") == [("nobody", 3)]
-    with pytest.raises(Exception, match="(?i)not.null"):
+    with pytest.raises(Exception, match=r"(?i)not.null"):
         asyncio.run(run_sql(database_url, insert.format("3" * 22)))
 
 
@@ -222,3 +227,50 @@ def test_columns_are_split_retyped_and_dropped_and_an_expand_is_undone(trips: Co
     assert "last" not in trips.ok("migrate").err
     trips.write("migrations/0003_broken.py", "raise ValueError('edit me')")
     assert "0003_broken.py cannot be loaded: edit me" in trips("migration", "status").err
+
+
+CONCURRENTLY = """
+from alembic import op
+
+
+def expand():
+    op.create_index("trip_by_price", "trip", ["price"], postgresql_concurrently=True)
+
+
+def contract():
+    op.drop_column("trip", "price")
+"""
+
+
+def test_a_check_tells_ci_by_its_exit_status(trips: Console, database_url: str) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    pending = trips("migrate", "--check")
+    assert (pending.code, "pending: create table" in pending.out.lower()) == (3, True)
+    trips.ok("migrate")
+    assert (trips("migrate", "--check").code, trips("migrate", "--check").out) == (0, "")
+    trips.write("trips.py", PROGRAM.format("customer: str | None = None; code: str | None = None", "str"))
+    drift = trips("migrate", "--check")
+    assert (drift.code, "stored as" in drift.out, "penstock migration new" in drift.out) == (4, True, True)
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    trips.write("migrations/0001_by_price.py", CONCURRENTLY)
+    assert trips("migrate", "--check", "--json").json["pending"] == ["migration file 0001_by_price"]
+    if database_url.startswith("postgres"):
+        asyncio.run(run_sql(database_url, "create index trip_by_price on trip (price)"))  # as a killed run leaves one
+    assert "--check" not in trips.ok("migration", "run").out
+    assert trips("migrate", "--check").code == 0, "contract() waits for the old release"
+    unsafe = CONCURRENTLY.replace(", postgresql_concurrently=True", "").replace("trip_by_price", "trip_price")
+    trips.write("migrations/0002_price.py", unsafe)
+    postgres = database_url.startswith("postgres")
+    found = trips("migrate", "--check")
+    assert found.code == (5 if postgres else 3)
+    assert ("unsafe: 0002_price, expand(): CREATE INDEX" in found.out) == postgres
+
+
+def test_a_vanished_column_beside_a_new_one_is_asked_about(trips: Console) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str | None = None", "int"))
+    trips.ok("migrate")
+    trips.write("trips.py", PROGRAM.format("client: str | None = None", "int"))
+    hint = "Did you rename it to client? Then run penstock migration new."
+    plan = trips.ok("migrate", "--plan")
+    assert hint in plan.out
+    assert ("-- lock: ACCESS EXCLUSIVE\nalter table" in plan.out) == ("postgres" in os.environ["DATABASE_URL"])

@@ -49,7 +49,10 @@ def release(connection: Any, table: str) -> list[str]:
 
 @contextmanager
 def held(connection: Any, *tables: str) -> Iterator[None]:
-    """Hold tables for a block, as in ``with held(op.get_bind(), "booking"):`` of an Alembic migration."""
+    """Hold tables for the block of a ``with`` statement, and release them at its end.
+
+    In an Alembic migration the connection is ``op.get_bind()``.
+    """
     for table in tables:
         hold(connection, table)
     yield

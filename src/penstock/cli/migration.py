@@ -34,7 +34,7 @@ T = TypeVar("T")
 Renames = dict[tuple[str, str], Sequence[str]]
 
 _COLUMN = re.compile(r"(.+)\.([^.=]+)")
-_FOLDER = click.option(
+FOLDER = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("migrations"), show_default=True,
     help="Where the files lie.",
 )  # fmt: skip
@@ -49,7 +49,7 @@ def command() -> None:
 @click.argument("name")
 @click.option("--rename", "renames", multiple=True, metavar="TABLE.OLD=NEW", help="A renamed column; NEW,NEW to split.")
 @click.option("--drop", "drops", multiple=True, metavar="TABLE.OLD", help="A column that is not renamed.")
-@_FOLDER
+@FOLDER
 @pass_options
 def new(options: Options, name: str, renames: Sequence[str], drops: Sequence[str], folder: Path) -> None:
     """Write a file for what `penstock migrate` refuses or leaves alone.
@@ -64,31 +64,31 @@ def new(options: Options, name: str, renames: Sequence[str], drops: Sequence[str
         given[_column(old)] = tuple(filter(None, names.split(",")))
     given |= {_column(one): () for one in drops}
 
-    async def work(store: Store, definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> str:
+    async def work(store: Store, definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> tuple[str, str]:
         known = await files_with_progress(store, files)
         if left := [file.name for file, progress in known if progress is None or progress.step != "done"]:
             raise UsageError(
                 f"{', '.join(left)} is not complete on this database.",
                 fix="Run penstock migration run --contract on a database for development first.",
             )
-        writing = _lazy("writing")
+        writing = lazy("writing")
         found = [writing.table_change(one, store.dialect) for one in await differences(store, definitions)]
         changes = [one for one in found if not one.empty or any(table == one.table for table, _ in given)]
         if not changes:
             raise UsageError("There is nothing that needs a migration file.", fix="Run penstock migrate.")
         text: str = writing.write_file(changes, _answered(changes, given), store.dialect)
-        path = folder / f"{len(files) + 1:04}_{name}.py"
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-        return str(path)
+        return f"{len(files) + 1:04}_{name}.py", text
 
-    say(f"{_with_store(options, folder, work)}: review it, then run penstock migration run.")
+    file, text = _with_store(options, folder, work)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text(text, "utf-8")
+    say(f"{folder / file}: review it, then run penstock migration run.")
 
 
 @command.command("run")
 @click.option("--contract", is_flag=True, help="Run contract() too: no process of the old release runs any more.")
 @click.option("--stamp", is_flag=True, help="Note all files as done, and run none.")
-@_FOLDER
+@FOLDER
 @pass_options
 def run(options: Options, folder: Path, *, contract: bool, stamp: bool) -> None:
     """Run the files that are not complete, in order: expand() and backfills, each from where it was left.
@@ -100,7 +100,7 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool) -> None:
         stored = await store.catalog.stored_tables([one.name for one in definitions])
         await store.open()
         await push(store, [])
-        runner = _runner(store)
+        runner = runner_of(store)
         for file in files:
             if stamp or not any(one.managed and one.name in stored for one in definitions):
                 await runner.stamp(file)
@@ -116,24 +116,24 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool) -> None:
 
 @command.command("down")
 @click.argument("name")
-@_FOLDER
+@FOLDER
 @pass_options
 def down(options: Options, name: str, folder: Path) -> None:
-    """Undo expand() of a file, by its down(). Values that only new columns hold are lost."""
+    """Undo what a file has expanded. Values that only new columns hold are lost."""
 
     async def work(store: Store, _definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> None:
         found = [file for file in files if file.name == name]
         if not found:
             raise ConfigError(f"There is no file {folder / name}.py.")
         await store.open()
-        await _runner(store).down(found[0])
+        await runner_of(store).down(found[0])
 
     _with_store(options, folder, work)
     say(f"{name} is undone.")
 
 
 @command.command("status")
-@_FOLDER
+@FOLDER
 @json_option()
 def status(options: Options, folder: Path) -> None:
     """Show each file, and how far it was run on this database."""
@@ -154,7 +154,7 @@ def status(options: Options, folder: Path) -> None:
 @click.argument("table")
 @pass_options
 def hold(options: Options, table: str) -> None:
-    """Stop the triggers of a table, so that its columns can be dropped and retyped.
+    """Take the triggers of a table away, so that its columns can be dropped and retyped.
 
     A statement that writes the table before `penstock release` tells its readers that a change was lost: tasks scan all
     rows then, and outboxes halt.
@@ -185,7 +185,7 @@ async def files_with_progress(
     known: Mapping[str, Any] = {}
     if await store.catalog.applied_migrations():
         await store.open(look=True)
-        known = await _runner(store).progress()
+        known = await runner_of(store).progress()
     return [(file, known.get(file.name)) for file in files]
 
 
@@ -198,7 +198,7 @@ def _with_store(
     use: Callable[[Store, Sequence[TableDefinition], list[MigrationFile]], Awaitable[T]],
 ) -> T:
     app = open_app(options)
-    files = _lazy("files").load_files(folder)
+    files = load(folder)
 
     async def work() -> T:
         store = make_store(app.config(database=options.database), SystemClock())
@@ -210,7 +210,12 @@ def _with_store(
     return asyncio.run(work())
 
 
-def _lazy(name: str) -> Any:
+def load(folder: Path) -> list[MigrationFile]:
+    """The files of a folder, in order. Without files it needs no Alembic."""
+    return lazy("files").load_files(folder) if any(folder.glob("*.py")) else []
+
+
+def lazy(name: str) -> Any:
     """A module of `penstock.migrations`, if Alembic is installed."""
     try:
         return importlib.import_module(f"penstock.migrations.{name}")
@@ -222,8 +227,8 @@ def _lazy(name: str) -> Any:
         ) from error
 
 
-def _runner(store: Store) -> Runner:
-    runner: Runner = _lazy("running").Runner(store, SystemClock(), click.echo)
+def runner_of(store: Store) -> Runner:
+    runner: Runner = lazy("running").Runner(store, SystemClock(), click.echo)
     return runner
 
 

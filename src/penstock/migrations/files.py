@@ -40,14 +40,18 @@ class Progress:
 
     @classmethod
     def parse(cls, text: str) -> Progress:
+        """Progress as it is stored."""
         return cls(**json.loads(text))
 
     def text(self) -> str:
+        """The same as JSON."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationFile:
+    """A file of `migrations/`, loaded."""
+
     name: str
     title: str
     steps: dict[str, Callable[[], None]] = field(default_factory=dict)

@@ -135,11 +135,8 @@ def _postgres_sync(sql: Dialect, table: str, name: str, up: Mapping[str, str], d
             f"elsif {differs(up)} then {given(down)} elsif {differs(down)} then {given(up)} end if;"
         )
     trigger, function = sql.quote(sync_name(table, name)), _function(sql, table, name)
-    return [
-        _POSTGRES_SYNC.format(function=function, body=body).strip(),
-        f"create trigger {trigger} before insert or update on {sql.table(table)} for each row "
-        f"execute function {function}()",
-    ]
+    fires = f"before insert or update on {sql.table(table)} for each row execute function {function}()"
+    return [_POSTGRES_SYNC.format(function=function, body=body).strip(), f"create trigger {trigger} {fires}"]
 
 
 def _sqlite_sync(sql: Dialect, table: str, name: str, up: Mapping[str, str], down: Mapping[str, str]) -> list[str]:

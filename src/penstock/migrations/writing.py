@@ -43,6 +43,7 @@ class TableChange:
 
     @property
     def empty(self) -> bool:
+        """Whether a push does all of it."""
         return not (self.gone or self.retyped or self.required)
 
 
