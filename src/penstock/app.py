@@ -295,6 +295,8 @@ class Backend(BackendWords):
             raise
         self.services = Group([self.make_service(name) for name in services], store.signals)
         self.services.start()
+        if self.engine.practices is not None:
+            self.engine.practices.listen(on=True)
         self.app.guests.opened(self.runner)
 
     async def check(self, besides: Collection[str] = (), *, tells: bool = True) -> None:

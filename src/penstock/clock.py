@@ -7,14 +7,16 @@ chance. Nothing else in penstock imports `time` or `random`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import secrets
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 Random = random.Random
 
@@ -147,3 +149,26 @@ def random_of(seed: int) -> Random:
 def secret() -> str:
     """A text that nobody can guess, of letters, digits, ``-`` and ``_``."""
     return secrets.token_urlsafe(32)
+
+
+def other_doors() -> list[tuple[str, dict[str, Any], str]]:
+    """The names by which a program finds time and chance elsewhere: for each its own word, and where it is held.
+
+    All else in `random`, `secrets`, `uuid` and `datetime` comes through one of them.
+    """
+    of_random: Any = random.random
+    doors = [
+        ("random.random", vars(random), "random"),
+        ("random.getrandbits", vars(random), "getrandbits"),
+        ("random.random", vars(of_random.__self__), "random"),
+        ("random.getrandbits", vars(of_random.__self__), "getrandbits"),
+        ("os.urandom", vars(random), "_urandom"),
+        ("os.urandom", vars(os), "urandom"),
+    ]
+    if "time_machine" not in sys.modules:  # it writes into the C functions that it expects behind these
+        of_datetime = gc.get_referents(vars(datetime))[
+            0
+        ]  # the mapping itself, as a built-in class lets nobody set names
+        doors += [("datetime.now", of_datetime, "now"), ("datetime.utcnow", of_datetime, "utcnow")]
+        doors += [("time.time", vars(time), "time"), ("time.time_ns", vars(time), "time_ns")]
+    return doors

@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import math
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -67,9 +68,13 @@ class Config:
         metrics_host: Address for ``metrics_port``; choose one that outsiders cannot reach.
         metrics_token: Bearer token for ``/metrics`` on the server's port.
         admin_token: Bearer token for the admin interface, ``/admin``; without a token there is none.
+        masked_names: Names of arguments and fields whose values the dashboard hides, separated by commas, beside those
+            such as ``password`` and ``token``.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
         require_access: Refuse public functions whose declaration does not say who has access.
         dev: Show callers the text of unexpected errors. Never in production.
+        practices: Whether to watch the running program for broken best practices: ``off``, ``log`` or ``error``; some
+            rules otherwise, as in ``log, PEN006=off``. By default ``log`` with dev and in tests, else ``off``.
     """
 
     database: str = "sqlite:///penstock.db"
@@ -106,9 +111,11 @@ class Config:
     metrics_host: str = "127.0.0.1"
     metrics_token: str = field(default="", repr=False)
     admin_token: str = field(default="", repr=False)
+    masked_names: str = ""
     cors_origins: str = ""
     require_access: bool = False
     dev: bool = False
+    practices: str = ""
 
     def __post_init__(self) -> None:
         for name in _TYPES:
@@ -125,6 +132,7 @@ _WORDS: dict[type[Any], str] = {
 _WORDS_OF = {
     "grace": "a number of seconds, 0 or greater",
     "job_status_ttl": "a number of seconds greater than 0, and of at most 365,000 days",
+    "practices": "off, log or error, and other words for single rules, as in log, PEN006=off",
     "metrics_port": "a port from 1 to 65535, or 0 for none",
     "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
     "synchronous": "full or normal",
@@ -136,7 +144,7 @@ _RANGES_OF = {
     "metrics_port": (0, 65_535),
     "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
 }
-_CHOICES = {"synchronous": {"full", "normal"}}
+_PATTERNS = {"practices": r"((PEN\d{3}=)?(off|log|error)(, *|$))*", "synchronous": "full|normal"}
 _NO_SETTINGS = {"app", "check", "codegen"}  # what else project files say, to the command line
 _PREFIX = "PENSTOCK_"
 _OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
@@ -289,5 +297,7 @@ def _check(where: str, name: str, value: Any) -> None:
     if fits and kind in _RANGES:
         least, most = _RANGES_OF.get(name, _RANGES[kind])
         fits = least <= value <= most
-    if not fits or value not in _CHOICES.get(name, {value}):
+    if fits and name in _PATTERNS:
+        fits = re.fullmatch(_PATTERNS[name], value) is not None
+    if not fits:
         raise ConfigError(f"{where} must be {_WORDS_OF.get(name, _WORDS[kind])}, not {value!r}.")

@@ -6,6 +6,7 @@ PenstockError
 │   ├── ConfigError               a wrong setting, project file or database URL, or a missing right on the database
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones; a change would lose data
 │   ├── TopicNotFound             a message to a topic without any outbox
+│   ├── PracticeBroken            the program breaks a best practice, and practices = error
 │   ├── ContextError              a ctx, or a connection of yours, used in the wrong place or at the wrong time
 │   │   └── UnawaitedCall         a function ended before calls of its ctx did
 │   └── ResultInvalid             a result that the return annotation does not allow
@@ -70,10 +71,12 @@ class PenstockError(Exception):
         facts: The same as data, for programs.
 
     Attributes:
-        code: Stable name of the error, for programs and logs.
+        code: Stable name of the error, for programs.
+        raised_in: The function that raised it, if Python code called that.
     """
 
     code: ClassVar[str] = "error"
+    raised_in: str = ""
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:  # errors of users have the code of the kind that they are
@@ -107,6 +110,10 @@ class SchemaMismatch(UsageError):
 
 class TopicNotFound(UsageError):
     """No program ever declared an outbox for this topic. Nothing was sent."""
+
+
+class PracticeBroken(UsageError):
+    """The program breaks a best practice, and the setting ``practices`` says ``error``. Facts: rule and place."""
 
 
 class ContextError(UsageError):

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli.check import command
+from penstock.cli.saved import check_saved, remember_saved
 
 PROGRAM = """\
 from datetime import UTC, datetime
@@ -125,6 +126,27 @@ def test_a_comment_ignores_a_rule_with_a_reason(folder: Path) -> None:
     assert codes("--select", "PEN003", "--select", "PEN000") == ["PEN003", "PEN000"]
     file.write_text(PROGRAM.replace(".collect()", f".take(5){ignored.removeprefix('.collect()')}"), "utf-8")
     assert "Nothing here breaks PEN003." in run("--select", "PEN003", "--select", "PEN000").stdout
+
+
+def test_saved_files_alone_are_told_when_the_program_starts_again(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> str:
+        thread = check_saved()
+        assert thread is not None
+        thread.join()
+        return capsys.readouterr().err
+
+    monkeypatch.delenv("_PENSTOCK_SAVED", raising=False)
+    (folder / "other.py").write_text(PROGRAM.replace("Plan", "Offer"), "utf-8")
+    remember_saved([folder / "app.py", folder / "pyproject.toml"])
+    *lines, last = told().splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["app.py"] * 3
+    assert last == f"penstock check --explain {lines[0].split()[1]} says why."
+    assert check_saved() is None
+    remember_saved([folder / "app.py"])
+    (folder / "pyproject.toml").write_text('[tool.penstock.check]\nignore = ["PEN777"]\n', "utf-8")
+    assert "There is no rule PEN777" in told()
 
 
 def test_a_baseline_tells_of_what_is_new(folder: Path) -> None:

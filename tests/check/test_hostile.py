@@ -7,6 +7,9 @@ import tempfile
 import tokenize
 from pathlib import Path
 
+import click
+import flask
+import starlette
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.examples import examples
@@ -37,9 +40,16 @@ def test_edits_never_crash_the_checker(data: st.DataObject) -> None:
         check([Path(folder)])
 
 
+def test_programs_of_other_frameworks_break_no_rule() -> None:
+    folders = [Path(one.__path__[0]) for one in (click, flask, starlette)]
+    report = check(folders)
+    assert report.findings == []
+    assert len(report.lines) > len(folders)
+
+
 def test_names_that_stand_for_themselves_and_deep_programs(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(
-        "from penstock import App, QueryCtx, Retry, signed_in\nfrom datetime import timedelta\n"
+        "from penstock import App, MutationCtx, QueryCtx, Retry, signed_in\nfrom datetime import timedelta\n"
         "X = X\nY = Z | Y\nZ = Y\nf = f(1)\n"
         "@f\nasync def g(ctx: X, other: Y, last: 'Y') -> Z: ...\n"
         "app = App()\nJson = dict[str, 'Json'] | list['Json'] | str\nT = timedelta(hours=T)\n"
@@ -48,6 +58,8 @@ def test_names_that_stand_for_themselves_and_deep_programs(tmp_path: Path) -> No
         "app.workpool('a', max_parallelism=1, default_retry=Retry.fixed(T))\n"
         "app.workpool('a', max_parallelism=1, default_retry=Retry.fixed(timedelta(days=1e99, x='')))\n"
         "@app.query(access=signed_in)\nasync def j(ctx: QueryCtx, value: Json) -> Json: ...\n"
+        "from penstock import Table\nclass A(B, Table): ...\nclass B(A): ...\n"
+        "async def i(ctx: MutationCtx):\n    await ctx.db.patch(A, 1, x=1)\n"
         "async def h(ctx: QueryCtx):\n    ctx.db.get(1)" + ".a()" * 300 + "\n    if a: b" + "\n    elif a: b" * 300,
         "utf-8",
     )

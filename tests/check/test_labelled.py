@@ -1,6 +1,6 @@
 """A labelled set of right and wrong programs: what is told of those that are wrong, and of no other line.
 
-A line that a rule is to name ends with ``# expect: PEN003``.
+A line that a rule is to name ends with ``# expect: PEN003``, one that is wrong and not found with ``# missed: PEN003``.
 """
 
 from __future__ import annotations

@@ -316,6 +316,12 @@ class Retries(Suite):
             ("default", "running", 1, NOW),
             ("p", "scheduled", 1, after(600)),
         ]
+        oldest = await bench.reading(lambda session: bench.store.pools.oldest(session, 1))
+        assert sorted((one.place, one.pool, one.since) for one in oldest) == [
+            ("ready", "default", NOW),
+            ("running", "default", NOW),
+        ]
+        assert [one.id for one in oldest if one.place == "running"] == [jobs["runs"]]
         busy, free = await bench.reading(bench.store.leases.list)
         assert (busy.holder, busy.running, busy.started_at, busy.expires_at) == ("conformance", 1, NOW, after(30))
         assert (free.lease, free.running, free.expires_at) == (idle, 0, after(70))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from conformance.api_keys import ApiKeys
+from conformance.audit import Audit
 from conformance.callmachine import CallsInAnyOrder
 from conformance.cancels import Cancels
 from conformance.catalog import Catalog
@@ -64,6 +65,7 @@ class StoreSuite(
     Locks,
     Requests,
     ApiKeys,
+    Audit,
     Tokens,
     Signals,
     Catalog,

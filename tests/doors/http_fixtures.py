@@ -27,6 +27,8 @@ from penstock import (
     QueryCtx,
     Table,
     asgi_app,
+    public,
+    signed_in,
     sync,
 )
 from penstock.server.asgi import Asgi
@@ -95,7 +97,7 @@ async def books_of(ctx: QueryCtx, pagination_opts: PaginationOptions) -> Page[Bo
     return await ctx.db.query(Book).paginate(pagination_opts)
 
 
-@app.query
+@app.query(access=public & (signed_in | public))
 def count(ctx: sync.QueryCtx) -> int:
     return ctx.db.query(Book).count()
 

@@ -346,6 +346,11 @@ def test_only_what_is_there_for_it_makes_a_database(console: Console) -> None:
 
 
 def test_a_database_that_lacks_tables_is_explained_and_left_as_it_is(unmigrated: Console) -> None:
+    short, whole = unmigrated.ok("migrate", "--plan").out, unmigrated.ok("migrate", "--plan", "--all").out
+    assert "create table" in short.lower()
+    assert "ready_job" not in short
+    assert "ready_job" in whole
+    assert len(short.splitlines()) < 40
     unmigrated.write("empty.py", "from penstock import App\napp = App()\n")
     unmigrated.write("rows.jsonl", '{"customer": "Ada", "phone": "1"}')
     unmigrated.ok("migrate", "--app", "empty")

@@ -88,15 +88,16 @@ def test_a_name_that_two_modules_have_is_asked_for_in_full(console: Console) -> 
 def test_functions_lists_kind_visibility_and_signature(console: Console) -> None:
     console.write_bookings()
     lines = console.ok("functions").out.splitlines()
-    assert lines[0].split() == ["function", "kind", "visible", "signature"]
+    assert lines[0].split() == ["function", "kind", "access", "signature"]
     assert lines[1].split(maxsplit=3) == [
         "bookings:book",
         "mutation",
-        "public",
+        "-",
         "(customer: str, phone: str, guests: int = 1) -> Id[Booking]",
     ]
     listed = {function["name"]: function for function in console.ok("functions", "--json").json}
     assert listed["bookings:remind"]["visibility"] == "internal"
+    assert listed["bookings:book"]["access"] is None
     assert listed["bookings:book"]["parameters"][2] == {"name": "guests", "type": "int", "required": False}
 
 

@@ -198,7 +198,7 @@ def test_top_shows_pools_and_workers_once(mail: Console) -> None:
     assert (pools["mail"]["failed"], pools["mail"]["ended"]) == (2, 0.2)
     assert pools["slow"]["waits"] > 0
     assert len(seen["workers"]) == 1
-    assert re.search(r"oldest ready job: waits longest, for .* in pool slow", shown)
+    assert re.search(r"mail:send +job_\w{26} +slow +waits", shown)
 
 
 def test_top_without_workers_or_jobs(mail: Console) -> None:

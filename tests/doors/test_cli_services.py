@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from penstock import App, MutationCtx, QueryCtx, public, signed_in
-from penstock.cli.dev import sample_call
+from penstock.cli.dev import sample_calls
 
 pytestmark = pytest.mark.one_store_each
 
@@ -77,13 +78,14 @@ def test_dev_suggests_a_call_that_needs_no_token() -> None:
         """Ask for a token."""
         return 1
 
-    assert sample_call(app, "http://x") is None
+    assert sample_calls(app, "http://x") == []
 
     @app.mutation(access=public)
     async def knock(ctx: MutationCtx) -> None:
         """Ask for nothing."""
 
-    assert "test_cli_services:knock" in str(sample_call(app, "http://x"))
+    (call,) = sample_calls(app, "http://x")
+    assert "test_cli_services:knock" in call
 
 
 def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -> None:
@@ -98,6 +100,8 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         console.write("hello.py", HELLO.replace('"one"', '"second"'))
         process.wait_for("hello.py changed")
         assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "second"
+        process.wait_for(r"hello\.py:\d+:1: PEN006 hello: whoever reaches")
+        process.wait_for("penstock check --explain PEN006")
 
         console.write("hello.py", HELLO + "import does_not_exist\n")
         process.wait_for("No module named 'does_not_exist'")
@@ -116,7 +120,7 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
 
         process.tell(signal.SIGTERM)
         assert process.end() == 0
-        assert "worker.stopped" in "".join(process.lines)
+        assert "Stopping." in "".join(process.lines)
 
 
 def test_dev_waits_for_a_program_that_imports_and_writes_its_clients(console: Console) -> None:
@@ -137,15 +141,23 @@ def test_dev_waits_for_a_program_that_imports_and_writes_its_clients(console: Co
         assert "api.py changed" not in "".join(process.lines)
 
 
-def test_dev_runs_jobs(bookings: Console) -> None:
-    bookings.write_bookings(("timedelta(days=1)", "timedelta(0)"))
-    with bookings.start("dev", "--port", "0", "--no-reload", "--log-level", "debug") as process:
-        url = process.wait_for(r"server +(http.*)")[1]
-        call(url, "bookings:book", "mutation", customer="Ada", phone="1")
-        while call(url, "bookings:upcoming", customer="Ada")[0]["status"] != "paid":
-            pass
-        process.tell(signal.SIGTERM)
-        assert process.end() == 0
+def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> None:
+    program = SLOW.replace("@app.internal_mutation", "@app.mutation(access=public)")
+    console.write("slow.py", program.replace("MutationCtx, sync", "MutationCtx, public, sync"))
+    os.mkfifo(console.folder / "gate")
+    with console.start("dev", "--port", "0", "--no-reload", COLUMNS="80") as process:
+        assert process.wait_for(r"docs +(http.*)")[1].endswith("/docs")
+        url = process.wait_for(r"admin +(http.*)/admin")[1]
+        call(url, "slow:begin", "mutation")
+        process.wait_for("job begun")
+        process.tell(signal.SIGINT)
+        process.wait_for("for 1 job. Press Ctrl-C again to abort.")
+        process.tell(signal.SIGINT)
+        assert process.end() == 130
+        told = "".join(process.lines)
+    assert re.search(r"^\d\d:\d\d:\d\d ok      mutation slow:begin  ", told, re.MULTILINE)
+    assert "worker.started" not in told, "events that are usual are not shown"
+    assert all(len(line) <= 81 for line in told.splitlines(keepends=True))
 
 
 def test_dev_shows_what_no_change_of_the_source_corrects(console: Console) -> None:

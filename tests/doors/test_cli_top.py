@@ -12,7 +12,9 @@ from stage.outboxes import OutboxStage
 from stage.terminal import INTERRUPT, Terminal
 
 from penstock import Table
-from penstock.cli.top import Look, as_data, draw, look
+from penstock.api.pools.activity import Look, look
+from penstock.cli.top import as_data, draw
+from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -70,11 +72,11 @@ async def test_workers_are_those_that_run_jobs(database_url: str) -> None:
         await test.relay.tick()
         await test.plan()
         await test.engine.store.leases.take("rebuild send", timedelta(minutes=1), test.clock.now())
-        seen = await look(test)
+        seen = await look(test.engine.store, SystemClock().now())
         assert (as_data(seen)["workers"], written(seen).count("no worker runs")) == ([], 1)
         worker = make_worker(test)
         await worker.tick()
-        seen = await look(test)
+        seen = await look(test.engine.store, SystemClock().now())
         assert [one.lease for one in as_data(seen)["workers"]] == [worker.lease]
         assert "  1 worker  " in written(seen)
         await worker.kill()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from stage.composite import ORDERS, RATES, Order, Rate, Side, prepare
+from stage.composite import ORDERS, RATES, TENANTS, Order, Rate, Side, Tenant, prepare
 from stage.crews import run_sql
 
 from penstock import App, Id, MutationCtx, QueryCtx, asgi_app
@@ -52,6 +52,12 @@ web = App()
 @web.query
 async def order_of(ctx: QueryCtx, order: Id[Order]) -> Order | None:
     return await ctx.db.get(Order, order)
+
+
+@web.query
+async def name_of(ctx: QueryCtx, tenant: Id[Tenant]) -> str | None:
+    found = await ctx.db.get(Tenant, tenant)
+    return None if found is None else found.name
 
 
 @web.mutation
@@ -127,7 +133,7 @@ def test_rows_of_tasks_are_called_by_arrays(orders: Console) -> None:
 
 
 async def test_ids_travel_as_arrays_over_http(database_url: str) -> None:
-    await prepare(database_url, ORDERS, RATES)
+    await prepare(database_url, ORDERS, RATES, TENANTS, "insert into tenants values (7, 'Ada')")
     async with TestApp(web, database_url) as backend:
         await run_sql(
             backend, "insert into rates values ('00000000-0000-0000-0000-000000000001', '2030-01-02', 'buy', null, 1)"
@@ -148,3 +154,9 @@ async def test_ids_travel_as_arrays_over_http(database_url: str) -> None:
             wrong: Any
             for wrong in (7, "7", [7], [7, 7], {}, None):
                 assert (await call("query", "order_of", order=wrong))["status"] == "error"
+            rest = f"/rest/{__name__.replace('.', '/')}/name_of?tenant="
+            assert [(await http.get(rest + tenant)).json() for tenant in ("7", "8")] == ["Ada", None]
+            for malformed in ("x", "1.5", "", "7%00"):
+                refused = await http.get(rest + malformed)
+                assert (refused.status_code, refused.json()["code"]) == (422, "ArgumentsInvalid"), refused.text
+                assert "is not an id of table tenants" in refused.json()["message"]

@@ -62,5 +62,37 @@ def test_the_database_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch, t
         apps.database_url("memory")
 
 
+ADMIN = """
+import django
+from django.conf import settings
+from django.urls import path
+settings.configure(
+    INSTALLED_APPS=["django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "penstock.django"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "work.db"}},
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+    PENSTOCK_APP="work:app", PENSTOCK_DASHBOARD="https://work.example/dashboard?a=1", ROOT_URLCONF="__main__",
+)
+django.setup()
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.template.loader import render_to_string
+from django.test import RequestFactory
+urlpatterns = [path("admin/", admin.site.urls)]
+request = RequestFactory().get("/admin/")
+request.user = User(is_superuser=True, is_active=True)
+shown = {"app_list": admin.site.get_app_list(request), "show_changelinks": True}
+print(render_to_string("admin/app_list.html", shown, request))
+assert [app["app_label"] for app in admin.site.get_app_list(request, "auth")] == ["auth"]
+"""
+
+
+def test_the_admin_links_to_the_dashboard(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("from penstock import App\napp = App()\n")
+    (tmp_path / "admin.py").write_text(ADMIN)
+    page = subprocess.run([sys.executable, "admin.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert '<a href="https://work.example/dashboard?a=1">Dashboard</a>' in page
+    assert "Groups" in page
+
+
 def test_the_command_line_is_one_of_django() -> None:
     assert "desk.work:close" in ran("penstock", "functions", "--json")

@@ -51,7 +51,7 @@ async def test_rows_come_in_and_go_out(database_url: str) -> None:
         assert (await http.get("/parcels", auth=("ada", "wrong"))).status_code == 401
 
 
-async def test_errors_have_their_statuses(database_url: str) -> None:
+async def test_errors_have_their_statuses(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with post_office(database_url) as (_backend, http):
         for refused in ({**ADA, "due": "at noon"}, {**ADA, "due": 5, "sender": 1}, {"sender": "ada"}, [1]):
             answer = await http.post("/parcels", json=refused)
@@ -62,6 +62,8 @@ async def test_errors_have_their_statuses(database_url: str) -> None:
         assert (wrong.status_code, wrong.json()["detail"][0]["loc"]) == (422, ["path", "parcel"])
         gone = await http.post("/parcels/parcel_01jd3k4v5w6x7y8z9a0b1c2d3e/delivery")
         assert (gone.status_code, gone.json()["code"]) == (404, "RowNotFound")
+        told = [vars(one)["facts"]["function"] for one in caplog.records if vars(one).get("event") == "call.refused"]
+        assert told == ["parcels:deliver"]
 
 
 def test_the_schema_names_ids_and_rows() -> None:

@@ -547,7 +547,7 @@ def test_every_answer_has_a_request_id_and_a_line_in_the_log(near_door: Door, ca
             await api.post("/api/query", "{")
             assert line()["error"] == "BadJson"
             await api.post("/api/query", {"path": "doors.http_fixtures:find"})
-            assert line()["error"] == "arguments_invalid"
+            assert line()["error"] == "ArgumentsInvalid"
 
     asyncio.run(story())
 

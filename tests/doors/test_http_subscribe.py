@@ -17,7 +17,7 @@ from stage.outboxes import sql
 from stage.waits import until
 
 from penstock.server.opening import ABORT
-from penstock.server.subscribe import EventStream
+from penstock.server.subscribe import EventStream, answer_events
 
 if TYPE_CHECKING:
     import httpx
@@ -258,7 +258,8 @@ async def ready() -> None:
 def stream_to(api: Api, test: Any, connection: Quick) -> asyncio.Task[None]:
     view = test.live_queries.view()
     view.add(0, *test.dispatch.prepare_query("doors.http_fixtures:count", "{}"))
-    stream = EventStream(view, lambda answer: b"%d" % answer.result, api.asgi.opening, test.clock, ready)
+    events = answer_events(view, lambda answer: b"%d" % answer.result, test.clock, ready)
+    stream = EventStream(events, api.asgi.opening, view.close)
     return asyncio.create_task(stream(connection.scope, connection.receive, connection.send))
 
 

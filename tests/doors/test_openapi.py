@@ -39,6 +39,11 @@ def test_the_public_functions_are_described(near_door: Door) -> None:
             assert "Doc&lt;&quot;book&quot;&gt; = { _id: Id&lt;&quot;book&quot;&gt;;" in page.text
             assert ">add <" in page.text
             assert ">hidden <" not in page.text
+            assert page.text.count("<p>Access: ") == 1
+            assert "<p>Access: <code>public &amp; (signed_in | public)</code></p>" in page.text
+            (path,) = (path for path in document["paths"] if path.endswith("/count"))
+            said = document["paths"][path]["post"]["description"]
+            assert said == "A query. Access: public & (signed_in | public)."
             assert not re.search(r"<script|src=|href=\"(?!openapi.json)", page.text)
 
     asyncio.run(story())

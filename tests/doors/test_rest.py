@@ -66,7 +66,7 @@ async def refuse(ctx: MutationCtx, how: str) -> None:
     raise ValueError("a secret")
 
 
-def for_nobody(ctx: QueryCtx) -> bool:
+def for_nobody(ctx: sync.QueryCtx) -> bool:
     return False
 
 
@@ -125,7 +125,7 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
 
         seat = (await http.post("/add", json={"name": "A1"})).json()
         await refused(401, "NotSignedIn", "GET", "/who")
-        await refused(401, "Unauthenticated", "GET", "/who", headers={"authorization": "Bearer nonsense"})
+        await refused(401, "InvalidAuthHeader", "GET", "/who", headers={"authorization": "Bearer nonsense"})
         ada = b64encode(b'{"subject": "ada", "issuer": "hall"}').decode()
         known = await http.get("/who", headers={"authorization": f"Convex lobby:{ada}"})
         assert known.json() == "ada", "an administrator may act as a user"
@@ -141,7 +141,9 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
         await refused(400, "BadJson", "POST", "/add", content=b"{")
         await refused(400, "BadRequest", "POST", "/add", json=["A1"])
         await refused(404, "FunctionNotFound", "POST", "/nothing")
-        await refused(404, "FunctionNotFound", "GET", "/add?name=A1")
+        await refused(404, "FunctionNotFound", "GET", "/nothing")
+        assert "Use POST." in (await refused(405, "MethodNotAllowed", "GET", "/add?name=A1"))["message"]
+        assert (await http.get("/add?name=A1")).headers["allow"] == "POST"
         assert (
             "row"
             in (await refused(422, "ArgumentsInvalid", "POST", "/add", json={"name": "A2", "row": "x"}))["message"]

@@ -77,6 +77,8 @@ async def test_a_token_or_a_key_signs_in_over_http(database_url: str) -> None:
                 answer = await one.call(kind, function, wrong)
                 assert (answer.status_code, answer.json()["code"]) == (401, code)
                 assert answer.headers["www-authenticate"] == "Bearer"
+            rest = await one.http.post("/rest/test_signing_in/whoami", headers={"authorization": wrong})
+            assert (rest.status_code, rest.json()["code"]) == (401, code)
         assert (await one.call("query", "whoami", "Basic eDp5")).json()["value"] is None
 
 

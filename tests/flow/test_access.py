@@ -219,11 +219,19 @@ def test_access_that_can_never_be_asked_is_refused_at_import() -> None:
     async def one(ctx: QueryCtx, team: Id[Team]) -> None:
         """Take a team."""
 
+    async def writes(ctx: MutationCtx) -> bool:
+        return True
+
+    def waits(ctx: QueryCtx) -> bool:
+        return True
+
     for access, problem in (
         (owner_of(Team, "club"), r"one \(.*test_access\.py:\d+\): access looks at club, which is no argument"),
         (signed_in & complain | owner_of(Team, "club"), r"looks at club.* Its arguments are team\."),
         (True, r"access=True says nothing about callers"),
         (lambda: True, "the first parameter of a guard is its ctx"),
+        (writes, r"writes \(.*test_access\.py:\d+\) is a guard .* takes a MutationCtx\. Write ctx: QueryCtx"),
+        (signed_in | waits, r"waits \(.*test_access\.py:\d+\) is .*with def, .* Write ctx: sync\.QueryCtx"),
     ):
         with pytest.raises(DeclarationError, match=problem):
             app.query(access=access)(one)

@@ -130,7 +130,8 @@ def test_the_variable_that_counts_is_named(tmp_path: Path) -> None:
 def test_every_setting_can_be_set_in_the_environment(tmp_path: Path) -> None:
     samples = {str: "x", int: "7", float: "7.5", bool: "true"}
     for setting in fields(Config):
-        text = "normal" if setting.name == "synchronous" else samples[type(setting.default)]
+        chosen = {"practices": "log, PEN006=off", "synchronous": "normal"}
+        text = chosen.get(setting.name, samples[type(setting.default)])
         found = getattr(load(tmp_path, {f"PENSTOCK_{setting.name.upper()}": text}), setting.name)
         assert found != setting.default
         assert type(found) is type(setting.default)
@@ -145,6 +146,7 @@ def test_every_setting_can_be_set_in_the_environment(tmp_path: Path) -> None:
         ("statement_timeout", [0.0001, 2_147_484, "1e9", 25 * 86400.0]),
         ("dev", ["yes", "2", 2, 1.0, "on"]),
         ("synchronous", ["off", "FULL", 1, True]),
+        ("practices", ["on", "PEN003", "log PEN003=off", "log, PEN3=off", True]),
         ("database", [5, True, ["x"]]),
     ],
 )

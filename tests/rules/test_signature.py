@@ -21,7 +21,9 @@ from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.functions.signature import Signature, check_declaration
 from penstock.schema.ids import Id
 from penstock.schema.table import Table
+from penstock.transaction.pages import Page
 from penstock.values import encode_json
+from penstock.wire.outgoing import encode_kept
 
 
 class Colour(enum.Enum):
@@ -30,6 +32,18 @@ class Colour(enum.Enum):
 
 class Booking(Table):
     customer: str
+
+
+class Seat(Table, managed=False, source="seats", key=("row", "number")):
+    row: str
+    number: int
+    seal: bytes
+
+
+class Shelf(BaseModel):
+    seats: dict[str, Seat]
+    booking: Booking | None = None
+    shelves: list[Shelf] = []
 
 
 class Item(BaseModel):
@@ -303,6 +317,19 @@ def test_a_result_survives_json(annotation: Any, value: Any) -> None:
     signature = returning(annotation)
     found = signature.result_of_json(signature.result_json(signature.check_result(value)))
     assert (found, type(found)) == (value, type(value))
+
+
+def test_rows_survive_as_the_wire_has_them() -> None:
+    at = datetime(2030, 1, 1, 12, 0, 0, 123457, UTC)
+    booking = Booking.model_validate({"id": "booking_01jd3k4v5w6x7y8z9a0b1c2d3e", "creation_time": at, "customer": "a"})
+    page = Page[Booking](page=[booking], is_done=True, continue_cursor="")
+    shelf = Shelf(seats={"a": Seat(row="a", number=1, seal=b"\xff")}, shelves=[Shelf(seats={}, booking=booking)])
+    value = ({"_id": "mine"}, booking, page, shelf, Booking(customer="not stored"))
+    signature = returning(tuple[dict[str, str], Booking, Page[Booking], Shelf, Booking])
+    found = signature.result_of_json(encode_kept(value))
+    assert found == value
+    assert found[1].creation_time == at
+    assert type(found[3].seats["a"]) is Seat
 
 
 @pytest.mark.parametrize("value", [object(), "\ud800", {object(): 1}, [lambda: None]])

@@ -1,4 +1,4 @@
-"""What a type checker accepts and refuses in programs of users: the samples beside this file, the documentation, and
+"""What type checkers accept and refuse in programs of users: the samples beside this file, the documentation, and
 a generated client.
 
 A line of a sample that has to be refused ends with ``# refused: `` and the codes of mypy's errors; every other line has
@@ -7,7 +7,11 @@ to be accepted. ``assert_type`` in them says what results are.
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +19,7 @@ from pathlib import Path
 import pytest
 from mypy import api
 from stage import everykind
+from stage.clients import COMPILERS, node_modules
 from stage.pages import PAGES, ROOT, modules_of
 
 from penstock.codegen.description import describe
@@ -82,6 +87,20 @@ def test_what_is_marked_is_refused_and_nothing_else_and_all_pages_are_accepted(t
     of_samples = {name: {line: sorted(codes) for line, codes in lines.items()} for name, lines in found.samples.items()}
     assert of_samples == {sample.name: expected(sample) for sample in _SAMPLES}
     assert not found.pages
+
+
+def test_pyright_refuses_the_same_lines(tmp_path: Path) -> None:
+    """In its own words; as mypy does, it looks for comparisons that are never true."""
+    pyright = node_modules(COMPILERS) / "node_modules" / ".bin" / "pyright"
+    shutil.copytree(_HERE / "samples", tmp_path / "samples")
+    (tmp_path / "pyrightconfig.json").write_text('{"reportUnnecessaryComparison": "error"}')
+    command = str(pyright), "--pythonpath", sys.executable, "--outputjson"
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    of_samples: dict[str, set[int]] = {sample.name: set() for sample in _SAMPLES}
+    for one in json.loads(done.stdout)["generalDiagnostics"]:
+        if one["severity"] == "error":
+            of_samples[Path(one["file"]).name].add(one["range"]["start"]["line"] + 1)
+    assert of_samples == {sample.name: {*expected(sample)} for sample in _SAMPLES}
 
 
 def test_an_error_would_be_noticed(tmp_path: Path) -> None:

@@ -17,29 +17,35 @@ from uuid import UUID
 
 from penstock.clock import profile_timer
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
+from penstock.observe.runs import Run, current_run, run
 from penstock.observe.tracing import Tracing
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.report import Status, Tally
 from penstock.transaction.transaction import Transaction
 
 _UNSEEN: AbstractContextManager[None] = nullcontext()
+_CALL_ENDS = {"success": "success", "error": "failed", "canceled": "canceled"}
+_MOST_RUNS = 10_000  # of attempts whose end is not stored yet, or by somebody else
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
 class Journal:
-    """The journal of one backend; without meters if nobody looks at them."""
+    """The journal of one backend; without meters if nobody looks at them. In development it `tells_runs`."""
 
-    def __init__(self, meters: Meters | None = None) -> None:
+    def __init__(self, meters: Meters | None = None, *, tells_runs: bool = False) -> None:
         self.meters = meters
+        self.tells_runs = tells_runs
         self.tracing: Tracing | None = None  # None if the program has not set up OpenTelemetry
         self.tasks: Mapping[int, str] = {}  # the names of reactive tasks, by their numbers
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
+        self._runs: dict[UUID, Run] = {}  # the attempts at jobs whose end is to be logged
 
     def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
         """Begin to tell of pools as their levels say, and to make spans."""
@@ -200,6 +206,8 @@ class Journal:
                 attempts=job.attempt,
                 status=status,
             )
+        if (ran := self._runs.pop(job.id, None)) is not None:
+            self._tell_of_attempt(job, status, ran)
 
     def _count(self, meters: Meters, job: Job, status: Status) -> None:
         task = job.options.task
@@ -238,59 +246,136 @@ class Journal:
             self.meters.gauges["penstock_jobs_running"] = lambda: running
             self.meters.gauges["penstock_slots_held"] = held
 
+    def jobs_running(self) -> int:
+        """The number of jobs that the worker of this process runs, if meters are shown; otherwise 0."""
+        running = None if self.meters is None else self.meters.gauges.get("penstock_jobs_running")
+        return 0 if running is None else int(sum(running().values()))
+
     # ----- calls
 
-    def call(self, function: AnyFunction) -> AbstractContextManager[None]:
+    def call(self, function: AnyFunction, caller: Caller = SYSTEM) -> AbstractContextManager[None]:
         """The run of a function, for a block."""
         if self.meters is None and self.tracing is None:
             return _UNSEEN
-        return self._call(function)
+        return self._call(function, caller)
 
     @contextmanager
-    def _call(self, function: AnyFunction) -> Iterator[None]:
-        begun, outcome, kind = profile_timer(), "canceled", function.kind.value
-        try:
-            with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
-                yield
-            outcome = "success"
-        except Exception:
-            outcome = "error"
-            raise
-        finally:
-            if self.meters is not None:
-                self.meters.add("penstock_calls", function.name, outcome)
-                self.meters.observe("penstock_call_seconds", profile_timer() - begun, kind)
+    def _call(self, function: AnyFunction, caller: Caller) -> Iterator[None]:
+        begun, outcome, kind, around = profile_timer(), "canceled", function.kind.value, current_run()
+        error: Exception | None = None
+        with run() if self.tells_runs and around is None else nullcontext(around) as ran:
+            try:
+                with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
+                    yield
+                outcome = "success"
+            except Exception as raised:
+                outcome, error = "error", raised
+                if ran is not None:
+                    ran.error = raised
+                raise
+            finally:
+                if self.meters is not None:
+                    self.meters.add("penstock_calls", function.name, outcome)
+                    self.meters.observe("penstock_call_seconds", profile_timer() - begun, kind)
+                if ran is not None and around is None:
+                    self._tell_of_call(function, caller, _CALL_ENDS[outcome], error, ran)
+
+    def _tell_of_call(
+        self, function: AnyFunction, caller: Caller, status: str, error: Exception | None, ran: Run
+    ) -> None:
+        log_event(
+            "call.ran",
+            logging.INFO if error is None else logging.WARNING,
+            exc_info=error,
+            kind=function.kind.value,
+            function=function.name,
+            **({} if caller.identity is None else {"caller": caller.identity.subject}),
+            status=status,
+            **_cost(ran, error),
+        )
+
+    def counted(self, transaction: Transaction) -> None:
+        """Count the rows of a transaction whose function has returned; those that it wrote once it has committed."""
+        if self.tells_runs and (ran := current_run()) is not None:
+            rows_read, rows_written = transaction.rows_counted
+            ran.read += rows_read
+            transaction.committed.append(partial(ran.wrote, rows_written))
 
     def conflicted(self, what: str) -> None:
         """A transaction has conflicted with others, and runs again."""
         if self.meters is not None:
             self.meters.add("penstock_conflicts", what)
 
+    @property
+    def sees_attempts(self) -> bool:
+        """Whether attempts at jobs are watched one by one."""
+        return self.tells_runs or self.tracing is not None
+
     def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[object]:
-        """The spans of attempts that are made together, for a block."""
-        if self.tracing is None:
+        """The runs and spans of attempts that are made together, for a block."""
+        if not self.sees_attempts:
             return _UNSEEN
-        spans = ExitStack()
-        for job in jobs:
-            spans.enter_context(self.attempt(job))
-        return spans
+        return self._attempts(jobs)
+
+    @contextmanager
+    def _attempts(self, jobs: Sequence[Job]) -> Iterator[None]:
+        with self._run_of(*jobs), ExitStack() as spans:
+            if self.tracing is not None:
+                for job in jobs:
+                    spans.enter_context(_span(self.tracing, job))
+            yield
 
     @contextmanager
     def attempt(self, job: Job) -> Iterator[list[Outcome | None]]:
-        """The span of a job's attempt, for a block that puts the outcome into the list."""
-        tracing, outcomes = self.tracing, list[Outcome | None]()
-        if tracing is None:
-            yield outcomes
-            return
-        with tracing.work(job.options.trace, job_id(job.id), job.pool, job.function, job.attempt) as span:
+        """The run and the span of a job's attempt, for a block that puts the outcome into the list."""
+        outcomes = list[Outcome | None]()
+        with self._run_of(job), _UNSEEN if self.tracing is None else _span(self.tracing, job) as span:
             yield outcomes
             for outcome in outcomes:
-                if outcome is not None and outcome.event in _FAILED:
-                    tracing.failed(span, outcome.error or "")
+                if self.tracing is not None and outcome is not None and outcome.event in _FAILED:
+                    self.tracing.failed(span, outcome.error or "")
+
+    @contextmanager
+    def _run_of(self, *jobs: Job) -> Iterator[None]:
+        if not self.tells_runs:
+            yield
+            return
+        with run() as ran:
+            self._runs.update((job.id, ran) for job in jobs)
+            while len(self._runs) > _MOST_RUNS:
+                del self._runs[next(iter(self._runs))]
+            yield
+
+    def _tell_of_attempt(self, job: Job, status: Status, ran: Run) -> None:
+        task, of_task = job.options.task, {}
+        if task is not None:
+            of_task = {"task": self._task(task), "key": mark_of(task, job.args).key}
+        failed = status in {"failed", "retrying"}
+        log_event(
+            "job.ran",
+            logging.WARNING if failed else logging.INFO,
+            exc_info=ran.error if failed else None,
+            kind=job.kind,
+            function=job.function,
+            **of_task,
+            job=job_id(job.id),
+            attempt=job.attempt,
+            status=status,
+            **_cost(ran, ran.error if failed else None),
+        )
 
     def _talking(self) -> frozenset[str]:
         """The pools whose jobs are logged, if anybody reads the log."""
         return self._talkative if self._talkative and enabled() else frozenset()
+
+
+def _span(tracing: Tracing, job: Job) -> AbstractContextManager[Any]:
+    return tracing.work(job.options.trace, job_id(job.id), job.pool, job.function, job.attempt)
+
+
+def _cost(ran: Run, error: Exception | None) -> dict[str, Any]:
+    cost = {"ms": round(ran.seconds * 1000, 1), "read": ran.read, "written": ran.written}
+    return cost if error is None else {**cost, "error": error}
 
 
 def tell_of_retries(jobs: Iterable[UUID], *, on_complete: bool) -> None:

@@ -38,8 +38,8 @@ _AWAITED = {
     "work": {"progress", "complete_later"},
 }
 _FOLLOWED = (
-    ast.Name | ast.Attribute | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda | ast.IfExp | ast.BoolOp
-    | ast.Compare | ast.UnaryOp | Comprehension
+    ast.Name | ast.Attribute | ast.Subscript | ast.Dict | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda
+    | ast.IfExp | ast.BoolOp | ast.Compare | ast.UnaryOp | Comprehension
 )  # fmt: skip
 _WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
@@ -77,6 +77,26 @@ class Instance:
     """An object of a class of the program."""
 
     owner: ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """An async function within the function that uses its ctx."""
+
+    node: ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The values of a dictionary that is written out."""
+
+    values: dict[Any, Any]
+
+    def at(self, key: ast.expr | None) -> Any:
+        """The value of a key; the first known one if nobody knows the key."""
+        if isinstance(key, ast.Constant):
+            return self.values.get(key.value)
+        return next((one for one in self.values.values() if one is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +192,15 @@ class _Reader:
         self._program = program
         self._module: Module = function.module
         self._values: dict[str, Any] = {}
+        self._imported: dict[str, Any] = {}
         self._pending: dict[str, Pending] = {}
         self._loop: ast.AST | None = None
         self._tries = 0
         self._branch: tuple[int, ...] = ()
+        self._is_own_return = True  # and not one of a function within
         for one in function.parameters:
             self._values[one.arg] = program.ctx_of(self._module, one.annotation)
-        if function.owner is not None and function.parameters:
+        if function.owner is not None and function.parameters and self._own_ctx()[1] != function.parameters[0].arg:
             itself = function.parameters[0].arg
             self._values[itself] = Instance(function.owner)
             if function.name != "__init__":
@@ -202,16 +224,25 @@ class _Reader:
         """What was kept under a name, and never looked at again, is awaited by nobody."""
         self.body.floating.extend(self._pending.values())
 
-    def _statement(self, node: ast.stmt) -> None:
+    def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._values[node.name] = None
+                self._values[node.name] = self._local(node)
                 self._inner(node)
+            case ast.Import() | ast.ImportFrom():
+                self._imported.update(self._program.imported(self._module, node))
             case ast.ClassDef():
                 return
             case ast.Expr():
                 value = self.value(node.value)
                 if isinstance(value, Pending):
+                    self.body.floating.append(value)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                for target, value in zip(targets, [self.value(one) for one in values], strict=False):
+                    self._keep(target, value)
+            case ast.Return():
+                value = self.value(node.value)
+                if isinstance(value, Pending) and self._is_own_return and self.body.function.is_async:
                     self.body.floating.append(value)
             case ast.Assign():
                 value = self.value(node.value)
@@ -279,11 +310,21 @@ class _Reader:
         before, branch = dict(self._values), self._branch
         self._branch = (*branch, id(node))  # nobody knows when it is called
         self._values.update({one.arg: self._program.ctx_of(self._module, one.annotation) for one in given})
+        is_own, self._is_own_return = self._is_own_return, False
         if isinstance(node, ast.Lambda):
             self.value(node.body)
         else:
             self.block(node.body)
-        self._values, self._branch = before, branch
+        self._values, self._branch, self._is_own_return = before, branch, is_own
+
+    def _local(self, node: AnyDef) -> Local | None:
+        """A function within that must be awaited: it is no generator, and uses a ctx."""
+        if not isinstance(node, ast.AsyncFunctionDef) or node.decorator_list:
+            return None
+        parts = [*ast.walk(node)]
+        names = {one.id for one in parts if isinstance(one, ast.Name)}
+        uses = any(isinstance(self._values.get(one), Ctx | Word | Scan) for one in names)
+        return Local(node) if uses and not any(isinstance(one, ast.Yield) for one in parts) else None
 
     def _keep(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Tuple | ast.List):
@@ -317,11 +358,14 @@ class _Reader:
         match node:
             case None:
                 return None
-            case ast.Name(id=name):
-                self._pending.pop(name, None)
-                return self._values[name] if name in self._values else self._noted(node, self._global(node))
+            case ast.Name():
+                return self._named(node)
             case ast.Attribute():
                 return self._attribute(node)
+            case ast.Subscript():
+                return self._at_key(node)
+            case ast.Dict():
+                return self._entries(node)
             case ast.Await():
                 value = self.value(node.value)
                 return value.gives if isinstance(value, Pending) else value
@@ -371,23 +415,58 @@ class _Reader:
             else:
                 waiting.extend(reversed([*ast.iter_child_nodes(one)]))
 
+    def _named(self, node: ast.Name) -> Any:
+        self._pending.pop(node.id, None)
+        if node.id in self._imported:
+            return self._noted(node, self._imported[node.id])
+        return self._values[node.id] if node.id in self._values else self._noted(node, self._global(node))
+
     def _global(self, node: ast.expr) -> Any:
         found = self._program.meaning(self._module, node)
         if not isinstance(found, Place) or isinstance(found.node, ast.ClassDef):
             return found
         module, made = self._program.behind(self._module, node)
+        return self._made(module, made, found.name) if made is not node else None
+
+    def _made(self, module: Module, made: ast.expr | None, name: str) -> Any:  # noqa: PLR0911 - one for each kind
+        """The value of an expression at the top of a file."""
+        if isinstance(made, ast.Dict):
+            pairs = zip(made.keys, made.values, strict=True)
+            return Entries(
+                {key.value: self._entry(module, one, name) for key, one in pairs if isinstance(key, ast.Constant)}
+            )
         if isinstance(made, ast.Call):
             method = made.func.attr if isinstance(made.func, ast.Attribute) else ""
             if method == "workpool":
-                return Pool(found.name, (made,))
+                return Pool(name, (made,))
             if method == "with_options" and isinstance(made.func, ast.Attribute):
                 inner = self._program.meaning(module, made.func.value)
-                return Pool(inner.name if isinstance(inner, Place) else found.name, (made,))
+                return Pool(inner.name if isinstance(inner, Place) else name, (made,))
             kind = self._program.meaning(module, made.func)
+            if isinstance(kind, Place):
+                return Instance(kind.node) if isinstance(kind.node, ast.ClassDef) else None
             if isinstance(kind, Outside) and kind.name.rpartition(".")[2][:1].isupper():  # a client that all share
                 return Outside(f"{kind.name}()")
             return None
-        return self._program.meaning(module, made) if made is not node else None
+        return self._program.meaning(module, made)
+
+    def _entry(self, module: Module, node: ast.expr, name: str) -> Any:
+        place, value = self._program.behind(module, node)
+        return None if isinstance(value, ast.Dict) and value is not node else self._made(place, value, name)
+
+    def _at_key(self, node: ast.Subscript) -> Any:
+        of = self.value(node.value)
+        self.value(node.slice)
+        return of.at(node.slice) if isinstance(of, Entries) else None
+
+    def _entries(self, node: ast.Dict) -> Entries:
+        found = {}
+        for key, one in zip(node.keys, node.values, strict=True):
+            self.value(key)
+            value = self.value(one)
+            if isinstance(key, ast.Constant):
+                found[key.value] = value
+        return Entries(found)
 
     def _attribute(self, node: ast.Attribute) -> Any:
         name = _dotted(node)
@@ -407,7 +486,9 @@ class _Reader:
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
             return self._program.method(of.owner, node.attr)
-        if isinstance(of, Ctx | Word | Scan | Pool | Function):
+        if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
+            return self._program.method(of.node, node.attr)
+        if isinstance(of, Ctx | Word | Scan | Pool | Function | Entries):
             return Method(of, node.attr)
         return None
 
@@ -420,6 +501,8 @@ class _Reader:
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx) for one in given) or (of.owner and self._keeps(of.module, of.owner))
             return Pending(node, of.name) if of.is_async and has_ctx else None
+        if isinstance(of, Local):
+            return Pending(node, of.node.name)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return Instance(of.node)
         if isinstance(node.func, ast.Name) and node.func.id == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
@@ -429,8 +512,10 @@ class _Reader:
     def _keeps(self, module: Module, owner: ast.ClassDef) -> bool:
         return any(one is not None for one in _kept(self._program, module, owner).values())
 
-    def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:
+    def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
         of, name = method.of, method.name
+        if isinstance(of, Entries):
+            return of.at(node.args[0]) if name == "get" and node.args else None
         if isinstance(of, Scan):
             return self._step(node, of, name)
         if isinstance(of, Word) and of.name == "db" and name == "query":
@@ -452,7 +537,7 @@ class _Reader:
             return dataclasses.replace(scan, index=index, equal=equal, is_bounded=bool(node.keywords))
         if name == "filter":
             return dataclasses.replace(scan, filters=(*scan.filters, node))
-        if name == "order":
+        if name in {"order", "group_by"}:
             return scan
         if name in ENDS:
             rows = Rows(scan, name, node)

@@ -46,7 +46,7 @@ class Finding:
     edits: tuple[Edit, ...] = ()
 
 
-Located = ast.expr | ast.stmt | ast.arg | ast.excepthandler
+Located = ast.expr | ast.stmt | ast.arg | ast.excepthandler | ast.keyword
 
 
 def span_of(node: Located, lines: list[str]) -> Span:

@@ -121,6 +121,8 @@ class Program:
         for module in project.modules:
             if "penstock" in module.text or "ctx" in module.text:
                 self._declare(module, module.tree.body, None)
+        for module in project.modules:
+            self._decorate(module)
 
     def _declare(self, module: Module, body: list[ast.stmt], owner: ast.ClassDef | None) -> None:
         for node in body:
@@ -152,6 +154,16 @@ class Program:
             found = self.project.member(owner, node.attr, module) if isinstance(owner, Module | Outside) else None
         else:
             return None
+        return self._declared(found)
+
+    def imported(
+        self, module: Module, node: ast.Import | ast.ImportFrom
+    ) -> dict[str, Function | Table | Place | Module | Outside | None]:
+        """What an import within a function binds."""
+        names = [one.asname or one.name.partition(".")[0] for one in node.names]
+        return {name: self._declared(self.project.imported(module, node, name)) for name in names}
+
+    def _declared(self, found: Place | Module | Outside | None) -> Function | Table | Place | Module | Outside | None:
         return self._known.get(found.node, found) if isinstance(found, Place) else found
 
     def table_of(self, module: Module, node: ast.expr | None) -> Table | None:
@@ -213,7 +225,8 @@ class Program:
         """The value that a name at the top of a file was given, and the file."""
         found = self.meaning(module, node)
         if isinstance(found, Place) and isinstance(found.node, ast.Assign | ast.AnnAssign) and found.node.value:
-            return found.module, found.node.value
+            value = found.node.value
+            return found.module, value.body if isinstance(value, ast.IfExp) else value
         return None
 
     # ----- declarations
@@ -221,18 +234,30 @@ class Program:
     def _function(self, module: Module, node: AnyDef, owner: ast.ClassDef | None) -> Function:
         function = Function(module, node, owner)
         for decorator in node.decorator_list:
-            place, word, calls = self._decorator(module, decorator)
-            if not isinstance(word, ast.Attribute) or not self._is_app(place, word.value, function):
-                continue
-            if word.attr in _DECORATORS:
-                function.kind, function.is_public = _DECORATORS[word.attr]
-                function.options = calls
-            elif word.attr in _HANDLERS:
-                ctx = self.ctx_of_function(function)
-                function.kind = function.kind or (ctx.kind if ctx else None)
-                function.handles = word.attr
-                function.options = calls
+            self._apply(module, decorator, function)
         return function
+
+    def _apply(self, module: Module, decorator: ast.expr, function: Function) -> None:
+        place, word, calls = self._decorator(module, decorator)
+        if not isinstance(word, ast.Attribute) or not self._is_app(place, word.value, function):
+            return
+        if word.attr in _DECORATORS:
+            function.kind, function.is_public = _DECORATORS[word.attr]
+            function.options = calls
+        elif word.attr in _HANDLERS:
+            ctx = self.ctx_of_function(function)
+            function.kind = function.kind or (ctx.kind if ctx else None)
+            function.handles = word.attr
+            function.options = calls
+
+    def _decorate(self, module: Module) -> None:
+        """Decorators that are called: ``app.cron("0 9 * * *")(remind)``."""
+        for node in module.tree.body:
+            call = node.value if isinstance(node, ast.Expr | ast.Assign) else None
+            if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords:
+                found = self.meaning(module, call.args[0])
+                if isinstance(found, Function) and (found.kind is None or isinstance(call.func, ast.Call)):
+                    self._apply(module, call.func, found)
 
     def _decorator(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr | None, tuple[ast.Call, ...]]:
         """What a decorator calls in the end, such as ``app.query``, and the calls that give it options."""
@@ -264,7 +289,7 @@ class Program:
         return any(self._is_row_class(module, base, 0) for base in node.bases)
 
     def _is_row_class(self, module: Module, base: ast.expr, depth: int) -> bool:
-        if self.is_penstock(module, base, "Table"):
+        if self.is_penstock(module, base, "Table", "UserTable"):
             return True
         found = self.meaning(module, base)
         if isinstance(found, Table):

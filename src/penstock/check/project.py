@@ -113,11 +113,8 @@ class Project:
         if depth > _DEEPEST:
             return None
         node = module.names.get(name)
-        if isinstance(node, ast.Import):
-            return self._of_import(module, node, name)
-        if isinstance(node, ast.ImportFrom):
-            original = next(one.name for one in node.names if (one.asname or one.name) == name)
-            return self._of_module(module, _absolute(module, node), original, depth)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            return self.imported(module, node, name, depth)
         return self._of_stars(module, name, depth) if node is None else Place(module, name, node)
 
     def _of_stars(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
@@ -140,6 +137,15 @@ class Project:
         inner = self.find(source, module)
         found = self._look_up(inner, name, depth + 1) if inner else None
         return found or self.find(f"{source}.{name}", module) or (None if inner else Outside(f"{source}.{name}"))
+
+    def imported(
+        self, module: Module, node: ast.Import | ast.ImportFrom, name: str, depth: int = 0
+    ) -> Place | Module | Outside | None:
+        """What a name stands for that this statement binds."""
+        if isinstance(node, ast.Import):
+            return self._of_import(module, node, name)
+        original = next((one.name for one in node.names if (one.asname or one.name) == name), name)
+        return self._of_module(module, _absolute(module, node), original, depth)
 
     def member(self, owner: Module | Outside, name: str, near: Module) -> Place | Module | Outside | None:
         """What an attribute of a module stands for."""
@@ -170,7 +176,7 @@ def _module_name(path: Path) -> str:
     return ".".join((whole.parent if path.stem == "__init__" else whole.with_suffix("")).parts[1:])
 
 
-def _bind(module: Module, body: list[ast.stmt]) -> None:  # noqa: C901, PLR0912 - one case for each kind of statement
+def _bind(module: Module, body: list[ast.stmt]) -> None:  # noqa: C901 - one case for each kind of statement
     for node in body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -185,9 +191,7 @@ def _bind(module: Module, body: list[ast.stmt]) -> None:  # noqa: C901, PLR0912 
                     else:
                         module.names[one.asname or one.name] = node
             case ast.Assign():
-                for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        module.names[target.id] = node
+                module.names.update(_pairs(node))
             case ast.AnnAssign(target=ast.Name(id=name)):
                 module.names[name] = node
             case ast.If() | ast.With() | ast.For() | ast.While():
@@ -196,6 +200,16 @@ def _bind(module: Module, body: list[ast.stmt]) -> None:  # noqa: C901, PLR0912 
                 # What a fallback binds is rarely what runs: the first binding stays.
                 fallbacks = [one for handler in node.handlers for one in handler.body]
                 _bind(module, [*fallbacks, *node.body, *node.orelse, *node.finalbody])
+
+
+def _pairs(node: ast.Assign) -> Iterator[tuple[str, ast.Assign]]:
+    """The names that an assignment binds, each with an assignment of its own: ``A, B = 1, 2``."""
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            yield target.id, node
+        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            for name, value in zip(target.elts, node.value.elts, strict=False):
+                yield from _pairs(ast.copy_location(ast.Assign([name], value), node))
 
 
 def _absolute(module: Module, node: ast.ImportFrom) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.check.body import Body, read_body
+from penstock.check.body import RUNS, Body, read_body
 from penstock.check.finding import Edit, Finding, Located, Span, span_of
 from penstock.check.program import AnyDef, Function, Program
 from penstock.check.project import Module
@@ -24,8 +24,11 @@ class Facts:
         """What a function does."""
         return self._body_of[function.node]
 
-    def reached(self, roots: Iterable[Body]) -> dict[AnyDef, tuple[Body, Function]]:
-        """These functions and the helpers that they call, each with the first one that leads to it."""
+    def reached(self, roots: Iterable[Body], *, through_declared: bool = False) -> dict[AnyDef, tuple[Body, Function]]:
+        """These functions and the helpers that they call, each with the first one that leads to it.
+
+        With `through_declared` also the app's functions that they call or run.
+        """
         found: dict[AnyDef, tuple[Body, Function]] = {}
         waiting = [(one, one.function) for one in roots]
         while waiting:
@@ -33,8 +36,11 @@ class Facts:
             if body.function.node in found:
                 continue
             found[body.function.node] = (body, root)
-            helpers = (one.of for one in body.calls if isinstance(one.of, Function))
-            waiting.extend((self.body(one), root) for one in helpers if one.kind is None)
+            called = [one.of for one in body.calls]
+            if through_declared:
+                called += [one.given[0] for one in body.calls if one.method in RUNS and one.given]
+            helpers = (one for one in called if isinstance(one, Function) and (through_declared or one.kind is None))
+            waiting.extend((self.body(one), root) for one in helpers)
         return found
 
     @cached_property

@@ -58,7 +58,7 @@ def command(
         return
     try:
         settings, folder = _settings(select, ignore, known)
-        places = [_short(one) for one in paths or [folder / one for one in settings.paths]]
+        places = [short_path(one) for one in paths or [folder / one for one in settings.paths]]
         report = check(places, settings.codes())
         if fix or diff:
             report = _mended(report, places, settings, writes=fix)
@@ -93,7 +93,7 @@ def _settings(select: Sequence[str], ignore: Sequence[str], known: Path | None) 
     return replace(settings, **{name: value for name, value in given.items() if value}), folder  # type: ignore[arg-type]
 
 
-def _short(path: Path) -> Path:
+def short_path(path: Path) -> Path:
     """The path as seen from here, if it lies below."""
     whole = path.resolve()
     return whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else path

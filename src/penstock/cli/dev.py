@@ -21,6 +21,7 @@ from decimal import Decimal
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, get_args, get_origin
 from uuid import UUID
 
@@ -28,11 +29,13 @@ import click
 
 from penstock.app import SERVICES, App
 from penstock.cli.codegen import Places, project_places, sources_in, stale_files, write_files
-from penstock.cli.failure import ProgramFailed, show_failure, style
-from penstock.cli.opening import complete_serving, end_process, set_up_logs, shown_url
+from penstock.cli.devlog import set_up_dev_logs
+from penstock.cli.failure import INTERRUPTED, ProgramFailed, show_failure, style
+from penstock.cli.opening import complete_serving, end_process, shown_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
 from penstock.cli.program import find_program, load_app
+from penstock.cli.saved import check_saved
 from penstock.cli.watch import AGAIN, Watch, start_again
 from penstock.clock import secret
 from penstock.config import Config
@@ -40,6 +43,7 @@ from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.schema.ids import id_prefix_of, target_of
+from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import serve
 
 _GREETED = "greeted"
@@ -51,14 +55,19 @@ _LONGEST_GRACE = 2.0
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 for any.")
 @click.option("--reload/--no-reload", default=True, help="Restart when the source changes.")
+@click.option("--verbose", "-v", is_flag=True, help="Show all log events, and whole tracebacks.")
 @pass_options
-def command(options: Options, host: str, port: int, reload: bool) -> None:
+def command(options: Options, host: str, port: int, reload: bool, verbose: bool) -> None:
     """Run server and services in one process, and restart when the source changes.
+
+    Prints a line for each finished call, job and task run: how it ended, its duration, the rows that it read and wrote,
+    and the caller if one is signed in. Tracebacks show the frames of your program.
 
     For development only: callers see unexpected errors, and running jobs get little time to end. Prints a token for the
     admin interface, unless admin_token is set.
     """
-    set_up_logs(options.log_level or "info", options.log_format)
+    set_up_dev_logs(options, verbose=verbose)
+    signal.signal(signal.SIGINT, _abort)
     places = project_places()
     watch = Watch(options, sources_in(places)) if reload else None
     life = Life(options, host, port, reload=reload)
@@ -82,6 +91,7 @@ class Life:
         self._app: App | None = None
         self._failure: Exception | None = None
         self._ready = asyncio.Event()
+        self._starts_again = False
 
     def load(self, places: Places) -> None:
         """Import the program, and write its clients. `serve` raises the error, if there was one."""
@@ -99,7 +109,9 @@ class Life:
         made = None if config.admin_token else self.token
         config = replace(config, grace=min(config.grace, _LONGEST_GRACE), admin_token=made or config.admin_token)
         tell = partial(self._tell, self._app, config, made)
-        await serve(self._app, config, host=self._host, port=self._port, services=SERVICES, ready=tell)
+        stop = partial(self._tell_of_stop, config.grace)
+        where = partial(serve, host=self._host, port=self._port, dashboard=dashboard_is_installed())
+        await where(self._app, config, services=SERVICES, ready=tell, stopping=stop)
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
         """End gracefully, as by a signal; a server that is still starting is waited for."""
@@ -107,6 +119,7 @@ class Life:
         await asyncio.wait([ready, serving], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if not serving.done():
+            self._starts_again = True
             signal.raise_signal(signal.SIGTERM)
             await asyncio.wait([serving])
 
@@ -126,6 +139,15 @@ class Life:
         )
         self.greeted = True
         self._ready.set()
+        check_saved()
+
+    def _tell_of_stop(self, grace: float, calls: int, jobs: int) -> None:
+        """Say what is waited for; from now on a signal ends the process. Writes past the streams that it interrupts."""
+        signal.signal(signal.SIGINT, _abort)
+        waits = "" if self._starts_again else "Stopping."
+        if under_way := [counted(count, noun) for count, noun in ((calls, "call"), (jobs, "job")) if count]:
+            waits = f"Waiting up to {grace:g} s for {' and '.join(under_way)}. Press Ctrl-C again to abort."
+        os.write(2, f"\n{waits}\n".encode() if waits else b"")
 
 
 async def _develop(life: Life, watch: Watch | None) -> Path | None:
@@ -150,6 +172,11 @@ async def _develop(life: Life, watch: Watch | None) -> Path | None:
         changed.cancel()
 
 
+def _abort(_number: int, _frame: FrameType | None) -> None:
+    """End as in a crash, which loses nothing but time."""
+    os._exit(INTERRUPTED)
+
+
 _PLAUSIBLE: dict[Any, Any] = {
     str: "Ada",
     int: 1,
@@ -169,30 +196,41 @@ _NO_ID = "00000000000000000000000000"
 def banner(app: App, config: Config, url: str, services: Sequence[str], *, reload: bool, token: str | None) -> str:
     """The first lines of output. `token` is an admin token made for this command, None if it is a setting."""
     facts = {
-        "server": style(url, bold=True),
+        **links(url),
+        "token": "the setting admin_token" if token is None else token,
         "database": shown_url(config.database),
         "functions": _functions(app),
         "services": ", ".join(services),
-        "admin": f"{url}/admin, bearer token: {'the setting admin_token' if token is None else token}",
     }
     lines = [f"{style('penstock', fg='cyan', bold=True)} {version('penstock')}", ""]
     lines += [f"  {style(f'{name:9}', dim=True)}  {value}" for name, value in facts.items()]
-    call = sample_call(app, url)
-    if call:
-        lines += ["", f"  {style('try', dim=True)}", f"  {call}"]
+    if calls := sample_calls(app, url):
+        lines += ["", f"  {style('try', dim=True)}", *(f"  {call}" for call in calls)]
     ends = "Starts again when the source changes. Ctrl-C stops it." if reload else "Ctrl-C stops it."
     return "\n".join([*lines, "", style(f"  {ends}", dim=True), ""])
 
 
-def sample_call(app: App, url: str) -> str | None:
-    """A curl line that calls a function for which nobody has to sign in; None if none can be called by hand."""
-    for kind in (FunctionKind.QUERY, FunctionKind.MUTATION, FunctionKind.ACTION):
-        for function in app.registry:
-            if function.kind is kind and function.public and function.access in {None, public}:
-                arguments = _plausible_arguments(function)
-                if arguments is not None:
-                    body = json.dumps({"path": function.name, "args": arguments}).replace("'", r"'\''")
-                    return f"curl {url}/api/{kind.value} -H 'content-type: application/json' -d '{body}'"
+def links(url: str) -> dict[str, str]:
+    """The pages of a server at this URL, by name."""
+    dashboard = f"{url}/dashboard" if dashboard_is_installed() else 'pip install "penstock[dashboard]"'
+    return {"server": style(url, bold=True), "docs": f"{url}/docs", "dashboard": dashboard, "admin": f"{url}/admin"}
+
+
+def sample_calls(app: App, url: str) -> list[str]:
+    """Lines of curl that call a mutation and a query, or an action, without signing in; those that can be made up."""
+    found = {kind: _sample_call(app, url, kind) for kind in FunctionKind}
+    first = [found[FunctionKind.MUTATION], found[FunctionKind.QUERY]]
+    return [call for call in (first if any(first) else [found[FunctionKind.ACTION]]) if call]
+
+
+def _sample_call(app: App, url: str, kind: FunctionKind) -> str | None:
+    for function in app.registry:
+        if function.kind is kind and function.public and function.access in {None, public}:
+            arguments = _plausible_arguments(function)
+            if arguments is not None:
+                body = json.dumps({"path": function.name, "args": arguments}).replace("'", r"'\''")
+                head = "-H 'content-type: application/json'"
+                return f"curl {url}/api/{kind.value} {head} \\\n    -d '{body}'"
     return None
 
 

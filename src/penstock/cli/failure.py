@@ -72,8 +72,11 @@ def say_error(what: str, fix: str = "", where: str = "") -> None:
 
 def style(text: str, **how: Any) -> str:
     """Text in colour, on a terminal that wants it."""
-    plain = not sys.stderr.isatty() or "NO_COLOR" in os.environ
-    return text if plain else click.style(text, **how)
+    return click.style(text, **how) if in_colour() else text
+
+
+def in_colour() -> bool:
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
 
 
 def program_traceback(error: BaseException) -> str:

@@ -43,11 +43,8 @@ def command(options: Options) -> None:
         say("The app has no functions yet.")
         return
     print_table(
-        ("function", "kind", "visible", "signature"),
-        [
-            (function.name, function.kind.value, _visibility(function), signature_text(function))
-            for function in functions
-        ],
+        ("function", "kind", "access", "signature"),
+        [(function.name, function.kind.value, _access(function), signature_text(function)) for function in functions],
     )
 
 
@@ -74,8 +71,8 @@ def _written(annotation: Any) -> str:
     return _MODULES.sub("", text)
 
 
-def _visibility(function: AnyFunction) -> str:
-    return "public" if function.public else "internal"
+def _access(function: AnyFunction) -> str:
+    return (function.access_text or "-") if function.public else "internal"
 
 
 def _described(function: AnyFunction) -> dict[str, Any]:
@@ -84,7 +81,8 @@ def _described(function: AnyFunction) -> dict[str, Any]:
     return {
         "name": function.name,
         "kind": function.kind.value,
-        "visibility": _visibility(function),
+        "visibility": "public" if function.public else "internal",
+        "access": function.access_text or None,
         "parameters": [
             {
                 "name": parameter.name,

@@ -15,7 +15,17 @@ from penstock.app import Backend
 from penstock.cli.confirm import confirm, confirm_many
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import counted, plain, print_field, print_fields, print_json, print_rows, readable_time, say
+from penstock.cli.output import (
+    MOST_LINES,
+    counted,
+    plain,
+    print_field,
+    print_fields,
+    print_json,
+    print_table,
+    readable_time,
+    say,
+)
 from penstock.cli.visible import first_line, visible_line
 from penstock.clock import SystemClock
 from penstock.errors import DataError
@@ -180,7 +190,7 @@ def _list(options: Options, limit: int, given: dict[str, Any]) -> None:
     click.echo(", ".join(f"{count:,} {place}" for place, count in counts.items()) or "no jobs")
     if jobs:
         headers = ("id", "function", "state", "attempt", "pool", "run at", "error or arguments")
-        print_rows(headers, [_row(job) for job in jobs], right=("attempt",), needed=headers[-1])
+        print_table(headers, [_row(job) for job in jobs], right=("attempt",), most_lines=MOST_LINES)
 
 
 # ----- output

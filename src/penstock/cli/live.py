@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import click
 
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import print_json, print_rows, say
+from penstock.cli.output import MOST_LINES, print_json, print_table, say
 from penstock.config import load_config
 from penstock.errors import ConfigError
 
@@ -38,7 +38,7 @@ def command(options: Options, url: str, limit: int) -> None:
     if not found["queries"]:
         click.echo("no queries are watched")
         return
-    print_rows(_HEADERS, [_row(one) for one in found["queries"]], right=_HEADERS[3:7], needed=_HEADERS[-1])
+    print_table(_HEADERS, [_row(one) for one in found["queries"]], right=_HEADERS[3:7], most_lines=MOST_LINES)
     if found["more"]:
         say(f"There {'is' if found['more'] == 1 else 'are'} {found['more']:,} more: --limit")
 

@@ -19,6 +19,7 @@ from penstock.cli.failure import show_failure
 from penstock.cli.options import Options, shared_options
 
 _COMMANDS = {
+    "init": ("penstock.cli.init", "Write a small project that runs at once."),
     "dev": ("penstock.cli.dev", "Run server and services, and restart when the source changes."),
     "serve": ("penstock.cli.serve", "Run the server."),
     "worker": ("penstock.cli.worker", "Run the services: jobs, crons, reactive tasks, outboxes."),

@@ -45,10 +45,11 @@ if TYPE_CHECKING:
 
 @click.command("migrate")
 @click.option("--plan", "only_plan", is_flag=True, help="Print the changes, and make none.")
+@click.option("--all", "with_own", is_flag=True, help="With --plan: print the SQL of penstock's own tables, too.")
 @click.option("--check", "only_check", is_flag=True, help="Make no changes; the exit status says what is to be done.")
 @FOLDER
 @json_option()
-def command(options: Options, only_plan: bool, only_check: bool, folder: Path) -> None:
+def command(options: Options, only_plan: bool, with_own: bool, only_check: bool, folder: Path) -> None:
     """Make the database fit the app.
 
     Adds tables, columns, indexes and checks, registers pools, crons, reactive tasks and outboxes, and adds the triggers
@@ -70,7 +71,7 @@ def command(options: Options, only_plan: bool, only_check: bool, folder: Path) -
     if options.json:
         print_json(_as_data(plan, news, applied=not only_plan))
     elif only_plan:
-        _print_script(plan, news, locks=scheme_of(config.database) == "postgresql")
+        _print_script(plan, news, with_own=with_own, locks=scheme_of(config.database) == "postgresql")
     else:
         _report(plan, news or (), shown_url(config.database))
 
@@ -127,14 +128,17 @@ async def _apply(
     return replace(pushed, migrations=(*own, *pushed.migrations)), news
 
 
-def _print_script(plan: Plan, news: Sequence[News] | None, *, locks: bool) -> None:
+def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool, locks: bool) -> None:
     """The plan as a script that does the same, as far as SQL that anybody may run can do it."""
     for name, sql in plan.migrations:
-        click.echo(f"-- penstock's own tables: {name}\n{sql.strip()}\n")
+        click.echo(f"-- penstock's own tables: {name}")
+        if with_own:
+            click.echo(f"{sql.strip()}\n")
+    if plan.migrations and not with_own:
+        click.echo("-- penstock migrate --plan --all prints the SQL of these.\n")
     for statement in plan.sql:
-        if locks and (lock := lock_of(statement)):
-            click.echo(f"-- lock: {lock}")
-        click.echo(f"{statement.rstrip().rstrip(';')};")
+        lock = lock_of(statement) if locks else ""
+        click.echo(f"{lock and f'-- lock: {lock}'}\n{statement.rstrip().rstrip(';')};".lstrip())
     for remark in _remarks(plan):
         click.echo(f"-- {remark}")
     if news is None:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.app import App, Backend
+from penstock.cli.failure import in_colour
 from penstock.cli.options import Options
 from penstock.cli.program import find_program, load_app
 from penstock.cli.visible import visible, visible_line
@@ -184,8 +185,7 @@ class TextFormatter(logging.Formatter):
 def set_up_logs(level: str, form: str) -> None:
     """Send all logs to stderr; libraries log from warning on."""
     handler = logging.StreamHandler()
-    colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=colour))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=in_colour()))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for quiet in _LIBRARIES:
         logging.getLogger(quiet).setLevel(logging.WARNING)

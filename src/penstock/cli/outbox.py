@@ -24,7 +24,17 @@ from penstock.changes.position import Position
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option, listing, pass_options
-from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
+from penstock.cli.output import (
+    MOST_LINES,
+    counted,
+    plain,
+    print_fields,
+    print_json,
+    print_list,
+    print_table,
+    readable_time,
+    say,
+)
 from penstock.cli.visible import first_line
 from penstock.errors import DataError, ValueInvalid
 
@@ -92,7 +102,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
         click.echo("no such messages")
         return
     headers = ("number", "state", "kind", "key", "written", "attempts", "again at", "error")
-    print_rows(headers, [_message_row(one) for one in page.messages], right=headers[::5], needed=headers[-1])
+    print_table(headers, [_message_row(one) for one in page.messages], right=headers[::5], most_lines=MOST_LINES)
     if page.next is not None:
         say(f"There are more: --after {page.next}")
 

@@ -1,31 +1,31 @@
 """The output of commands: tables and fields for people, JSON for programs.
 
-Owns the look of these. On a terminal a table fits its width; elsewhere it is plain text, as wide as its content.
+Owns the look of these. On a terminal a table fits its width, and ids are never broken over lines; elsewhere it is plain
+text, as wide as its content.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
 from pydantic_core import to_jsonable_python
-from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from penstock.cli.visible import visible, visible_json, visible_line
 
 T = TypeVar("T")
 
 _WIDEST_CELL, _NARROWEST_CELL = 40, 12
-_NARROWEST_FOLDED, _NARROWEST_NEEDED = 10, 16  # in rows; a date is 10 wide
-_MOST_LINES = 3  # of a folded cell in rows
-_GAP = 2  # between columns
+_GAP, _INDENT = 2, 4  # between columns; of texts below a row
+MOST_LINES = 3  # of an error in a list
 _LABEL = 17
 
 
@@ -33,43 +33,47 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False)
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
-    """Print a table with all of its columns, the widest folded if need be, or in lines that the terminal wraps."""
-    cells, console = _one_line_each(rows), make_console()
-    widths = _folded(headers, cells, console.width) if console.is_terminal else []
-    if widths:
-        console.print(_table(dict(zip(headers, widths, strict=True)), headers, cells, right, folded=headers))
-    else:
+def print_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), most_lines: int | None = None
+) -> None:
+    """Print a table. On a terminal, columns without room stand below their row, with their names.
+
+    Args:
+        headers: The names of the columns.
+        rows: A text for each column.
+        right: The columns of numbers.
+        most_lines: The lines after which a text below a row is cut off; None for all.
+    """
+    cells, room = _one_line_each(rows), _room()
+    if room is None:
         _print_plainly(headers, cells, right)
+        return
+    longest = _longest(headers, cells)
+    widths = {headers[0]: longest[headers[0]]}
+    for header, width in longest.items():
+        if header not in widths and _total([*widths.values(), width]) <= room:
+            widths[header] = width
+    below = [place for place, header in enumerate(headers) if header not in widths]
+    inline = {header: width for header, width in longest.items() if header in widths}
+    _print_head(inline, right)
+    for row in cells:
+        click.echo(_line(inline, dict(zip(headers, row, strict=True)), right))
+        for text in _packed([f"{headers[place]}: {row[place]}" for place in below if row[place]], room, most_lines):
+            click.echo(text)
 
 
 def print_rows(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[str] = (),
-    needed: str | None = None,
-    all_with: str = "--json",
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), all_with: str
 ) -> None:
-    """Print the columns that find room, and the number of columns that did not. Long cells are cut off.
-
-    The `needed` column finds room before all but the first; the others are folded for its sake. `right` are numbers.
-    """
-    cells, console = _one_line_each(rows), make_console()
-    if not console.is_terminal:
+    """Print the columns that find room, and the number of columns that did not. Long cells are cut off."""
+    cells, room = _one_line_each(rows), _room()
+    if room is None:
         _print_plainly(headers, cells, right)
         return
-    longest = {header: max(map(cell_len, (header, *column))) for header, *column in zip(headers, *cells, strict=True)}
-    if needed is None:
-        widths, folded = _fitting(longest, console.width), list[str]()
-    else:
-        widths = _making_room(longest, console.width, right, needed)
-        folded = [one for one, width in widths.items() if one not in {*right, needed} and width < longest[one]]
-    if folded and needed is not None:
-        most, place = widths[needed] * _MOST_LINES, headers.index(needed)
-        cells = [[*row[:place], _cut(row[place], most), *row[place + 1 :]] for row in cells]
-        folded.append(needed)
-    console.print(_table(widths, headers, cells, right, folded=folded))
+    widths = _fitting(_longest(headers, cells), room)
+    _print_head(widths, right)
+    for row in cells:
+        click.echo(_line(widths, dict(zip(headers, row, strict=True)), right))
     if left_out := len(headers) - len(widths):
         say(f"{counted(left_out, 'column')} more; see all with {all_with}.")
 
@@ -101,10 +105,14 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 def print_field(name: str, value: Any) -> None:
     text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
-    first, *more = visible(text.rstrip()).split("\n")
-    click.echo(f"{name.replace('_', ' '):{_LABEL}} {first}".rstrip())
-    for line in more:
-        click.echo(f"{'':{_LABEL}} {line}".rstrip())
+    room, label = _room(), name.replace("_", " ")
+    for line in visible(text.rstrip()).split("\n"):
+        parts = [line]
+        if room is not None and not line.startswith(" "):  # as those of a traceback do
+            parts = _wrapper(room - _LABEL - 1).wrap(line) or parts
+        for part in parts:
+            click.echo(f"{label:{_LABEL}} {part}".rstrip())
+            label = ""
 
 
 def print_json(value: Any, *, pretty: bool = False) -> None:
@@ -135,50 +143,53 @@ def _one_line_each(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[visible_line(cell) for cell in row] for row in rows]
 
 
-def _cut(cell: str, most: int | None) -> str:
-    return cell if most is None or cell_len(cell) <= most else f"{set_cell_size(cell, most - 1)}…"
+def _room() -> int | None:
+    """The columns of the terminal; None without one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _table(
-    widths: Mapping[str, int],
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Collection[str],
-    *,
-    folded: Collection[str],
-) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+def _longest(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
+    return {header: max(map(cell_len, (header, *column))) for header, *column in zip(headers, *rows, strict=True)}
+
+
+def _print_head(widths: Mapping[str, int], right: Collection[str]) -> None:
+    click.echo(click.style(_line(widths, {header: header for header in widths}, right), bold=True))
+    click.echo("─" * _total(widths.values()))
+
+
+def _line(widths: Mapping[str, int], cells: Mapping[str, str], right: Collection[str]) -> str:
+    found = []
     for header, width in widths.items():
-        table.add_column(
-            header,
-            justify="right" if header in right else "left",
-            no_wrap=header not in folded or header in right,
-            overflow="fold" if header in folded else "ellipsis",
-            max_width=width,
-        )
-    for row in rows:
-        table.add_row(*(Text(cell) for header, cell in zip(headers, row, strict=True) if header in widths))
-    return table
+        cell, long = cells[header], cell_len(cells[header])
+        cell = cell if long <= width else f"{set_cell_size(cell, width - 1)}…"
+        rest = " " * (width - long)
+        found.append(rest + cell if header in right else cell + rest)
+    return (" " * _GAP).join(found).rstrip()
+
+
+def _wrapper(room: int, **how: Any) -> textwrap.TextWrapper:
+    return textwrap.TextWrapper(
+        max(room, _NARROWEST_CELL), break_long_words=False, break_on_hyphens=False, placeholder=" …", **how
+    )
+
+
+def _packed(texts: Sequence[str], room: int, most_lines: int | None) -> list[str]:
+    """Texts in as few indented lines as they need; only spaces are broken, so that ids stay whole."""
+    lines: list[str] = []
+    indent = " " * _INDENT
+    wrapper = _wrapper(room, initial_indent=indent, subsequent_indent=indent * 2, max_lines=most_lines)
+    for text in texts:
+        if lines and cell_len(lines[-1]) + _GAP + cell_len(text) <= room:
+            lines[-1] += " " * _GAP + text
+        else:
+            lines += wrapper.wrap(text)
+    return lines
 
 
 def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> None:
-    widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
+    widths = _longest(headers, rows)
     for row in (headers, *rows):
-        cells = []
-        for header, cell, width in zip(headers, row, widths, strict=True):
-            rest = " " * (width - cell_len(cell))
-            cells.append(rest + cell if header in right else cell + rest)
-        click.echo("  ".join(cells).rstrip())
-
-
-def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
-    while _total(widths) > room:
-        widest = max(range(len(widths)), key=widths.__getitem__)
-        if widths[widest] <= _NARROWEST_CELL:
-            return []
-        widths[widest] -= 1
-    return widths
+        click.echo(_line(widths, dict(zip(headers, row, strict=True)), right))
 
 
 def _fitting(longest: Mapping[str, int], room: int) -> dict[str, int]:
@@ -193,23 +204,6 @@ def _fitting(longest: Mapping[str, int], room: int) -> dict[str, int]:
         found[header] = width
         room -= width + _GAP
     return found
-
-
-def _making_room(longest: Mapping[str, int], room: int, right: Collection[str], needed: str) -> dict[str, int]:
-    """The widths of the columns for which a terminal has room if texts are folded to make some for one of them.
-
-    Where that is not enough the last ones are left out, but never the first one.
-    """
-    least = {one: long if one in right else min(long, _NARROWEST_FOLDED) for one, long in longest.items()}
-    least[needed] = min(longest[needed], _NARROWEST_NEEDED)
-    shown = list(longest)
-    while _total(least[one] for one in shown) > room and (others := [one for one in shown[1:] if one != needed]):
-        shown.remove(others[-1])
-    widths = {one: min(longest[one], _WIDEST_CELL) for one in shown}
-    while _total(widths.values()) > room and (wide := [one for one in shown if widths[one] > least[one]]):
-        widths[max(wide, key=lambda one: widths[one] / (2 if one == needed else 1))] -= 1
-    widths[needed] += max(0, min(longest[needed] - widths[needed], room - _total(widths.values())))
-    return widths
 
 
 def _total(widths: Iterable[int]) -> int:

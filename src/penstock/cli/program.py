@@ -166,7 +166,8 @@ def _search(folder: Path) -> str:
     if not found:
         raise ConfigError(
             f"There is no app in {folder}.",
-            fix='Name it: --app module:app, PENSTOCK_APP, or app = "module:app" in penstock.toml.',
+            fix='Name it: --app module:app, PENSTOCK_APP, or app = "module:app" in penstock.toml. '
+            "Or make one: penstock init.",
         )
     raise ConfigError(
         f"There is more than one app in {folder}: {', '.join(found)}.",

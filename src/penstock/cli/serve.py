@@ -14,10 +14,12 @@ from penstock.server.run import serve
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 for all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 for any.")
 @click.option("--services/--no-services", default=False, show_default=True, help="Run the services too.")
+@click.option("--dashboard/--no-dashboard", default=False, show_default=True, help="Serve the dashboard, /dashboard.")
 @pass_options
-def command(options: Options, host: str, port: int, services: bool) -> None:
+def command(options: Options, host: str, port: int, services: bool, dashboard: bool) -> None:
     """Run the server until SIGINT or SIGTERM. Run the services with penstock worker."""
     app = open_app(options, log_level="info")
     config = app.config(database=options.database)
-    complete_serving(serve(app, config, host=host, port=port, services=SERVICES if services else ()))
+    running = SERVICES if services else ()
+    complete_serving(serve(app, config, host=host, port=port, services=running, dashboard=dashboard))
     end_process()

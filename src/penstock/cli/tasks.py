@@ -16,7 +16,17 @@ from penstock.app import App, Backend
 from penstock.cli.confirm import confirm_many
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option, listing, pass_options
-from penstock.cli.output import counted, plain, print_fields, print_json, print_list, print_rows, readable_time, say
+from penstock.cli.output import (
+    MOST_LINES,
+    counted,
+    plain,
+    print_fields,
+    print_json,
+    print_list,
+    print_table,
+    readable_time,
+    say,
+)
 from penstock.cli.visible import first_line, visible
 from penstock.errors import DataError, ValueInvalid
 from penstock.reactive.filter import STATES, TaskFilter
@@ -124,7 +134,7 @@ def records(
         click.echo("no rows")
         return
     headers = ("task", "key", "state", "attempt", "run at", "change", "error")
-    print_rows(headers, [_record_row(record) for record in page.records], right=("attempt",), needed=headers[-1])
+    print_table(headers, [_record_row(record) for record in page.records], right=("attempt",), most_lines=MOST_LINES)
     if page.next is not None:
         say(f"There are more: --after {quote(page.next)}")
 

@@ -11,8 +11,6 @@ import importlib
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -22,16 +20,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penstock.api.pools.activity import Look, PoolNow, look, pools_of
 from penstock.app import Backend
-from penstock.cli.opening import snapshot, with_backend
+from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json
 from penstock.clock import SystemClock
-from penstock.jobs.job import DEFAULT_POOL
-from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.pools import Activity, PoolRow
+from penstock.jobs.job import job_id
 
-_WINDOW = 10.0  # seconds, for rates
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
 
 
@@ -49,7 +45,7 @@ def command(options: Options, once: bool, interval: float) -> None:
 
 
 async def _watch(backend: Backend, options: Options, interval: float | None) -> None:
-    seen = await look(backend)
+    seen = await look(backend.engine.store, SystemClock().now())
     if options.json:
         print_json(as_data(seen))
     elif interval is None:
@@ -65,20 +61,8 @@ async def _live(backend: Backend, seen: Look, interval: float) -> None:
             pause = interval
             while not await clock.wait(quits, pause):
                 began = clock.monotonic()
-                live.update(draw(await look(backend)), refresh=True)
+                live.update(draw(await look(backend.engine.store, SystemClock().now())), refresh=True)
                 pause = max(interval, (clock.monotonic() - began) * _SHARE)
-
-
-async def look(backend: Backend) -> Look:
-    store, now = backend.engine.store, SystemClock().now()
-    async with snapshot(backend) as session:
-        return Look(
-            now,
-            _WINDOW,
-            await store.pools.list(session),
-            await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
-            [one for one in await store.leases.list(session) if one.is_worker],
-        )
 
 
 @asynccontextmanager
@@ -106,62 +90,17 @@ async def _quit_key() -> AsyncIterator[asyncio.Event]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-_ENDS = ("success", "failed", "canceled", "skipped")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The numbers of one moment; ends are counted over `window` seconds."""
-
-    now: datetime
-    window: float
-    pools: Sequence[PoolRow]
-    activity: Sequence[Activity]
-    workers: Sequence[LeaseRow]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolNow:
-    name: str
-    limit: int | None
-    paused: bool
-    running: int
-    ready: int
-    scheduled: int
-    ended: float  # per second
-    failed: int  # within the window
-    waits: float | None  # seconds since the oldest ready job could have started
-
-
-def pools_of(seen: Look) -> list[PoolNow]:
-    found = {(one.pool, one.place): one for one in seen.activity}
-    limits = {pool.name: pool for pool in seen.pools}
-    names = sorted(limits.keys() | {one.pool for one in seen.activity} | {DEFAULT_POOL})
-    names.sort(key=lambda name: name != DEFAULT_POOL)
-
-    def count(pool: str, *places: str) -> int:
-        return sum(found[pool, place].count for place in places if (pool, place) in found)
-
-    def of(name: str) -> PoolNow:
-        ready, limit = found.get((name, "ready")), limits.get(name)
-        return PoolNow(
-            name=name,
-            limit=None if limit is None else limit.max_parallelism,
-            paused=limit is not None and limit.paused,
-            running=count(name, "running"),
-            ready=count(name, "ready", "completing"),
-            scheduled=count(name, "scheduled"),
-            ended=count(name, *_ENDS) / seen.window,
-            failed=count(name, "failed"),
-            waits=None if ready is None else max(0.0, (seen.now - ready.first).total_seconds()),
-        )
-
-    return [of(name) for name in names]
-
-
 def as_data(seen: Look) -> dict[str, Any]:
-    return {"now": seen.now, "window": seen.window, "pools": pools_of(seen), "workers": seen.workers}
+    return {
+        "now": seen.now,
+        "window": seen.window,
+        "pools": pools_of(seen),
+        "workers": seen.workers,
+        "oldest": oldest_of(seen),
+    }
 
 
 def draw(seen: Look) -> Group:
@@ -196,14 +135,28 @@ def _workers(seen: Look) -> Table:
     return table
 
 
-def _oldest(seen: Look) -> Text:
-    parts = []
-    for place, begin in (("running", "runs longest, for"), ("ready", "waits longest, for")):
-        if ones := [one for one in seen.activity if one.place == place]:
-            oldest = min(ones, key=lambda one: one.first)
-            seconds = max(0.0, (seen.now - oldest.first).total_seconds())
-            parts.append(f"oldest {place} job: {begin} {_span(seconds)}, in pool {oldest.pool}")
-    return Text("\n".join(parts) or "nothing runs, nothing is ready", style="dim")
+def _oldest(seen: Look) -> Table | Text:
+    if not seen.oldest:
+        return Text("nothing runs, nothing is ready", style="dim")
+    table = _table("oldest jobs", "id", "pool", "", "for")
+    for job in oldest_of(seen):
+        verb = "runs" if job["place"] == "running" else "waits"
+        table.add_row(Text(job["function"]), job["id"], job["pool"], verb, _span(job["seconds"]))
+    return table
+
+
+def oldest_of(seen: Look) -> list[dict[str, Any]]:
+    """The jobs that have run or waited longest."""
+    return [
+        {
+            "id": job_id(job.id),
+            "function": job.function,
+            "pool": job.pool,
+            "place": job.place,
+            "seconds": max(0.0, (seen.now - job.since).total_seconds()),
+        }
+        for job in seen.oldest
+    ]
 
 
 def _table(first: str, *others: str) -> Table:

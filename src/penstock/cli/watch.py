@@ -14,6 +14,7 @@ from penstock.cli.failure import style
 from penstock.cli.options import Options
 from penstock.cli.output import say
 from penstock.cli.program import find_program
+from penstock.cli.saved import remember_saved
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
 
@@ -39,6 +40,7 @@ class Watch:
         """Wait until a file has been written, added or removed; its path."""
         while not (different := dict(set(self._look().items()) ^ set(self._known.items()))):
             await SystemClock().sleep(_PAUSE)
+        remember_saved(different)
         return min(different)
 
     def _look(self) -> dict[Path, tuple[int, int]]:

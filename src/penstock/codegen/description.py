@@ -28,7 +28,10 @@ SAME = ("number", "boolean", "null", "string")  # types that JSON Schema and Jav
 
 @dataclass(frozen=True, slots=True)
 class FunctionDescription:
-    """A function as its callers see it: `arguments` is the schema of an object, by their names on the wire."""
+    """A function as its callers see it: `arguments` is the schema of an object, by their names on the wire.
+
+    `access` is written as in the program; empty if nothing is said.
+    """
 
     module: str
     name: str
@@ -37,6 +40,7 @@ class FunctionDescription:
     about: str
     arguments: Schema
     returns: Schema
+    access: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ def _described(function: AnyFunction, arguments: Schema, returns: Schema) -> Fun
     required = [WIRE_NAMES.get(name, name) for name in arguments.get("required", ())]
     schema = {"type": "object", "properties": renamed, "required": required, "additionalProperties": False}
     about = inspect.getdoc(function.declared) or ""
-    return FunctionDescription(module, name, function.kind.value, function.public, about, schema, returns)
+    kind, access = function.kind.value, function.access_text
+    return FunctionDescription(module, name, kind, function.public, about, schema, returns, access)
 
 
 def _as_on_the_wire(schema: Schema) -> Schema:

@@ -41,11 +41,12 @@ def openapi(description: Description, root: str = "/") -> dict[str, Any]:
 
 def _operation(function: FunctionDescription) -> dict[str, Any]:
     first, _break, more = function.about.partition("\n")
+    kind = f"A {function.kind}." + (f" Access: {function.access}." if function.access else "")
     return {
         "operationId": f"{function.module}.{function.name}",
         "tags": [function.module],
         "summary": first or function.name,
-        "description": f"A {function.kind}. {more}".strip(),
+        "description": f"{kind} {more}".strip(),
         "requestBody": _body(function.arguments),
         "responses": {
             "200": {"description": "The result.", **_body(function.returns)},

@@ -1,6 +1,7 @@
 """penstock as a Django app: its tables come with ``manage.py migrate``, in the database of Django's settings.
 
-Owns the settings `PENSTOCK_APP` and `PENSTOCK_DATABASE`. Imports Django, which penstock does not depend on.
+Owns the settings `PENSTOCK_APP`, `PENSTOCK_DATABASE` and `PENSTOCK_DASHBOARD`. Imports Django, which penstock does not
+depend on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
@@ -22,7 +23,8 @@ from penstock.errors import ConfigError
 class PenstockConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
     """Put ``"penstock.django"`` last into `INSTALLED_APPS`, and name your `App`: ``PENSTOCK_APP = "shop.work:app"``.
 
-    `PENSTOCK_DATABASE` is the alias of its database, ``"default"`` by default.
+    `PENSTOCK_DATABASE` is the alias of its database, ``"default"`` by default. `PENSTOCK_DASHBOARD` is the URL of its
+    dashboard, to which Django's admin then has a link.
     """
 
     name = "penstock.django"
@@ -33,6 +35,9 @@ class PenstockConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
         self.app = load_app(find_program(settings.PENSTOCK_APP, Path.cwd()))
         self.app.default_database = lambda: database_url(alias())
         post_migrate.connect(self._migrate, sender=self)
+        url = getattr(settings, "PENSTOCK_DASHBOARD", "")
+        if url and apps.is_installed("django.contrib.admin"):
+            _link_to(url)
 
     def _migrate(self, using: str, **_facts: Any) -> None:
         """Make the tables, unless Django has more migrations to apply, as after ``migrate shop 0001``."""
@@ -43,6 +48,20 @@ class PenstockConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
         if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
             with self.app.sync.open():
                 pass
+
+
+def _link_to(url: str) -> None:
+    """Show the dashboard in the admin, among the apps."""
+    from django.contrib import admin  # noqa: PLC0415 - not everybody has it installed
+
+    model = {"name": "Dashboard", "object_name": "Dashboard", "admin_url": url, "view_only": True}
+    link = {"name": "penstock", "app_label": "penstock", "app_url": url, "models": [model]}
+    listed = admin.site.get_app_list
+
+    def with_link(request: Any, app_label: str | None = None) -> list[Any]:
+        return [*listed(request, app_label), *([] if app_label else [link])]
+
+    admin.site.get_app_list = with_link
 
 
 def alias() -> str:

@@ -32,11 +32,25 @@ class Asked(Protocol):
 
 
 class Access:
-    """Who may call a function: ``access=`` of a function's declaration. Join several with ``&`` and ``|``."""
+    """Who may call a function: ``access=`` of a function's declaration. Join several with ``&`` and ``|``.
 
-    def __init__(self, lets_in: Callable[[Asked], Awaitable[bool]], takes: frozenset[str] = frozenset()) -> None:
+    Its text is how it is written: ``signed_in & is_open``.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        lets_in: Callable[[Asked], Awaitable[bool]],
+        takes: frozenset[str] = frozenset(),
+        guards: tuple[Guard, ...] = (),
+    ) -> None:
+        self._text = text
         self.lets_in = lets_in
         self.takes = takes  # the arguments of the function that it looks at
+        self.guards = guards  # the functions among it
+
+    def __str__(self) -> str:
+        return self._text
 
     def __and__(self, other: Access | Guard) -> Access:
         return _both(self, access_of(other))
@@ -72,21 +86,22 @@ def access_of(given: Access | Guard) -> Access:
             raise ResultInvalid(f"The guard {given.__name__} returned {type(found).__name__}.", fix="Return a bool.")
         return found
 
-    return Access(lets_in, frozenset(one.name for one in names if one.default is one.empty))
+    return Access(given.__name__, lets_in, frozenset(one.name for one in names if one.default is one.empty), (given,))
 
 
 def _both(left: Access, right: Access) -> Access:
     async def lets_in(asked: Asked) -> bool:
         return await left.lets_in(asked) and await right.lets_in(asked)
 
-    return Access(lets_in, left.takes | right.takes)
+    text = " & ".join(f"({one})" if " | " in str(one) else str(one) for one in (left, right))
+    return Access(text, lets_in, left.takes | right.takes, left.guards + right.guards)
 
 
 def _either(left: Access, right: Access) -> Access:
     async def lets_in(asked: Asked) -> bool:
         return await left.lets_in(asked) or await right.lets_in(asked)
 
-    return Access(lets_in, left.takes | right.takes)
+    return Access(f"{left} | {right}", lets_in, left.takes | right.takes, left.guards + right.guards)
 
 
 async def _anybody(_asked: Asked) -> bool:
@@ -97,10 +112,10 @@ async def _has_identity(asked: Asked) -> bool:
     return asked.identity() is not None
 
 
-public = Access(_anybody)
+public = Access("public", _anybody)
 """Anybody may call the function, on purpose."""
 
-signed_in = Access(_has_identity)
+signed_in = Access("signed_in", _has_identity)
 """Callers with an identity."""
 
 
@@ -135,4 +150,5 @@ def owner_of(table: type[Table], argument: str, *, field: str = "owner", claim: 
     async def lets_in(asked: Asked) -> bool:
         return bool(await asked.ask(owns, {"row_id": asked.arguments.get(argument)}))
 
-    return Access(lets_in, frozenset({argument}))
+    options = (field != "owner") * f', field="{field}"' + (claim != "token_identifier") * f', claim="{claim}"'
+    return Access(f'owner_of({table.__name__}, "{argument}"{options})', lets_in, frozenset({argument}))

@@ -100,6 +100,11 @@ class Function(Generic[C, P, R, X]):
         self.access = None if access is None else access_of(access)
         self._check_access(handler)
 
+    @property
+    def access_text(self) -> str:
+        """Who may call it, as the program says it: ``signed_in``; empty if it says nothing."""
+        return "" if self.access is None else str(self.access)
+
     def _check_access(self, handler: Callable[..., X]) -> None:
         takes = [*inspect.signature(self.handler).parameters][1:]
         if self.access is not None and (unknown := self.access.takes.difference(takes)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import CoroutineType
 from typing import Annotated, Any, NotRequired
 
@@ -20,7 +21,7 @@ from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid, U
 from penstock.functions.batch import result_of_one
 from penstock.observe.places import place_of, place_of_handler
 from penstock.schema.ids import id_prefix_of, target_of
-from penstock.schema.tighten import check_bytes, strict_validator
+from penstock.schema.tighten import check_bytes, strict_validator, wire_validator
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
@@ -135,7 +136,12 @@ class Signature:
         return encoded
 
     def result_of_json(self, text: bytes) -> Any:
-        return from_json(text) if self._result is None else self._result.validate_json(text, strict=False)
+        """A result from JSON text, as another process or a job has written it."""
+        return from_json(text) if self._written is None else self._written.validate_json(text, strict=False)
+
+    @cached_property
+    def _written(self) -> SchemaValidator | None:
+        return None if self._result is None else wire_validator(self._result.core_schema)
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
         details = _details(error)[:_MAX_ERRORS]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, LiteralString, TypeVar, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from penstock.errors import IdInvalid
+from penstock.errors import IdInvalid, InputError
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
@@ -22,6 +22,7 @@ _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _LENGTH = 26
 JOB_PREFIX = "job"
 ID_OF = "penstock.id_of"  # in the metadata of a schema: the table whose ids it checks
+WRONG_ID: LiteralString = "id_of_another_table"  # pydantic's type of error for a text that is no id of the table
 _SHIFTS = range(120, -1, -10)
 _LOW_BITS = 40
 _LOW = (1 << _LOW_BITS) - 1
@@ -33,8 +34,8 @@ class Id(str, Generic[T]):
     """The id of a row of table `T`: a string such as ``booking_01jd3k4v5w6x7y8z9a0b1c2d3e``.
 
     In annotations `Id[Booking]` is checked where it enters: an id of another table, or a malformed one, is
-    refused. For a user-owned table (``managed=False``) it is the key as text, and only its form is checked; if that
-    has several columns, it is a tuple of their values, and each is checked.
+    refused. For a user-owned table (``managed=False``) it is the key as text, or a tuple of values if that has several
+    columns; each has to be a value of its column.
     """
 
     __slots__ = ()
@@ -79,20 +80,22 @@ def _checked(target: Any, text: str) -> Id[Any]:
     prefix = id_prefix_of(target)
     if prefix is not None and not is_id(prefix, text):
         raise PydanticCustomError(
-            "id_of_another_table",
+            WRONG_ID,
             "Input should be an id of table {table}, like {table}_01jd3k4v5w6x7y8z9a0b1c2d3e",
             {"table": prefix},
         )
+    if prefix is None and hasattr(target, "__declared__"):
+        _checked_key(target, text)
     return Id(text)
 
 
-def _checked_key(target: Any, given: Any) -> tuple[Any, ...]:
-    """A tuple, or an array of JSON, as an id of a table with several key columns."""
+def _checked_key(target: Any, given: Any) -> Any:
+    """A text, or for several key columns a tuple or an array of JSON, as an id of a table of another program."""
     try:
-        found: tuple[Any, ...] = target.__check_id__(given)
-    except IdInvalid as error:
-        raise PydanticCustomError("id_of_another_table", "{what}", {"what": error.what}) from error
-    return found
+        return target.__check_id__(given)
+    except InputError as error:
+        kind: LiteralString = "key_of_another_table" if is_several(target) else WRONG_ID
+        raise PydanticCustomError(kind, "{what}", {"what": error.what}) from error
 
 
 def target_of(annotation: Any) -> Any:

@@ -134,8 +134,11 @@ class Table(BaseModel, metaclass=_Frozen):
             definition_of(cls)
 
     @classmethod
-    def __check_id__(cls, given: Any) -> tuple[Any, ...]:
+    def __check_id__(cls, given: Any) -> Any:
         definition = definition_of(cls)
+        if len(definition.key) == 1:
+            definition.encode_key(given)
+            return given
         return check_several(definition.name, definition.key_columns, given)
 
     @classmethod

@@ -6,9 +6,10 @@ Owns the changes and refusals in a core schema; used for tables, arguments and r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from pydantic_core import CoreSchema, SchemaValidator, core_schema
+from pydantic_core import CoreSchema, SchemaValidator, core_schema, to_json
 
 from penstock.errors import DeclarationError
 from penstock.values import INT64_MAX, INT64_MIN
@@ -21,6 +22,7 @@ _CLASSES = frozenset({"model", "dataclass", "typed-dict"})
 _COLLECTIONS = {"list", "set", "frozenset", "tuple"}
 if "fail_fast" in core_schema.DictSchema.__annotations__:  # of dicts not every pydantic knows it
     _COLLECTIONS.add("dict")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BASE64 = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
 
 
@@ -34,14 +36,29 @@ def tighten(schema: CoreSchema) -> CoreSchema:
 
 def strict_validator(schema: CoreSchema) -> SchemaValidator:
     """A validator of arguments: classes are strict and refuse unknown keys, unless their config says otherwise."""
+    return _validator(tighten(schema), _make_strict)
+
+
+def wire_validator(schema: CoreSchema) -> SchemaValidator:
+    """A validator of JSON in which rows may have the marks that they bear on the wire, instead of system fields."""
+    return _validator(schema, _take_marks)
+
+
+def _validator(schema: CoreSchema, change: Callable[[dict[str, Any]], None]) -> SchemaValidator:
     classes: set[Any] = set()
-    strict = _changed(tighten(schema), lambda node: _make_strict(node, classes))
-    # A complete class lends the validator that it was made with, which knows nothing of this.
+
+    def change_and_note(node: dict[str, Any]) -> None:
+        if node.get("type") in _CLASSES and "cls" in node:
+            classes.add(node["cls"])
+        change(node)
+
+    changed = _changed(schema, change_and_note)
+    # A complete class lends the validator that it was made with, which knows nothing of the change.
     complete = [cls for cls in classes if cls.__dict__.get("__pydantic_complete__")]
     try:
         for cls in complete:
             cls.__pydantic_complete__ = False
-        return SchemaValidator(strict)
+        return SchemaValidator(changed, core_schema.CoreConfig(val_json_bytes="base64"))
     finally:
         for cls in complete:
             cls.__pydantic_complete__ = True
@@ -77,7 +94,7 @@ def _tighten(node: dict[str, Any]) -> None:
         node.setdefault("fail_fast", True)
 
 
-def _make_strict(node: dict[str, Any], classes: set[Any]) -> None:
+def _make_strict(node: dict[str, Any]) -> None:
     if node.get("type") not in _CLASSES or "config" not in node:  # without one, that of the class around it holds
         return
     config = node["config"]
@@ -86,7 +103,25 @@ def _make_strict(node: dict[str, Any], classes: set[Any]) -> None:
     if "extra_fields_behavior" not in config and node.get("extra_behavior") == "ignore":
         del node["extra_behavior"]
     node["config"] = {"strict": True, "extra_fields_behavior": "forbid", **config}
-    classes.add(node["cls"])
+
+
+def _take_marks(node: dict[str, Any]) -> None:
+    declared = getattr(node.get("cls"), "__declared__", None)
+    if node.get("type") != "model" or declared is None:
+        return
+
+    def take(value: Any) -> bytes:
+        if isinstance(value, dict) and "_id" in value:
+            value = {**value}
+            row_id, milliseconds = value.pop("_id"), value.pop("_creationTime", 0)
+            if declared.managed:
+                value |= {"id": row_id, "creation_time": _EPOCH + timedelta(milliseconds=milliseconds)}
+        return to_json(value)
+
+    inner = core_schema.json_schema({key: value for key, value in node.items() if key != "ref"})
+    ref = node.get("ref")
+    node.clear()
+    node.update(core_schema.no_info_before_validator_function(take, inner, ref=ref))
 
 
 def check_bytes(schema: CoreSchema, where: str) -> None:

@@ -58,7 +58,7 @@ class Access:
                 refusal(503, "ShuttingDown", "The server stopped; nobody knows whether the call took effect.")
             )
         except Exception as error:  # noqa: BLE001 - the last resort
-            exchange.error = "unexpected"
+            exchange.error = type(error).__name__
             event("http.failed", logging.ERROR, exc_info=error, request_id=exchange.request_id)
             text = f"[Request ID: {exchange.request_id}] Server Error"
             await answered.instead(refusal(500, "InternalServerError", text))

@@ -24,7 +24,7 @@ from penstock.server.adminlive import LIVE_ROUTES
 from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
 from penstock.server.adminwords import AdminRoute, read_words
-from penstock.server.answers import Answer, answer_error, refusal
+from penstock.server.answers import Answer, answer_error, name_of, refusal
 from penstock.server.http import not_routed, opened, send_answer, send_json
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -101,6 +101,6 @@ class Admin:
         exchange = exchange_of(request)
         if isinstance(error, Refused | errors.TryAgain):
             return answer_error(error, exchange, Format.CLEAN, dev=self._config.dev)
-        exchange.error = error.code
+        exchange.error = name_of(error)
         status = 404 if isinstance(error, _NOT_FOUND) else 400
-        return refusal(status, type(error).__name__, str(error))
+        return refusal(status, exchange.error, str(error))

@@ -25,7 +25,7 @@ _LONGEST_DATA = 2000
 
 @dataclass(slots=True)
 class Exchange:
-    """The facts of a request while it is answered; `error` is a stable code."""
+    """The facts of a request while it is answered; `error` is the name of its error, as in the answer's ``code``."""
 
     request_id: str
     function: str = ""
@@ -71,6 +71,12 @@ _DOOR_STATUSES: dict[type[errors.PenstockError], int] = {
 }
 
 
+def name_of(error: BaseException) -> str:
+    """The name of an error in answers and in the log: that of its class, or what is wrong with a token."""
+    reason: str | None = error.facts.get("reason") if isinstance(error, errors.Unauthenticated) else None
+    return reason or type(error).__name__
+
+
 def success(value: bytes) -> bytes:
     return b'{"status":"success","value":' + value + b"}"
 
@@ -89,7 +95,7 @@ def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev:
     if isinstance(error, errors.TryAgain):
         return _again(error, exchange, dev=dev)
     if isinstance(error, errors.RateLimited):
-        exchange.error = error.code
+        exchange.error = name_of(error)
         after = {"retry-after": str(math.ceil(error.retry_after))}
         return refusal(429, error.data["code"], error.data["message"], after)
     return Answer(200, function_error(error, exchange, form, dev=dev))
@@ -99,7 +105,7 @@ def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answ
     """An error as HTTP has it: a status of its own, and ``{"code", "message"}``, for some with ``data``."""
     if isinstance(error, Refused | errors.TryAgain):
         return answer_error(error, exchange, Format.CLEAN, dev=dev)
-    exchange.error, code = getattr(error, "code", "unexpected"), type(error).__name__
+    exchange.error = code = name_of(error)
     _tell_denied(error, exchange)
     if isinstance(error, errors.ApplicationError):
         try:
@@ -129,7 +135,8 @@ def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answ
 
 def framework_answer(error: BaseException, *, dev: bool) -> Answer:
     """The same inside another web framework, whose requests have no id."""
-    return plain_answer(error, Exchange(f"{SystemClock().seed():016x}"), dev=dev)
+    function = error.raised_in if isinstance(error, errors.PenstockError) else ""
+    return plain_answer(error, Exchange(f"{SystemClock().seed():016x}", function), dev=dev)
 
 
 def refusal(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Answer:
@@ -138,7 +145,7 @@ def refusal(status: int, code: str, message: str, headers: dict[str, str] | None
 
 def function_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> bytes:
     """The body for a call whose function raised, is unknown, or refused its arguments."""
-    exchange.error = getattr(error, "code", "unexpected")
+    exchange.error = name_of(error)
     _tell_denied(error, exchange)
     if isinstance(error, errors.ApplicationError):
         try:
@@ -186,11 +193,10 @@ def _is_callers(error: BaseException) -> bool:
 
 
 def _again(error: errors.TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
-    exchange.error = error.code
     code, message, after = next((kind.__name__, *_AGAIN[kind]) for kind in type(error).__mro__ if kind in _AGAIN)
     if isinstance(error, errors.DatabaseUnavailable) and error.facts.get("uncertain"):
         code, message, after = _UNCERTAIN
-        exchange.error = "commit_uncertain"
+    exchange.error = code
     _tell_refused(error, exchange, code)
     if dev:
         message = f"{message} {_printable(str(error))}"

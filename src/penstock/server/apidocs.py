@@ -80,5 +80,6 @@ def _function(function: FunctionDescription, writer: TypeWriter) -> str:
     path = f"/rest/{function.module.replace('.', '/')}/{function.name}"
     written = f"{writer.type(function.arguments)}\n→ {writer.type(function.returns)}"
     heading = f"{escape(function.name)} <small>{function.kind}, <code>{escape(path)}</code></small>"
+    access = f"<p>Access: <code>{escape(function.access)}</code></p>\n" if function.access else ""
     about = f"<p>{escape(function.about)}</p>\n" if function.about else ""
-    return f"<h3>{heading}</h3>\n{about}<pre>{escape(written)}</pre>"
+    return f"<h3>{heading}</h3>\n{about}{access}<pre>{escape(written)}</pre>"

@@ -5,8 +5,10 @@ Owns the order of the layers around the endpoints. Leaves the endpoints to `http
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
+from importlib.util import find_spec
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,6 +21,7 @@ from starlette.types import ASGIApp
 
 from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
+from penstock.errors import ConfigError
 from penstock.server.access import REQUEST_ID, Access
 from penstock.server.admin import admin_mount
 from penstock.server.apidocs import docs_routes
@@ -30,10 +33,11 @@ from penstock.server.sockets import SocketApi
 from penstock.server.subscribe import WrittenAnswers
 
 _PREFLIGHT_SECONDS = 86_400
+_DASHBOARD_PACKAGES = frozenset({"jinja2", "markupsafe", "pygal"})
 
 
 class Asgi(Starlette):
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, *, dashboard: bool = False) -> None:
         origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
         written = WrittenAnswers(dev=opening.config.dev)
         super().__init__(
@@ -44,6 +48,7 @@ class Asgi(Starlette):
                 *docs_routes(opening),
                 metrics_route(opening),
                 admin_mount(opening),
+                *(_dashboard(opening) if dashboard else ()),
             ],
             middleware=[
                 Middleware(SocketApi, opening=opening, written=written, origins=origins),
@@ -66,6 +71,7 @@ def asgi_app(
     services: Sequence[ServiceName] = (),
     config: Config | None = None,
     backend: Backend | None = None,
+    dashboard: bool = False,
 ) -> Asgi:
     """An app as an ASGI application, for any ASGI server.
 
@@ -85,8 +91,31 @@ def asgi_app(
         services: The services to run in this process; none by default.
         config: The settings; those of `App.config` by default.
         backend: A backend that is open.
+        dashboard: Whether to serve the dashboard under ``/dashboard``.
+
+    Raises:
+        ConfigError: The packages of the dashboard are not installed.
     """
-    return Asgi(Opening(app, services, config, backend))
+    return Asgi(Opening(app, services, config, backend), dashboard=dashboard)
+
+
+def dashboard_is_installed() -> bool:
+    """Whether the packages of the dashboard are there."""
+    return all(find_spec(name) is not None for name in _DASHBOARD_PACKAGES)
+
+
+def _dashboard(opening: Opening) -> Sequence[BaseRoute]:
+    """Its routes. It is imported only if it is wanted, as it needs packages of an extra."""
+    try:
+        mount: Any = importlib.import_module("penstock.dashboard.mount")
+    except ModuleNotFoundError as error:
+        if error.name not in _DASHBOARD_PACKAGES:
+            raise
+        raise ConfigError(
+            f"The dashboard needs {error.name}, which is not installed.", fix='pip install "penstock[dashboard]"'
+        ) from error
+    routes: Sequence[BaseRoute] = mount.dashboard_routes(opening)
+    return routes
 
 
 def _for_web_pages(routes: Sequence[BaseRoute], origins: Collection[str]) -> ASGIApp:

@@ -34,11 +34,11 @@ from penstock.functions.function import FunctionKind
 from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
-from penstock.server.answers import Answer, answer_error, function_error, refusal, success, with_lines
+from penstock.server.answers import Answer, answer_error, function_error, name_of, refusal, success, with_lines
 from penstock.server.callers import Credentials, credentials_of
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
-from penstock.server.subscribe import EventStream, WrittenAnswers
+from penstock.server.subscribe import EventStream, WrittenAnswers, answer_events
 from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import u64_text
 
@@ -140,7 +140,8 @@ class Api:
             view.close()  # and so the stream
         encode = partial(self._written.write, exchange=exchange, form=call.form)
         check = partial(credentials.check, backend.tokens)
-        return EventStream(view, encode, self._opening, backend.engine.clock, check)
+        events = answer_events(view, encode, backend.engine.clock, check)
+        return EventStream(events, self._opening, view.close)
 
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system; the caller has its token."""
@@ -169,8 +170,7 @@ class Api:
         try:
             return backend.dispatch, await credentials_of(request, backend.tokens, self._config.admin_token)
         except Unauthenticated as error:
-            reason = error.facts.get("reason", "Unauthenticated")
-            raise Refused(401, reason, str(error), {"www-authenticate": "Bearer"}) from error
+            raise Refused(401, name_of(error), str(error), {"www-authenticate": "Bearer"}) from error
 
     def _route(self, path: str, endpoint: _Endpoint, *methods: str) -> Route:
         """A route that also answers requests which cannot be read, or cannot be served now."""

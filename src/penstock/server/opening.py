@@ -45,7 +45,7 @@ class Opening:
         self._held: AsyncGenerator[None, None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._clock = SystemClock()
-        self._under_way = 0
+        self.under_way = 0  # requests
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -84,12 +84,12 @@ class Opening:
             await asyncio.wait({one.closed for one in self.endless}, timeout=_LAST_WORD)
 
     def begin_request(self) -> None:
-        self._under_way += 1
+        self.under_way += 1
         self._idle.clear()
 
     def end_request(self) -> None:
-        self._under_way -= 1
-        if not self._under_way:
+        self.under_way -= 1
+        if not self.under_way:
             self._idle.set()
 
     async def idle(self) -> None:

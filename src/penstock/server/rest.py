@@ -17,12 +17,13 @@ from starlette.routing import Route
 from penstock.app import Backend
 from penstock.errors import ArgumentsInvalid, at_the_door
 from penstock.functions.function import FunctionKind
+from penstock.schema.ids import WRONG_ID
 from penstock.server.access import exchange_of
 from penstock.server.answers import plain_answer
 from penstock.server.callers import credentials_of
 from penstock.server.http import opened, send_answer, send_json
 from penstock.server.opening import Opening
-from penstock.server.requests import call_in, function_path, path_in_url, read_body
+from penstock.server.requests import Refused, call_in, function_path, path_in_url, read_body
 from penstock.wire.outgoing import Format, encode_result
 
 
@@ -60,10 +61,16 @@ class Rest:
         """Each is text where the function takes text, else JSON: ``limit=5``. A name that comes twice has a list."""
         given = {name: request.query_params.getlist(name) for name in request.query_params}
         found: dict[str, Any] = {name: texts[0] if len(texts) == 1 else texts for name, texts in given.items()}
+        with at_the_door():
+            kind = backend.dispatch.find(path, None).kind
+        if kind is not FunctionKind.QUERY:
+            what = f"{path} is a {kind.value}; only queries take {request.method}. Use POST."
+            raise Refused(405, "MethodNotAllowed", what, {"allow": "POST"})
         try:
             backend.dispatch.prepare_query(path, to_json(found))
         except ArgumentsInvalid as error:
-            for name in {detail["loc"][0] for detail in error.facts["errors"] if detail["loc"]} & found.keys():
+            wrong = {one["loc"][0] for one in error.facts["errors"] if one["loc"] and one["type"] != WRONG_ID}
+            for name in wrong & found.keys():
                 found[name] = _value(found[name])
         return to_json(found)
 

@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
+from types import FrameType
 from typing import Any, cast
 
 import uvicorn
@@ -29,6 +30,7 @@ from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
 from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
+from penstock.server.subscribe import EventStream
 
 _BACKLOG = 2048
 _FRAMES_OF_ARGUMENTS = 4  # a client that is back names all its queries in one frame
@@ -44,15 +46,28 @@ async def serve(
     host: str,
     port: int,
     services: Sequence[ServiceName],
+    dashboard: bool = False,
     ready: Callable[[str], None] | None = None,
+    stopping: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Serve an app until SIGINT or SIGTERM; a second SIGINT does not wait for the calls under way."""
+    """Serve an app until SIGINT or SIGTERM; a second SIGINT does not wait for the calls under way.
+
+    Args:
+        app: The app.
+        config: Its settings.
+        host: The address to listen on.
+        port: The port; 0 for any.
+        services: The services to run beside the server.
+        dashboard: Whether to serve the dashboard too.
+        ready: Called with the server's URL once it listens.
+        stopping: Called by the handler of the first signal, with the numbers of calls and of jobs under way.
+    """
     with closing(_bind(host, port)) as listener:
         url = _url(listener)
         async with app.open(config=config, services=services) as backend:
-            asgi = asgi_app(app, backend=backend)
+            asgi = asgi_app(app, backend=backend, dashboard=dashboard)
             async with metrics_served(backend):
-                await _Server(asgi, backend, url, ready).serve(sockets=[listener])
+                await _Server(asgi, backend, url, ready, stopping).serve(sockets=[listener])
             await asgi.opening.idle()  # a call that was cut off takes a moment to undo what it did
     event("server.stopped", logging.INFO, url=url)
 
@@ -76,7 +91,14 @@ async def metrics_served(backend: Backend) -> AsyncIterator[None]:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, asgi: Asgi, backend: Backend, url: str, ready: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        asgi: Asgi,
+        backend: Backend,
+        url: str,
+        ready: Callable[[str], None] | None,
+        stopping: Callable[[int, int], None] | None,
+    ) -> None:
         config = asgi.opening.config
         super().__init__(
             _listening(
@@ -96,6 +118,13 @@ class _Server(uvicorn.Server):
         self._backend = backend
         self._url = url
         self._ready = ready
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._stopping is not None and not self.should_exit:
+            streams = sum(isinstance(one, EventStream) for one in self._opening.endless)
+            self._stopping(self._opening.under_way - streams, self._backend.engine.journal.jobs_running())
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

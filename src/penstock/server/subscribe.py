@@ -7,8 +7,8 @@ taken the one before, so nothing is queued for slow ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from weakref import WeakKeyDictionary
 
 from starlette.responses import Response
@@ -22,7 +22,7 @@ from penstock.server.answers import Exchange, function_error, success
 from penstock.server.opening import ABORT, Opening
 from penstock.wire.outgoing import Format, encode_result
 
-_HEARTBEAT = 15.0  # seconds; proxies cut connections that are silent for longer
+HEARTBEAT = 15.0  # seconds; proxies cut connections that are silent for longer
 _PATIENCE = 60.0  # seconds that a reader may take for one event
 _LAST_WORD = 1.0  # seconds for the end of the stream
 _HEADERS = {"cache-control": "no-store, no-transform", "x-content-type-options": "nosniff", "x-accel-buffering": "no"}
@@ -59,18 +59,16 @@ class WrittenAnswers:
 
 
 class EventStream(Response):
-    """The answers of one view as events, until the reader leaves or the server stops."""
+    """Events, until there are no more, the reader leaves or the server stops."""
 
     def __init__(
-        self, view: View, encode: Encode, opening: Opening, clock: Clock, check: Callable[[], Awaitable[None]]
+        self, events: AsyncGenerator[bytes, None], opening: Opening, leave: Callable[[], None] | None = None
     ) -> None:
         super().__init__(headers=_HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]
-        self._view = view
-        self._encode = encode
-        self._check = check
+        self._events = events
+        self._leave = leave
         self._endless = opening.endless
-        self._clock = clock
         self._sending: asyncio.Task[None]
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -83,7 +81,8 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._stream(scope, receive, send)
         finally:
-            self._view.close()
+            if self._leave is not None:
+                self._leave()
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
@@ -104,18 +103,23 @@ class EventStream(Response):
             await sending
 
     async def _send_events(self, send: Send) -> None:
-        view = self._view
-        while not view.closed:
-            step = view.step()
-            if step is not None and step.answers:
-                await self._check()
-                text = b"id: %d\ndata: %b\n\n" % (step.tick.clock, self._encode(step.answers[0]))
-            elif await self._clock.wait(view.moved, _HEARTBEAT):
-                continue
-            else:
-                text = b":\n\n"
-            async with asyncio.timeout(_PATIENCE):
-                await send({"type": "http.response.body", "body": text, "more_body": True})
+        async with aclosing(self._events) as events:
+            async for text in events:
+                async with asyncio.timeout(_PATIENCE):
+                    await send({"type": "http.response.body", "body": text, "more_body": True})
+
+
+async def answer_events(
+    view: View, encode: Encode, clock: Clock, check: Callable[[], Awaitable[None]]
+) -> AsyncGenerator[bytes, None]:
+    """The answers of a view as events."""
+    while not view.closed:
+        step = view.step()
+        if step is not None and step.answers:
+            await check()
+            yield b"id: %d\ndata: %b\n\n" % (step.tick.clock, encode(step.answers[0]))
+        elif not await clock.wait(view.moved, HEARTBEAT):
+            yield b":\n\n"
 
 
 async def _left(receive: Receive) -> None:

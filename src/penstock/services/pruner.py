@@ -63,8 +63,11 @@ class Pruner(Service):
         tokens = await self._store.tokens.prune(now, _AT_ONCE)
         locks = await self._store.locks.prune(now, _AT_ONCE)
         requests = await self._store.requests.prune(now, _AT_ONCE)
-        if most := max(jobs, rates, tokens, locks, requests):
-            log_event("pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks, requests=requests)
+        acts = await self._store.audit.prune(now, _AT_ONCE)
+        if most := max(jobs, rates, tokens, locks, requests, acts):
+            log_event(
+                "pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks, requests=requests, acts=acts
+            )
         return _SOON if most >= _AT_ONCE else _LATER
 
 

@@ -1,7 +1,8 @@
 """The testing kit: an app on a real store, a clock you move, and gates for races."""
 
+from penstock.observe.practices import Finding
 from penstock.testing.app import JobsFailed, SeenRun, TestApp
 from penstock.testing.clock import TestClock
 from penstock.testing.gates import gate, raising
 
-__all__ = ["JobsFailed", "SeenRun", "TestApp", "TestClock", "gate", "raising"]
+__all__ = ["Finding", "JobsFailed", "SeenRun", "TestApp", "TestClock", "gate", "raising"]

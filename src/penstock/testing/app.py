@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from penstock.calls.handlers.taskrun import TaskRun
 from penstock.functions.function import name_of
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Job, JobStatus
+from penstock.observe.practices import Finding
 from penstock.outbox.trouble import Trouble
 from penstock.services.planner.planner import Planner
 from penstock.services.relay.relay import Relay
@@ -113,7 +114,8 @@ class TestApp(Backend):
         self._attempts = 0
         self._seen: list[SeenRun] = []
         self._failures: list[tuple[str, Trouble]] = []
-        super().__init__(app, app.config(database=database, **settings), self.clock)
+        config = app.config(database=database, **settings)
+        super().__init__(app, replace(config, practices=f"log, {config.practices}"), self.clock)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -147,6 +149,12 @@ class TestApp(Backend):
             **claims: Fields of the `Identity`, instead. The issuer is ``"test"`` by default.
         """
         return super().with_identity(Identity(**{"issuer": "test", **claims}) if claims else identity)
+
+    @property
+    def practices(self) -> list[Finding]:
+        """The best practices that the program has broken in this test, in their order."""
+        practices = self.engine.practices
+        return [] if practices is None else list(practices.found.values())
 
     async def run_until_idle(self, *, advance: bool = True, raise_errors: bool = True, plan: bool = True) -> int:
         """Plan reactive tasks, deliver messages, and run jobs until nothing is left; the number of attempts.

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from penstock.changes.readset import Bound
 from penstock.errors import NotUnique, ValueInvalid
+from penstock.observe import practices
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
@@ -296,11 +297,18 @@ class Scan(Generic[T]):
             return Segment(segment.prefix, segment.lower, bound, within=segment.within)
         return Segment(segment.prefix, bound, segment.upper, within=segment.within)
 
-    async def _rows(self, piece: int = _FIRST_PIECE) -> AsyncIterator[T]:
+    async def _rows(self, piece: int = _FIRST_PIECE, most: int | None = None) -> AsyncIterator[T]:
+        read = kept = 0
         async for rows in self._pieces([self._segment], piece):
+            read += len(rows)
             for row in self._decode(rows):
-                if self._keeps(row):
+                if kept != most and self._keeps(row):
+                    kept += 1
                     yield row
+            if kept == most:
+                break
+        if self._filters:
+            practices.filtered(self._table.__name__, read, kept)
 
     async def _pieces(
         self, segments: Sequence[Segment], piece: int, most: int | None = None, *, noted: bool = True
@@ -350,12 +358,7 @@ class Scan(Generic[T]):
             return []
         if not self._in_python:
             return self._decode(await self._read_most(count))
-        found: list[T] = []
-        async for row in self._rows(max(count, _FIRST_PIECE)):
-            found.append(row)
-            if len(found) == count:
-                break
-        return found
+        return [row async for row in self._rows(max(count, _FIRST_PIECE), count)]
 
     async def _first(self) -> T | None:
         rows = await self._take(1)
@@ -372,8 +375,11 @@ class Scan(Generic[T]):
 
     async def _collect(self) -> list[T]:
         if self._in_python:
-            return [row async for row in self._rows()]
-        return self._decode(await self._read_most(self._all_left))
+            found = [row async for row in self._rows()]
+        else:
+            found = self._decode(await self._read_most(self._all_left))
+        practices.collected(self._table.__name__, len(found))
+        return found
 
     @property
     def _all_left(self) -> int:

@@ -23,6 +23,7 @@ from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob, Work
+from penstock.observe import practices
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.contract.store import Store
@@ -136,6 +137,7 @@ class Transaction:
     def identity(self) -> Identity | None:
         """The identity of the caller. What depends on it concerns no other caller."""
         self.read_set.identity = True
+        practices.asked_identity()
         return self.caller.identity
 
     def time(self, every: timedelta | None) -> datetime:
@@ -199,6 +201,11 @@ class Transaction:
             raise self._exceeded("read", "rows", self._config.max_rows_read, _READ_LESS)
         if self.bytes_read > self._config.max_bytes_read:
             raise self._exceeded("read", "bytes", self._config.max_bytes_read, _READ_LESS)
+
+    @property
+    def rows_counted(self) -> tuple[int, int]:
+        """How many rows it has read, and written."""
+        return self._rows_read, self._rows_written
 
     @property
     def rows_left(self) -> int:

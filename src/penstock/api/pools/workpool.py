@@ -200,8 +200,8 @@ class Workpool:
     def result(self, ctx: Any, work_id: JobId, timeout: timedelta | None = None) -> Any:
         """The outcome of work, once it has ended.
 
-        The value of a success is read as the function's annotation says. It stays JSON if that does not fit: rows are
-        as clients get them, and an outside system may complete work with any value.
+        The value of a success is read as the function's annotation says. It stays JSON if that does not fit: an outside
+        system may complete work with any value.
 
         Args:
             work_id: Its id.

@@ -28,6 +28,7 @@ from penstock.jobs.job import (
     status_of_new,
 )
 from penstock.jobs.order import FARTHEST, rank
+from penstock.observe import practices
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
 from penstock.store.contract.jobs import ABOVE_ALL
@@ -108,6 +109,7 @@ class JobCalls:
             )
         if self.engine.registry.find(function.name) is not function:
             raise ContextError(f"{function.name} is not a function of this app.")
+        practices.scheduled(function)
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
         """A job that runs a function with these arguments; see `maker`."""

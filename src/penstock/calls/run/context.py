@@ -26,7 +26,9 @@ from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
+from penstock.observe import practices
 from penstock.schema.table import Table
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls, tracked
@@ -290,7 +292,7 @@ class ActionCtx:
     @property
     def auth(self) -> Auth:
         """The caller. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
-        return Auth(self._calls, lambda: self._caller.identity)
+        return Auth(self._calls, self._identity)
 
     @property
     def job_calls(self) -> JobCalls:
@@ -390,6 +392,7 @@ class ActionCtx:
     @tracked
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a snapshot of its own."""
+        practices.ran("run_query", function)
         depth, work, caller = self._depth + 1, self._work, self._caller
         result: R = await self._runner.run_query(function, (args, kwargs), depth, work, caller)
         return result
@@ -397,6 +400,7 @@ class ActionCtx:
     @tracked
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation in a transaction of its own."""
+        practices.ran("run_mutation", function)
         depth, work, caller = self._depth + 1, self._work, self._caller
         result: R = await self._runner.run_mutation(function, (args, kwargs), depth, work, caller)
         return result
@@ -404,9 +408,14 @@ class ActionCtx:
     @tracked
     async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another action. Use it to change the runtime; otherwise a plain helper function is enough."""
+        practices.ran("run_action", function)
         depth, attempt, caller = self._depth + 1, self._attempt, self._caller
         result: R = await self._runner.run_action(function, (args, kwargs), depth, attempt, caller)
         return result
+
+    def _identity(self) -> Identity | None:
+        practices.asked_identity()
+        return self._caller.identity
 
     @property
     def _work(self) -> Work | None:

@@ -29,6 +29,8 @@ _KIND_OF = {ctx: key for key, ctx in _CTX.items()}
 
 def check_ctx(function: AnyFunction) -> None:
     """Refuse a function whose first parameter is annotated with something else than the ctx that it gets."""
+    for guard in () if function.access is None else function.access.guards:
+        _check_guard(guard)
     expected, handler = _CTX[function.kind, function.is_async], function.declared
     parameter = next(iter(inspect.signature(handler).parameters.values()))
     given = annotation_of(handler, parameter)
@@ -49,6 +51,18 @@ def check_ctx(function: AnyFunction) -> None:
         f"{where} is {kind} written with {'async def' if function.is_async else 'def'}, and takes a {_spelled(given)}.",
         fix=f"{fix}.",
     )
+
+
+def _check_guard(guard: Callable[..., Any]) -> None:
+    is_async = inspect.iscoroutinefunction(guard)
+    expected = _CTX[FunctionKind.QUERY, is_async]
+    given = annotation_of(guard, next(iter(inspect.signature(guard).parameters.values())))
+    if not _takes(given, expected):
+        raise DeclarationError(
+            f"{named(guard)} is a guard written with {'async def' if is_async else 'def'}, and takes a "
+            f"{_spelled(given) if isinstance(given, type) else given}.",
+            fix=f"Write ctx: {_spelled(expected)}: guards only read.",
+        )
 
 
 def refuse_bare(word: str, given: object, example: str) -> None:

@@ -24,6 +24,7 @@ from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.settle import settle_anyhow
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
+from penstock.observe.practices import practices_of
 from penstock.pools.rates import RateLimit
 from penstock.reactive.task import ReactiveTask
 from penstock.store.contract.session import OpenTransaction
@@ -66,7 +67,9 @@ class Engine:
         self.look = asyncio.Event()  # set after a request to look at all rows of a task, until the planner knows
         self.statements = Statements(store.dialect, reactive)
         self.processes = Processes(config)
-        self.journal = Journal(Meters() if config.dev or config.metrics_token or config.metrics_port else None)
+        meters = Meters() if config.dev or config.metrics_token or config.metrics_port else None
+        self.journal = Journal(meters, tells_runs=config.dev)
+        self.practices = practices_of(f"{'log' if config.dev else 'off'}, {config.practices}")
         self._threads: dict[str, Threads] = {}
         self._stop_by: float | None = None
 
@@ -120,6 +123,8 @@ class Engine:
     async def close(self) -> None:
         """End the threads and processes; their functions have the rest of the grace time."""
         self.begin_stop()
+        if self.practices is not None:
+            self.practices.listen(on=False)
         threads, self._threads = list(self._threads.values()), {}
         left = await asyncio.gather(
             *(one.idle(self.grace_left()) for one in threads), self.processes.close(self.grace_left())

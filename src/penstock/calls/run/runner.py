@@ -6,10 +6,11 @@ Owns the three kinds of run, at the top and nested. Every road to user code lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from typing import Any
 from weakref import ref
@@ -31,6 +32,7 @@ from penstock.errors import (
     CursorInvalid,
     LimitExceeded,
     NotSignedIn,
+    PenstockError,
     RateLimited,
     TryAgain,
     at_the_door,
@@ -42,6 +44,7 @@ from penstock.jobs.job import Work
 from penstock.live.entry import Answer, Entry
 from penstock.observe import points
 from penstock.observe.loglines import log_lines
+from penstock.observe.practices import Practices, Watch
 from penstock.store.contract.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
@@ -71,7 +74,8 @@ class Runner(Runs):
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
     ) -> Any:
         arguments = _checked(function, FunctionKind.QUERY, given, outside=not depth)
-        return await self.query(function, arguments, depth, work, caller)
+        with _named(function):
+            return await self.query(function, arguments, depth, work, caller)
 
     async def run_mutation(
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
@@ -84,7 +88,8 @@ class Runner(Runs):
             with at_the_door(outside=not depth):
                 return function.signature.check(copied(bound))
 
-        return await self.mutation(function, check, depth, Execution(work=work, caller=caller))
+        with _named(function):
+            return await self.mutation(function, check, depth, Execution(work=work, caller=caller))
 
     async def run_action(
         self,
@@ -95,7 +100,8 @@ class Runner(Runs):
         caller: Caller = SYSTEM,
     ) -> Any:
         arguments = _checked(function, FunctionKind.ACTION, given, outside=not depth)
-        return await self.action(function, arguments, depth, attempt, caller)
+        with _named(function):
+            return await self.action(function, arguments, depth, attempt, caller)
 
     async def query(
         self,
@@ -106,7 +112,7 @@ class Runner(Runs):
         caller: Caller = SYSTEM,
     ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
-        with self.engine.journal.call(function):
+        with self.engine.journal.call(function, caller):
             return await self.attempt(lambda: self._query_once(function, arguments, depth, work, caller), function.name)
 
     async def queries(
@@ -135,7 +141,7 @@ class Runner(Runs):
         try:
             transaction.given_ends = decode_journal(journal)
             async with timer, self.engine.thread(function, 0) as thread:
-                with self.engine.journal.call(function), log_lines(told=self.engine.config.dev) as lines:
+                with self.engine.journal.call(function, entry.caller), log_lines(told=self.engine.config.dev) as lines:
                     run = self._in_transaction(transaction, function, entry.arguments, 0, thread)
                     result = await contained(function, run)
             encoded = function.signature.result_json(result)
@@ -183,7 +189,7 @@ class Runner(Runs):
         """
         moment = execution.moment or (self.now(), self.engine.clock.seed())
         has_paid = depth > 0 or execution.work is not None
-        with self.engine.journal.call(function):
+        with self.engine.journal.call(function, execution.caller):
             async with self.engine.thread(function, depth) as thread:
 
                 async def once(queue: int | None) -> Any:
@@ -215,7 +221,7 @@ class Runner(Runs):
         attempt: Running | None = None,
         caller: Caller = SYSTEM,
     ) -> Any:
-        with self.engine.journal.call(function):
+        with self.engine.journal.call(function, caller):
             check_depth(function, depth)
             if depth == 0 and attempt is None:
                 await self._take_token(function, caller)
@@ -227,8 +233,10 @@ class Runner(Runs):
             async with self.engine.thread(function, depth) as thread:
                 if attempt is not None:
                     await attempt.begin()
-                ctx = ActionCtx(self, Calls(function.name), depth, attempt, caller=caller)
-                return await self.run_handler(function, ctx, arguments, depth, thread)
+                make = partial(ActionCtx, self, caller=caller)
+                return await self.run_handler(  # which alone holds the ctx
+                    function, make(Calls(function.name), depth, attempt), arguments, depth, thread
+                )
 
     # ----- nested in a transaction
 
@@ -271,7 +279,7 @@ class Runner(Runs):
         for function, arguments, encode in runs:
             try:
                 budget.check()
-                with self.engine.journal.call(function):
+                with self.engine.journal.call(function, caller):
                     result = await contained(
                         function, self._query_in(session, now, function, arguments, 0, thread, caller, budget)
                     )
@@ -340,6 +348,7 @@ class Runner(Runs):
             raise
         if transaction.failure is not None:
             raise transaction.failure
+        self.engine.journal.counted(transaction)
         return result
 
     def _in_scope(
@@ -443,6 +452,7 @@ class Runner(Runs):
         """
         run = handler or function.handler
         calls: Calls = ctx._calls  # noqa: SLF001 - it is run here
+        watch = None if self.engine.practices is None else self._watch(self.engine.practices, function, ctx, run)
         try:
             if function.is_async:
                 result = await run(ctx, **arguments)
@@ -450,15 +460,26 @@ class Runner(Runs):
                 twin = _TWINS[type(ctx)](ctx, Bridge(asyncio.get_running_loop()))
                 result = await self._in_thread(function, lambda: run(twin, **arguments), depth, thread)
             calls.end()
+            if watch is not None:
+                watch.check_asked()
         except BaseException:
             calls.abandon()
             raise
+        finally:
+            if watch is not None:
+                watch.end()
         if function.is_async:  # the thread of another function may hold the ctx for a moment longer
             ended = ref(calls)
             del ctx, calls
             if (held := ended()) is not None:  # by a task, say
                 refuse_tasks_of(held)
         return result if handler is not None else function.signature.check_result(result)
+
+    def _watch(self, practices: Practices, function: AnyFunction, ctx: Ctx, handler: Callable[..., Any]) -> Watch:
+        caller = ctx._caller if isinstance(ctx, ActionCtx) else ctx._scope.transaction.caller  # noqa: SLF001 - it is run here
+        is_open = function.public and function.access is None and not caller.is_system
+        transacts = function.kind is not FunctionKind.ACTION
+        return Watch(practices, function.name, function.declared, handler, transacts, is_open)
 
     async def _in_thread(self, function: AnyFunction, work: Callable[[], Any], depth: int, thread: Place | None) -> Any:
         if thread is not None:
@@ -521,6 +542,16 @@ class Budget:
         )
         error.at_the_door = True  # the batch is the caller's
         raise error
+
+
+@contextmanager
+def _named(function: AnyFunction) -> Iterator[None]:
+    """Note in an error which function raised it: a web framework that answers it does not know."""
+    try:
+        yield
+    except PenstockError as error:
+        error.raised_in = error.raised_in or function.name
+        raise
 
 
 def _checked(function: AnyFunction, kind: FunctionKind, given: Given, *, outside: bool = False) -> Arguments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import RUNS, Body, Call, Method, Pool, Word
+from penstock.check.body import RUNS, Body, Call, Local, Method, Pool, Word
 from penstock.check.program import Ctx, Function, keyword_of
 from penstock.check.project import Outside
 from penstock.check.rule import Facts, Places, Rule, kind_of, rule
@@ -146,7 +146,7 @@ def looped(facts: Facts, rule: Rule) -> Places:
         if kind_of(body) != "action":
             continue
         for call in body.calls:
-            run = _run_of(facts, call)
+            run = _run_of(facts, body, call)
             if run is not None and not isinstance(call.loop, ast.While | None) and not _has_outside(body, call):
                 yield rule.at(
                     body.function.module,
@@ -157,11 +157,15 @@ def looped(facts: Facts, rule: Rule) -> Places:
                 )
 
 
-def _run_of(facts: Facts, call: Call) -> Call | None:
+def _run_of(facts: Facts, body: Body, call: Call) -> Call | None:
     """The transaction that a call is, or a helper runs that does nothing else outside."""
     if _is_run(call, "run_query", "run_mutation"):
         return call
-    inner = facts.body(call.of).calls if isinstance(call.of, Function) and call.of.kind is None else []
+    inner = list[Call]()
+    if isinstance(call.of, Local):
+        inner = [one for one in body.calls if id(call.of.node) in one.branch]
+    elif isinstance(call.of, Function) and call.of.kind is None:
+        inner = facts.body(call.of).calls
     runs = [one for one in inner if _is_run(one, "run_query", "run_mutation")]
     return runs[0] if runs and all(one in runs or _is_harmless(one) for one in inner) else None
 
@@ -197,7 +201,8 @@ def enqueued_within(facts: Facts, rule: Rule) -> Places:
             continue
         last: Call | None = None
         for call in body.calls:
-            is_run = _is_run(call, "run_mutation") or _is_backend_run(call)
+            run = _run_of(facts, body, call)
+            is_run = (run is not None and run.method == "run_mutation") or _is_backend_run(call)
             enqueues = call.is_of(Pool, "enqueue", "enqueue_batch")
             if enqueues or call.is_word("scheduler", "run_after", "run_at"):
                 if last is not None and call.loop is last.loop and call.branch[: len(last.branch)] == last.branch:

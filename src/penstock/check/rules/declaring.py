@@ -17,7 +17,7 @@ _INVENTED = re.compile(r"(^|_)(email|user|user_id|username|login|account|account
 
 
 def _public(facts: Facts) -> list[Function]:
-    return [one for one in facts.program.declared() if one.is_public and not one.handles]
+    return [one for one in facts.program.declared() if one.is_public]
 
 
 @rule("PEN005")
@@ -86,7 +86,7 @@ def _anything(program: Program, module: Module, node: ast.expr) -> str:
 def guarded(facts: Facts, rule: Rule) -> Places:
     """A public function says nothing about who may call it."""
     for function in _public(facts):
-        if function.option("access") is None and not _asks_who(facts, function):
+        if not _has_guard(function) and not _asks_who(facts, function):
             yield rule.at(
                 function.module,
                 function.node,
@@ -96,10 +96,22 @@ def guarded(facts: Facts, rule: Rule) -> Places:
             )
 
 
+def _has_guard(function: Function) -> bool:
+    access = function.option("access")
+    return access is not None and not (isinstance(access, ast.Constant) and access.value is None)
+
+
 def _asks_who(facts: Facts, function: Function) -> bool:
-    """Whether a function, or a helper that it calls, asks ``ctx.auth`` or ``ctx.check_access``."""
-    reached = [body for body, _ in facts.reached([facts.body(function)]).values()]
-    return any(_looks_at_auth(body) for body in reached)
+    """Whether a function, or one that it calls, asks ``ctx.auth`` or ``ctx.check_access``, or has a guard."""
+    reached = [body for body, _ in facts.reached([facts.body(function)], through_declared=True).values()]
+    return any(
+        _looks_at_auth(body) or (body.function is not function and _refuses(facts.program, body.function))
+        for body in reached
+    )
+
+
+def _refuses(program: Program, function: Function) -> bool:
+    return _has_guard(function) and not program.is_penstock(function.module, function.option("access"), "public")
 
 
 def _looks_at_auth(body: Body) -> bool:
@@ -114,7 +126,12 @@ def invented(facts: Facts, rule: Rule) -> Places:
     for function in _public(facts):
         names = {one.arg for one in function.parameters[1:] if _INVENTED.search(one.arg)}
         guard = _guard(facts, function)
-        if guard is not None:
+        if isinstance(guard, Function):
+            used = _answers(guard, {one.arg for one in guard.parameters[1:] if _INVENTED.search(one.arg)})
+            access = function.option("access")
+            if used and access and not _asks_who(facts, guard):
+                yield rule.at(function.module, access, _told(function, used), _INVENTED_FIX)
+        elif guard is not None:
             found = {one.id for one in ast.walk(guard.body) if isinstance(one, ast.Name)}
             given = {one.arg for one in guard.args.args[1:]} & found
             if given and not _names_auth(guard):
@@ -131,10 +148,12 @@ def _told(function: Function, name: str) -> str:
     return f"{function.name}: a caller may send any {name}, also that of somebody else."
 
 
-def _guard(facts: Facts, function: Function) -> ast.Lambda | None:
+def _guard(facts: Facts, function: Function) -> ast.Lambda | Function | None:
     value = function.option("access")
     if isinstance(value, ast.Name):
         found = facts.program.meaning(function.module, value)
+        if isinstance(found, Function):
+            return found
         value = getattr(found.node, "value", None) if isinstance(found, Place) else value
     return value if isinstance(value, ast.Lambda) else None
 
@@ -153,21 +172,32 @@ def _refusals(
         for one in nodes
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
     }
+    asked = dict[ast.Call, ast.expr]()
     for node in nodes:
         if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node)):
             named = [kept[one.id] for one in ast.walk(node.test) if isinstance(one, ast.Name) and one.id in kept]
             for test in (node.test, *named):
                 if used := _compared(test, names, columns):
                     yield test, used
+            asked.update((one, node.test) for one in ast.walk(node.test) if isinstance(one, ast.Call))
     for call in facts.body(function).calls if depth < _DEEPEST else ():
         helper = call.of if isinstance(call.of, Function) and call.of.kind is None else None
         given = dict(zip((one.arg for one in helper.parameters), call.node.args, strict=False)) if helper else {}
         passed = {name: one.id for name, one in given.items() if isinstance(one, ast.Name) and one.id in names}
         if helper and passed:
             rows = {name for name, one in given.items() if isinstance(one, ast.Attribute)}
+            if call.node in asked and (used := _answers(helper, set(passed), rows)):
+                yield asked[call.node], passed[used]
+                continue
             found = next(_refusals(facts, helper, set(passed), rows, depth + 1), None)
             if found:
                 yield call.node, passed.get(found[1], min(passed.values()))
+
+
+def _answers(function: Function, names: set[str], columns: Collection[str] = ()) -> str:
+    """The argument by which a function answers yes or no."""
+    results = (one.value for one in ast.walk(function.node) if isinstance(one, ast.Return) and one.value)
+    return next((used for one in results if (used := _compared(one, names, columns))), "")
 
 
 def _raises(node: ast.If) -> bool:

@@ -11,6 +11,9 @@ from penstock.check.rule import Facts, Places, Rule, rule
 
 _FEW = 100  # rows
 _RANGES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt,
+}  # fmt: skip
 
 
 @rule("PEN002")
@@ -37,6 +40,8 @@ def _filters(body: Body) -> Iterator[tuple[Over, Scan, str]]:
                     seen.add(one)
                     yield one, call.of.of, call.method
     for node, rows in body.lists:
+        if rows.end == "iterate":
+            yield from ((one, rows.scan, rows.end) for one in rows.scan.filters)
         if rows.end in {"collect", "iterate"} or (rows.end == "take" and not _is_few(rows)):
             yield node, rows.scan, rows.end
 
@@ -52,8 +57,11 @@ def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], li
     """The columns of a table that a condition compares with equal values, and those in ranges."""
     row, conditions = _conditions(body, node)
     equal, ranged = list[str](), list[str]()
+    if table is None:
+        return equal, ranged
     for one in _all_of(conditions):
-        if table is None or not isinstance(one, ast.Compare) or len(one.ops) != 1:
+        equal.extend(_truth(one, row, table))
+        if not isinstance(one, ast.Compare) or len(one.ops) != 1:
             continue
         for side, other in ((one.left, one.comparators[0]), (one.comparators[0], one.left)):
             column = _column(side, row, table)
@@ -65,18 +73,54 @@ def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], li
     return equal, ranged
 
 
+def _truth(node: ast.expr, row: str, table: Table) -> list[str]:
+    """The column of a bool that a condition is, ``not row.closed``, if an index has it: alone it needs none."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert):
+        node = node.operand
+    column = _column(node, row, table)
+    is_bool = column and ast.unparse(table.columns[column]) == "bool"
+    return [column] if is_bool and any(column in one.columns for one in table.indexes.values()) else []
+
+
 def _conditions(body: Body, node: Over) -> tuple[str, list[ast.expr]]:
     """The name of a row in a condition, and the parts of the condition."""
     if isinstance(node, ast.Call):
         given = _predicate(body, node.args[0] if node.args else None)
         return (given.args.args[0].arg, [given.body]) if given and given.args.args else ("", [])
     if isinstance(node, Loop):
-        target, last = node.target, node.body[-1]
-        ifs = [last.test] if len(node.body) == 1 and isinstance(last, ast.If) and not last.orelse else []
+        target, ifs = node.target, _wanted(node.body)
     else:
         target, ifs = node.generators[0].target, node.generators[0].ifs
         ifs = [*ifs, node.elt] if isinstance(node, ast.GeneratorExp) else ifs  # any(one.name == name for one in rows)
     return (target.id, ifs) if isinstance(target, ast.Name) else ("", [])
+
+
+def _wanted(body: list[ast.stmt]) -> list[ast.expr]:
+    """The conditions of the rows that a loop does something with: it has one ``if``, or skips the others."""
+    found = list[ast.expr]()
+    for one in body:
+        if not isinstance(one, ast.If) or one.orelse:
+            break
+        if len(one.body) == 1 and isinstance(one.body[0], ast.Continue):
+            found.extend(_opposite(one.test))
+        else:
+            return [*found, one.test] if one is body[-1] else found
+    return found
+
+
+def _opposite(test: ast.expr) -> Iterator[ast.expr]:
+    """The conditions that hold if a test does not, as far as these are a column's value."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        for one in test.values:
+            yield from _opposite(one)
+    elif isinstance(test, ast.Compare) and len(test.ops) == 1:
+        turned = _OPPOSITES.get(type(test.ops[0]))
+        if turned is not None:
+            yield ast.Compare(test.left, [turned()], test.comparators)
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield test.operand
+    else:
+        yield ast.UnaryOp(ast.Not(), test)
 
 
 def _predicate(body: Body, node: ast.expr | None) -> ast.Lambda | None:
@@ -95,6 +139,8 @@ def _all_of(conditions: list[ast.expr]) -> Iterator[ast.expr]:
     for one in conditions:
         if isinstance(one, ast.BoolOp) and isinstance(one.op, ast.And):
             yield from _all_of(one.values)
+        elif isinstance(one, ast.BinOp) and isinstance(one.op, ast.BitAnd):
+            yield from _all_of([one.left, one.right])
         else:
             yield one
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from math import inf
 from typing import Any, TypeGuard
 
-from penstock.check.body import Body, Comprehension, Pool, Scan
+from penstock.check.body import Body, Comprehension, Loop, Pool, Rows, Scan
 from penstock.check.program import Function, Program, keyword_of
 from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, rule
@@ -19,6 +19,7 @@ _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", 
 _KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request|doc).?id", re.IGNORECASE)
 _RETRIES = ("retry_actions_by_default", "retry")  # what a job says goes before what its pool does
 _LONG = 10.0  # seconds
+_DEEPEST = 3  # helpers that pass rows on
 _WIDE = {"Exception", "BaseException"}
 
 
@@ -73,12 +74,15 @@ def _is_retried(pool: Pool) -> bool:
 def one_at_a_time(facts: Facts, rule: Rule) -> Places:
     """One job at a time, and long waits between attempts."""
     for module in facts.program.project.modules:
-        if "Retry" not in module.text:
+        if "retry" not in module.text or not ("workpool" in module.text or "with_options" in module.text):
             continue
         for node in ast.walk(module.tree):
             retry = _retry_of_one(facts.program, module, node) if isinstance(node, ast.Call) else None
-            longest = _longest_wait(facts.program, module, retry) if isinstance(retry, ast.Call) else 0
-            if retry is not None and longest >= _LONG:
+            if retry is None:
+                continue
+            place, policy = facts.program.behind(module, retry)
+            longest = _longest_wait(facts.program, place, policy) if isinstance(policy, ast.Call) else 0
+            if longest >= _LONG:
                 yield rule.at(
                     module,
                     retry,
@@ -178,7 +182,7 @@ def small_context(facts: Facts, rule: Rule) -> Places:
     for body in facts.bodies:
         for call in body.calls:
             context = keyword_of(call.node, "context") if call.is_of(Pool, "with_options") else None
-            if context is not None and _grows(body, context):
+            if context is not None and _grows(facts, body, context):
                 yield rule.at(
                     body.function.module,
                     context,
@@ -187,30 +191,49 @@ def small_context(facts: Facts, rule: Rule) -> Places:
                 )
 
 
-def _grows(body: Body, context: ast.expr) -> bool:
+def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
     """Whether an expression collects rows, or names what did."""
     kept = {
         one.targets[0].id: one.value
         for one in ast.walk(body.function.node)
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
     }
+    helpers = {call.node: call.of for call in body.calls if isinstance(call.of, Function) and depth < _DEEPEST}
+    filled = {name for loop, rows in body.lists if _is_whole(rows) for name in _filled(loop)}
     ends: set[ast.AST] = {call.node for call in body.calls if call.is_of(Scan, "collect")}
     ends |= {node for node, rows in body.lists if rows.end == "iterate"}
     waiting, seen = [context], set[str]()
     while waiting:
         node = waiting.pop()
-        if node in ends:
+        if node in ends or (isinstance(node, ast.Name) and node.id in filled):
             return True
         if isinstance(node, ast.Name) and node.id in kept and node.id not in seen:
             seen.add(node.id)
             waiting.append(kept[node.id])
-        elif isinstance(node, ast.Call) and not _is_list(node):
-            continue  # such as len(rows)
+        elif isinstance(node, ast.Call) and node in helpers:
+            inner = facts.body(helpers[node])
+            given = [one.value for one in ast.walk(inner.function.node) if isinstance(one, ast.Return) and one.value]
+            if any(_grows(facts, inner, one, depth + 1) for one in given):
+                return True
+        elif isinstance(node, ast.Compare | ast.Subscript) or (isinstance(node, ast.Call) and not _is_list(node)):
+            continue  # such as len(rows), rows[:5]
         elif isinstance(node, Comprehension):
             waiting.append(node.generators[0].iter)
         else:
             waiting.extend(one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
     return False
+
+
+def _is_whole(rows: Rows) -> bool:
+    return rows.end in {"collect", "iterate"}
+
+
+def _filled(loop: ast.AST) -> set[str]:
+    """The lists that a loop appends to."""
+    if not isinstance(loop, Loop):
+        return set()
+    appends = (one.func for one in ast.walk(loop) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
+    return {one.value.id for one in appends if one.attr in {"append", "add"} and isinstance(one.value, ast.Name)}
 
 
 def _is_list(node: ast.Call) -> bool:

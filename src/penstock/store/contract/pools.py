@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from penstock.pools.rates import RateLimit
 
@@ -79,3 +80,14 @@ class Activity:
     # for waiting jobs, when the first one may run; for running ones, when the first one began; for those that have
     # ended, when the first one did
     first: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OldJob:
+    """A job that has run, or has been ready, for long."""
+
+    id: UUID
+    function: str
+    pool: str
+    place: str  # running or ready
+    since: datetime

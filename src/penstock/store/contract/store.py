@@ -15,6 +15,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract.schema import Catalog
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.api_keys import ApiKeys
+from penstock.store.nouns.audit import Audit
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.interests import Interests
@@ -99,6 +100,7 @@ class Store(Protocol):
     leases: Leases
     requests: Requests
     api_keys: ApiKeys
+    audit: Audit
     tokens: Tokens
     locks: Locks
     migration_files: MigrationFiles
@@ -116,6 +118,7 @@ class Store(Protocol):
         self.migration_files = MigrationFiles(access)
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)
+        self.audit = Audit(access)
         self.outboxes = Outboxes(access)
         self.statistics = DatabaseStatistics(access)
         self.records = Records(access, self.jobs, self.tasks, ends)

@@ -42,9 +42,11 @@ class Jobs(Noun, ABC):
         rows = await self._fetch_each(session, "find", [{"id": one} for one in ids], now=now)
         return {self._access.uuid(row[0]): self._access.status(row) for row in rows}
 
-    async def list(self, session: Session, where: JobFilter, limit: int, now: datetime) -> builtins.list[JobStatus]:
-        """Jobs that meet a filter, newest first."""
-        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now, below=ABOVE_ALL)
+    async def list(
+        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
+    ) -> builtins.list[JobStatus]:
+        """Jobs that meet a filter, newest first, those below one id."""
+        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now, below=below)
         return [self._access.status(row) for row in rows]
 
     async def matching(

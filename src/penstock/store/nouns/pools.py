@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.shares import Member, lent
-from penstock.store.contract.pools import Activity, Backlog, KeyRow, PoolRow, PoolView
+from penstock.store.contract.pools import Activity, Backlog, KeyRow, OldJob, PoolRow, PoolView
 from penstock.store.contract.session import Row, Session
 from penstock.store.nouns.noun import Access, Noun, Values
 from penstock.store.nouns.rates import TICK, rate_of, rate_text
@@ -93,10 +93,21 @@ class Pools(Noun):
             for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most)
         ]
 
-    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
-        """The present jobs of each pool, and of the one without a limit, and those that ended since a time."""
+    async def activity(self, session: Session, since: datetime | None) -> builtins.list[Activity]:
+        """The present jobs of each pool, and of the one without a limit, and those that ended since a time, if given.
+
+        To find those that ended reads all that are kept.
+        """
         rows = await self._fetch(session, "activity", since=since)
         return [Activity(pool, place, count, self._access.time(first)) for pool, place, count, first in rows]
+
+    async def oldest(self, session: Session, most: int) -> builtins.list[OldJob]:
+        """The jobs that have run longest, and the ready ones that have waited longest; `most` of each."""
+        rows = await self._fetch(session, "oldest", most=most)
+        return [
+            OldJob(self._access.uuid(job), function, pool, place, self._access.time(since))
+            for place, job, function, pool, since in rows
+        ]
 
 
 def _members(rows: Sequence[Row]) -> list[Member]:

@@ -247,8 +247,8 @@ from {limited} p cross join lateral (
 order by p.name;
 
 -- activity: what goes on in each pool, the one without a limit too: how many jobs stand in each place, and since when the
--- first of them; and how many have ended since a time.
--- Unbounded: it counts jobs.
+-- first of them; and how many have ended since a time, if one is given.
+-- Unbounded: it counts jobs, and with a time reads all that have ended.
 select pool, 'ready', count(*), min(run_at) from (
     select pool, run_at from penstock.ready_job where ending is null
     union all select pool, run_at from penstock.scheduled_job where waiting
@@ -260,4 +260,15 @@ select pool, 'scheduled', count(*), min(run_at) from penstock.scheduled_job wher
 union all
 select pool, 'running', count(*), min(started_at) from penstock.running_job group by pool
 union all
-select pool, state, count(*), min(finished_at) from penstock.finished_job where finished_at >= :since group by pool, state;
+select pool, state, count(*), min(finished_at) from penstock.finished_job
+where :since::timestamptz is not null and finished_at >= :since group by pool, state;
+
+-- oldest: the jobs that have run longest, and the ready ones that have waited longest, at most so many of each.
+-- Unbounded: it sorts jobs.
+select * from (
+    select 'running', id, function, pool, started_at from penstock.running_job order by started_at limit :most
+) running
+union all
+select * from (
+    select 'ready', id, function, pool, run_at from penstock.ready_job where ending is null order by run_at limit :most
+) ready;

@@ -175,4 +175,6 @@ async def _apply(lock: SchemaLock, dialect: Dialect, found: _Comparison) -> None
             await _refuse_problems(lock, dialect, found, ", by rows written while the schema was being changed")
             raise
     if not found.empty:
-        event("schema.applied", migrations=len(found.migrations), changes=len(found.changes))
+        made = sum(difference.stored is None for difference in found.differences)
+        changes = len(found.changes)
+        event("schema.applied", migrations=len(found.migrations), changes=changes, tables_made=made)

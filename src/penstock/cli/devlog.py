@@ -1,0 +1,160 @@
+"""The terminal of ``penstock dev``: one line for each finished call, job and task run; the program's own logs between.
+
+Owns which of penstock's events are shown, and their form. With `verbose` all of them are, with whole tracebacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import click
+
+from penstock.cli.failure import in_colour, place_of, program_traceback, style
+from penstock.cli.opening import TextFormatter, set_up_logs
+from penstock.cli.options import Options
+from penstock.cli.output import counted, say
+from penstock.cli.visible import visible, visible_line
+from penstock.errors import PenstockError
+from penstock.observe.errortext import error_text, trace_text
+
+_MARGIN = 9  # columns, of the time
+_NARROW = 80
+_SHORT, _LONG = 0.1, 10.0  # seconds
+_MOST_A_SECOND = 20  # lines of runs that ended well
+_MOST_NAMED = 3  # functions whose runs have no line
+_RUNS, _ERRORS = {"call.ran", "job.ran"}, {"failed", "retrying"}
+_ENDS = {"success": ("ok", "green"), "retrying": ("retry", "yellow"), "failed": ("failed", "red")}
+
+
+class DevFormatter(TextFormatter):
+    """A line for each run and each change of the schema; other records as elsewhere."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__(colour=in_colour())
+        self.datefmt = "%H:%M:%S"
+        self._verbose = verbose
+        self._failed: BaseException | None = None  # the error that a line has told last
+        self._second = self._shown = 0  # in that second, runs that ended well
+        self._folded = Counter[str]()  # those of them without a line, by name
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show a record: not what a line of a run tells, and of penstock's own events none that is usual."""
+        name, facts = getattr(record, "event", ""), getattr(record, "facts", {})
+        if self._verbose or not name or name == "schema.applied":
+            return True
+        if name in _RUNS:
+            return not self._folds(record, facts)
+        if name == "http.request":
+            was_told, self._failed = self._failed is not None, None
+            return bool(facts.get("error")) and not was_told
+        if name == "call.failed":
+            return record.exc_info is None or record.exc_info[1] is not self._failed
+        return name != "job.failed" and record.levelno >= logging.WARNING
+
+    def format(self, record: logging.LogRecord) -> str:
+        name, facts = getattr(record, "event", ""), getattr(record, "facts", {})
+        time = style(f"{self.formatTime(record, '%H:%M:%S')} ", dim=True)
+        if name == "schema.applied":
+            return f"{time}{schema_summary(facts)}"
+        if name == "http.request" and not self._verbose:
+            asked = visible_line(facts.get("function") or facts["path"])
+            return f"{time}{style('refused', fg='red')} {facts['method']:9} {asked}  {facts['error']}"
+        if name not in _RUNS:
+            return super().format(record)
+        error = record.exc_info[1] if record.exc_info else None
+        self._failed = error
+        lines = [time + _run_line(facts)]
+        if error is not None:
+            lines += [indent(visible(self._told(error)).rstrip(), " " * _MARGIN)]
+        if facts["status"] in _ERRORS and "job" in facts:
+            lines += [" " * _MARGIN + style(f"penstock jobs show {facts['job']}", dim=True)]
+        return "\n".join(lines)
+
+    def _folds(self, record: logging.LogRecord, facts: Mapping[str, Any]) -> bool:
+        """Whether a run is only counted, as there were many in this second."""
+        if facts["status"] != "success":
+            return False
+        if int(record.created) != self._second:
+            self._unfold()
+            self._second, self._shown = int(record.created), 0
+        self._shown += 1
+        if self._shown <= _MOST_A_SECOND:
+            return False
+        if not self._folded:
+            asyncio.get_running_loop().call_later(1, self._unfold)
+        self._folded[_name_of(facts)] += 1
+        return True
+
+    def _unfold(self) -> None:
+        if self._folded:
+            each = ", ".join(f"{count:,} {name}" for name, count in self._folded.most_common(_MOST_NAMED))
+            say(f"{'':{_MARGIN}}… and {self._folded.total():,} more: {each}")
+            self._folded.clear()
+
+    def _told(self, error: BaseException) -> str:
+        if self._verbose:
+            return trace_text(error)
+        if isinstance(error, PenstockError):
+            where = place_of(error).removeprefix(f"{Path.cwd()}{os.sep}")
+            return error_text(error) + (f"\n  at {where}" if where else "")
+        return program_traceback(error)
+
+
+def set_up_dev_logs(options: Options, *, verbose: bool) -> None:
+    """Set up logs as elsewhere, in the form for a person who watches unless the options name another one."""
+    set_up_logs(options.log_level or "info", options.log_format)
+    if options.log_format == "text":
+        formatter = DevFormatter(verbose=verbose or options.debug)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(formatter)
+            handler.addFilter(formatter.filter)
+
+
+def schema_summary(facts: Mapping[str, Any]) -> str:
+    """Such as ``12 tables made, 3 other changes of tables``."""
+    made, changes = facts["tables_made"], facts["changes"]
+    told = [f"{counted(made, 'table')} made"] if made else []
+    if changes > made:
+        told.append(counted(changes - made, "other change" if made else "change") + " of tables")
+    return ", ".join(told) or "penstock's own tables are up to date"
+
+
+def _run_line(facts: Mapping[str, Any]) -> str:
+    """Such as ``ok      mutation  shop:book   4.1 ms  read 1, wrote 1  ada``; facts without room stand below it."""
+    end, colour = _ENDS.get(facts["status"], (facts["status"], "yellow"))
+    kind = "task" if "task" in facts else "job" if "job" in facts else facts["kind"]
+    name = _name_of(facts)
+    first = f"{style(f'{end:8}', fg=colour)}{kind:9}{name:24} {_duration(facts['ms']):>7}"
+    rows = [f"{word} {facts[fact]:,}" for fact, word in (("read", "read"), ("written", "wrote")) if facts[fact]]
+    rest = [", ".join(rows)] if rows else []
+    if facts.get("attempt", 1) > 1:
+        rest.append(f"attempt {facts['attempt']}")
+    rest += [", ".join(map(str, json.loads(facts["key"])))] if "key" in facts else []
+    rest += [facts["caller"]] if "caller" in facts else []
+    line, room = first, shutil.get_terminal_size((_NARROW, 24)).columns - _MARGIN
+    lines = []
+    for part in map(visible_line, rest):
+        if len(click.unstyle(f"{line}  {part}")) > room:
+            lines.append(line)
+            line = " " * 17 + part
+        else:
+            line += f"  {part}"
+    return "\n".join([*lines, line])
+
+
+def _name_of(facts: Mapping[str, Any]) -> str:
+    return visible_line(facts.get("task") or facts["function"])
+
+
+def _duration(ms: float) -> str:
+    seconds = ms / 1000
+    return f"{ms:,.1f} ms" if seconds < _SHORT else f"{ms:,.0f} ms" if seconds < _LONG else f"{seconds:,.1f} s"

@@ -1,0 +1,54 @@
+"""``penstock init``: writes a small project that runs at once.
+
+Owns where its files go. Their contents are in the folder `project`, with `$name` for the project's name.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+import click
+
+from penstock.cli.options import Options, pass_options
+from penstock.cli.output import counted, say
+from penstock.errors import ConfigError
+
+_PLACES = {
+    "app.py": "app.py",
+    "test_app.py": "tests/test_app.py",
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "Dockerfile": "Dockerfile",
+    "compose.yaml": "compose.yaml",
+    "ci.yml": ".github/workflows/ci.yml",
+    "gitignore": ".gitignore",
+}
+
+
+@click.command("init")
+@click.argument("folder", default=".", type=click.Path(file_okay=False, path_type=Path))
+@pass_options
+def command(_options: Options, folder: Path) -> None:
+    """Write a small project into a folder: an app with a test, a Dockerfile, a compose file and a CI workflow.
+
+    The folder is the current one unless you name another. Files that exist are never changed.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
+    found = [place for place in _PLACES.values() if (folder / place).exists()]
+    if found:
+        raise ConfigError(
+            f"{folder} has {', '.join(found)} already; nothing was written.",
+            fix="Name a new folder: penstock init shop.",
+        )
+    source = files("penstock.cli") / "project"
+    for file, place in _PLACES.items():
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(Template((source / f"{file}.txt").read_text("utf-8")).substitute(name=name), "utf-8")
+        click.echo(path)
+    enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
+    say(f"{counted(len(_PLACES), 'file')} written. Start the app: {enter}penstock dev")

@@ -1,0 +1,97 @@
+"""What the pools do now, and what they did in the last minutes while somebody looked. Pages share each look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from penstock.api.pools.activity import Look, PoolNow, look, pools_of
+from penstock.app import Backend
+from penstock.observe.meters import Labels
+
+_AGAIN, _WINDOW = 0.5, 10.0  # seconds for which a look holds, and over which ends are counted
+_COUNTED, _SHARE = 10.0, 100  # seconds for which a count holds at least, and of how many parts of the time it takes one
+_STEP, _KEPT = 5.0, 180  # seconds between points, and how many are kept: 15 minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The numbers of all pools at one time."""
+
+    at: datetime
+    ended: float
+    failed: int
+    ready: int
+
+
+class Activity:
+    """Looks at the pools, at most twice a second. Ends are those of this process: to find all reads a whole table.
+
+    Attributes:
+        points: The past, oldest first.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._lock = asyncio.Lock()
+        self._last: tuple[float, Look, Sequence[PoolNow]] | None = None
+        self._completed: deque[tuple[float, Counter[Labels]]] = deque()  # by time, those of the last seconds
+        self._failed, self._count_at = 0, 0.0
+        self.points: deque[Point] = deque(maxlen=_KEPT)
+
+    async def look(self) -> tuple[Look, Sequence[PoolNow]]:
+        """The numbers of now, and the pools with them."""
+        engine = self._backend.engine
+        async with self._lock:
+            began = engine.machine.monotonic()
+            if self._last is None or began - self._last[0] >= _AGAIN:
+                seen = await look(engine.store, engine.clock.now(), ended=False)
+                pools = self._with_ends(began, pools_of(seen))
+                self._last = began, seen, pools
+                self._note(seen, pools)
+            return self._last[1:]
+
+    def _with_ends(self, now: float, pools: Sequence[PoolNow]) -> Sequence[PoolNow]:
+        meters, past = self._backend.engine.journal.meters, self._completed
+        past.append((now, Counter() if meters is None else meters.counters["penstock_jobs_completed"].copy()))
+        while len(past) > 2 and now - past[1][0] >= _WINDOW:  # noqa: PLR2004 - a rate has two ends
+            past.popleft()
+        (before, first), (_, last) = past[0], past[-1]
+        ends = last - first
+
+        def of(pool: PoolNow) -> PoolNow:
+            ended = sum(number for (name, _), number in ends.items() if name == pool.name)
+            return replace(pool, ended=ended / max(now - before, _AGAIN), failed=ends[pool.name, "failed"])
+
+        return [of(pool) for pool in pools]
+
+    async def kept_failures(self) -> int:
+        """How many failed jobs are kept. To count them reads a whole index, so it is done seldom."""
+        machine, calls = self._backend.engine.machine, self._backend.job_calls
+        began = machine.monotonic()
+        if began >= self._count_at:
+            self._count_at = began + _COUNTED
+            found = await calls.read(lambda session: calls.store.jobs.count(session, calls.now()))
+            self._failed = found.get("failed", 0)
+            self._count_at = max(self._count_at, began + _SHARE * (machine.monotonic() - began))
+        return self._failed
+
+    def series(self, name: str) -> Sequence[float | None]:
+        """The past of one number, with None where nobody looked."""
+        found: list[float | None] = []
+        before: datetime | None = None
+        for point in self.points:
+            if before is not None and (point.at - before).total_seconds() > 3 * _STEP:
+                found.append(None)
+            found.append(getattr(point, name))
+            before = point.at
+        return found
+
+    def _note(self, seen: Look, pools: Sequence[PoolNow]) -> None:
+        if self.points and (seen.now - self.points[-1].at).total_seconds() < _STEP:
+            return
+        ended, failed = sum(one.ended for one in pools), sum(one.failed for one in pools)
+        self.points.append(Point(seen.now, ended, failed, sum(one.ready for one in pools)))

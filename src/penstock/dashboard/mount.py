@@ -1,0 +1,249 @@
+"""``/dashboard``: pages for people who look after an app, live while they look.
+
+Owns the order of steps of a request: headers, who asks, the page or the act. Leaves the pages to `pages`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.app import Backend
+from penstock.dashboard.activity import Activity
+from penstock.dashboard.live import Live
+from penstock.dashboard.mask import masked
+from penstock.dashboard.page import Act, Page, Role, View
+from penstock.dashboard.pages.every import PAGES
+from penstock.dashboard.render import Pages
+from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
+from penstock.errors import PenstockError
+from penstock.observe.logs import event
+from penstock.server.http import opened
+from penstock.server.opening import Opening
+from penstock.server.requests import Refused
+from penstock.server.subscribe import EventStream
+
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers do not say which site has sent a form
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+_SAID, _SAID_SECONDS = "penstock_said", 20
+_LONGEST_FORM = 64 * 1024
+
+
+def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
+    """The dashboard of an app."""
+    dashboard = Dashboard(opening)
+    routes = [
+        Mount("/static", StaticFiles(packages=[("penstock.dashboard", "static")])),
+        Route("/sign-in", dashboard.sign_in, methods=["GET", "POST"]),
+        Route("/sign-out", dashboard.sign_out, methods=["POST"]),
+        *(Route(page.path, dashboard.endpoint(page), methods=["GET", "POST"]) for page in PAGES),
+    ]
+    below = Mount("/dashboard", app=_with_headers(Router(routes, redirect_slashes=False)))
+    return [Route("/dashboard", _to_overview), below]
+
+
+async def _to_overview(request: Request) -> Response:
+    return RedirectResponse(f"{request.url.path}/", 308)
+
+
+class Dashboard:
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._sessions = Sessions(opening.config)
+        self._pages = Pages(opening.config.masked_names)
+        self._of: tuple[Backend, Activity, Live] | None = None
+
+    def endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                return await self._answer(request, page)
+            except (Refused, PenstockError) as error:
+                return self._trouble(request, error)
+
+        return answer
+
+    # ----- endpoints
+
+    async def sign_in(self, request: Request) -> Response:
+        """The form for a token; with one, begin a session."""
+        told, status, token = "", 200, ""
+        where = request.query_params.get("next", "")
+        if request.method == "POST":
+            form = await _form(request)
+            token = form.get("token", "").strip()
+            try:
+                if not is_own(request):
+                    return _refused_origin()
+                key = await self._sessions.sign_in(request, await opened(self._opening), token)
+            except (Refused, PenstockError) as error:
+                told, status = str(error), 403
+            else:
+                response = RedirectResponse(_base(request) + _inside(where), 303)
+                set_cookie(request, response, key)
+                return response
+        values = {"base": _base(request), "next": where, "told": told, "title": "Sign in"}
+        return HTMLResponse(self._pages.render("sign_in.html", values), status)
+
+    async def sign_out(self, request: Request) -> Response:
+        if not is_own(request):
+            return _refused_origin()
+        self._sessions.sign_out(request)
+        response = RedirectResponse(f"{_base(request)}/sign-in", 303)
+        set_cookie(request, response, "")
+        return response
+
+    async def _answer(self, request: Request, page: Page) -> Response:
+        backend = await opened(self._opening)
+        session = await self._sessions.find(request, backend)
+        streams = "text/event-stream" in request.headers.get("accept", "")
+        if session is None:
+            if streams or request.method == "POST":
+                return Response("Sign in again.", 401)
+            where = urlencode({"next": _path(request).removeprefix(_base(request))})
+            return RedirectResponse(f"{_base(request)}/sign-in?{where}", 303)
+        _, activity, live = self._parts(backend)
+        words = dict(request.query_params) | request.path_params
+        view = View(backend, activity, words, session.role)
+        if request.method == "POST":
+            return await self._act(request, page, view, session)
+        frame = self._frame(request, page, session)
+        if streams:
+            shared = {name: value for name, value in frame.items() if name != "who"}
+            key = (frame["base"], page.path, tuple(sorted(words.items())), session.role)
+            holds = partial(self._sessions.holds, session, backend)
+            events = live.events(key, partial(self._pages.fragments, page, view, shared), holds)
+            return EventStream(events, self._opening)
+        values = {**frame, **await page.load(view), "said": unquote(request.cookies.get(_SAID, ""))}
+        response = HTMLResponse(self._pages.render(page.template, values))
+        if values["said"]:
+            response.delete_cookie(_SAID, path=_base(request) or "/")
+        return response
+
+    async def _act(self, request: Request, page: Page, view: View, session: Session) -> Response:
+        """Do what a form asks for, and show the page again."""
+        form = await _form(request)
+        act = page.acts.get(form.get("act", ""))
+        if not is_own(request) or act is None:
+            return _refused_origin()
+        if session.role < act.role:
+            raise Refused(403, "AccessDenied", f"This needs the right to {act.role.name}.")
+        if act.sure is not None and form.get("sure") != "yes":
+            frame = self._frame(request, page, session)
+            return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": act.sure, "said": ""}))
+        told = await self._audited(
+            act, replace(view, words={**form, **view.words}), f"{page.title}: {form['act']}", session
+        )
+        self._parts(view.backend)[2].nudge()
+        response = RedirectResponse(_path(request), 303)
+        response.set_cookie(_SAID, quote(told[:500]), _SAID_SECONDS, path=_base(request) or "/", httponly=True)
+        return response
+
+    # ----- steps
+
+    async def _audited(self, act: Act, view: View, name: str, session: Session) -> str:
+        """Do an act between the two writes to the audit log; what is told. An act that cannot be logged is not done."""
+        engine = view.backend.engine
+        about = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
+        act_id = UUID(int=engine.clock.uuid7())
+        shown = masked(about, self._pages.secrets)
+        await engine.store.audit.begin(act_id, engine.clock.now(), session.who, session.role.name, name, shown)
+        told = "Not done: an unexpected error."
+        try:
+            told = await act.run(view)
+        except PenstockError as error:
+            told = f"Not done: {error}"
+        finally:
+            event("dashboard.act", logging.INFO, who=session.who, act=name, about=shown, outcome=told)
+            await engine.store.audit.end(act_id, told)
+        return told
+
+    def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
+        """What is kept for a backend, which a mounted server may open again."""
+        if self._of is None or self._of[0] is not backend:
+            self._of = backend, Activity(backend), Live(backend.engine.store.signals)
+        return self._of
+
+    def _frame(self, request: Request, page: Page, session: Session) -> dict[str, Any]:
+        """The values that the templates of all pages have."""
+        return {
+            "base": _base(request),
+            "page": page,
+            "menu": [one for one in PAGES if one.above is None],
+            "title": page.title,
+            "who": session.who,
+            "may_operate": session.role >= Role.operate,
+            "may_edit": session.role >= Role.edit,
+        }
+
+    def _trouble(self, request: Request, error: Refused | PenstockError) -> Response:
+        status = error.status if isinstance(error, Refused) else 400
+        values = {"base": _base(request), "title": "Not possible", "told": str(error)}
+        return HTMLResponse(self._pages.render("trouble.html", values), status)
+
+
+def _base(request: Request) -> str:
+    found: str = request.scope["root_path"]
+    return found
+
+
+def _path(request: Request) -> str:
+    return f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+
+
+def _inside(where: str) -> str:
+    """A path below the dashboard, and nothing that leads elsewhere."""
+    return where if where.startswith("/") and not where.startswith(("//", "/\\")) else "/"
+
+
+async def _form(request: Request) -> Mapping[str, str]:
+    """The words of a form. Files are not taken."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _LONGEST_FORM:
+            raise Refused(413, "TooLarge", "The form is too large.")
+    with suppress(ValueError):
+        return dict(parse_qsl(body.decode(), keep_blank_values=True))
+    raise Refused(400, "BadRequest", "The form cannot be read.")
+
+
+def _refused_origin() -> Response:
+    return Response("This form was not sent by a page of the dashboard.", 403)
+
+
+def _with_headers(app: ASGIApp) -> ASGIApp:
+    """Every answer with the headers that keep other sites out."""
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name for name, _ in message.get("headers", ())}
+                cache = "no-cache" if "/static/" in scope["path"] else "no-store"
+                extra = {**_HEADERS, "cache-control": cache}
+                more = [(name.encode(), text.encode()) for name, text in extra.items() if name.encode() not in given]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return answered

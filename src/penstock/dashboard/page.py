@@ -1,0 +1,97 @@
+"""What a page of the dashboard is made of: a path, a template, the values that it shows, and the acts on it.
+
+To add a page, write a file in `pages/` with one or more `Page` values, add them to `pages/every.py`, and write its
+template. The template extends ``frame.html``. Each block whose name begins with ``live_`` is rendered again while
+somebody looks, and sent if its bytes differ; the block stands in ``<section data-live="name">``. Values that users
+store are escaped by the template; arguments and results go through the filter ``masked`` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from penstock.app import Backend
+from penstock.dashboard.activity import Activity
+from penstock.errors import ValueInvalid
+
+
+class Role(IntEnum):
+    """What somebody may do here; each includes those before it."""
+
+    look = 1
+    operate = 2
+    edit = 3
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A page as one URL asks for it; equal for all who look at it in the same role.
+
+    Attributes:
+        backend: The backend.
+        activity: What its pools do, and did in the last minutes.
+        words: The words of the path and of the query.
+        role: What the viewer may do.
+    """
+
+    backend: Backend
+    activity: Activity
+    words: Mapping[str, str]
+    role: Role
+
+    def word(self, name: str) -> str | None:
+        """A word of the URL, or of the form; None if it is missing or empty."""
+        return self.words.get(name) or None
+
+    def needed(self, name: str) -> str:
+        """The same. Raises `ValueInvalid` if there is none."""
+        found = self.word(name)
+        if found is None:
+            raise ValueInvalid(f"Fill in {name}.")
+        return found
+
+    def number(self, name: str, least: int, most: int) -> int:
+        """A whole number. Raises `ValueInvalid` if it is none, or out of range."""
+        text = self.needed(name)
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):  # noqa: PLR2004 - digits of 64 bits
+            raise ValueInvalid(f"{name} is a whole number from {least:,} to {most:,}.")
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Something that a form of a page does.
+
+    Attributes:
+        run: Does it; the words of the view are those of the form too. Returns what is then told.
+        role: Who may do it.
+        sure: The question that is asked before it is done; None to do it at once.
+    """
+
+    run: Callable[[View], Awaitable[str]]
+    role: Role = Role.operate
+    sure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page.
+
+    Attributes:
+        path: Its path below the dashboard, with parameters in braces.
+        title: Its title, and its name in the menu.
+        template: The file of its template.
+        load: Reads the values that the template shows. It runs up to twice a second while somebody looks.
+        acts: Its acts, by the name that forms send as ``act``.
+        above: The path of the page from which it is reached; None if it is in the menu itself.
+    """
+
+    path: str
+    title: str
+    template: str
+    load: Callable[[View], Awaitable[Mapping[str, Any]]]
+    acts: Mapping[str, Act]
+    above: str | None = None

@@ -1,0 +1,8 @@
+"""All pages, in the order of the menu."""
+
+from __future__ import annotations
+
+from penstock.dashboard.page import Page
+from penstock.dashboard.pages import audit, overview, work
+
+PAGES: tuple[Page, ...] = (*overview.PAGES, *work.PAGES, *audit.PAGES)

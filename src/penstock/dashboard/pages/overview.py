@@ -1,0 +1,81 @@
+"""Overview: what runs, waits and fails, and what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.api.outbox.views import OutboxStatus, look_at
+from penstock.api.pools.activity import Look, PoolNow
+from penstock.dashboard.page import Page, View
+from penstock.dashboard.render import counted, span
+
+_MOST_MESSAGES = 10_000  # of an outbox are counted
+_LATE = 60.0  # seconds that a job may wait before somebody should look
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that a person should look at."""
+
+    what: str
+    where: str  # its page
+    bad: bool = True
+
+
+async def _load(view: View) -> Mapping[str, Any]:
+    store, calls = view.backend.engine.store, view.backend.job_calls
+    seen, pools = await view.activity.look()
+    rows = await store.outboxes.list()
+    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.declares, _MOST_MESSAGES)
+    tasks = [one for one in await view.backend.app.tasks.list(view.backend) if one.failed]
+    totals = {name: sum(getattr(one, name) for one in pools) for name in ("running", "ready", "scheduled", "failed")}
+    needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
+    if failed := await view.activity.kept_failures():
+        needs.append(Need(f"{counted(failed, 'job')} failed for good and can be retried.", "/work?state=failed"))
+    needs += [Need(f"Reactive task {one.name}: {counted(one.failed, 'row')} failed.", "/") for one in tasks]
+    return {
+        "seen": seen,
+        "pools": pools,
+        "totals": totals,
+        "ended": sum(one.ended for one in pools),
+        "needs": needs,
+        "charts": {name: view.activity.series(name) for name in ("ended", "failed", "ready")},
+    }
+
+
+def _of_pools(seen: Look, pools: Sequence[PoolNow]) -> list[Need]:
+    needs = []
+    if not seen.workers:
+        needs.append(Need("No worker runs. Start one with: penstock worker", "/work"))
+    for one in pools:
+        where = f"/work?pool={one.name}"
+        if one.paused:
+            needs.append(
+                Need(f"Pool {one.name} is paused; {counted(one.ready, 'job')} in its queue.", "/work", bad=False)
+            )
+        elif one.limit == 0:
+            needs.append(
+                Need(f"Pool {one.name} has the limit 0; {counted(one.ready, 'job')} in its queue.", "/work", bad=False)
+            )
+        elif one.waits is not None and one.waits > _LATE:
+            needs.append(Need(f"Pool {one.name}: a job has waited for {span(one.waits)}.", f"{where}&state=pending"))
+    return needs
+
+
+def _of_outboxes(outboxes: list[OutboxStatus]) -> list[Need]:
+    needs = []
+    for one in outboxes:
+        if one.halted:
+            needs.append(Need(f"Outbox {one.name} is halted: {one.error or 'a message failed'}", "/"))
+        elif one.paused:
+            needs.append(
+                Need(f"Outbox {one.name} is paused; {counted(one.messages, 'message')} in its queue.", "/", bad=False)
+            )
+        if one.parked:
+            needs.append(Need(f"Outbox {one.name}: {counted(one.parked, 'message')} parked.", "/"))
+    return needs
+
+
+PAGES = (Page("/", "Overview", "overview.html", _load, {}),)

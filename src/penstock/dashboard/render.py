@@ -1,0 +1,120 @@
+"""Renders pages: Jinja's environment, and the filters that templates share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import pygal
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from penstock.dashboard.mask import masked
+from penstock.dashboard.page import Page, View
+
+# pygal finds its plugins, of which there are none here, by a hook of a kind that Python 3.11 warns of at each import.
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]
+
+_LIVE = "live_"
+_NONE = "-"
+_STROKE = "#6b93e8"  # is seen on light and on dark
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+class Pages:
+    """The templates, and the pages that are made of them.
+
+    Attributes:
+        secrets: Names whose values are hidden, beside those that `masked` knows.
+    """
+
+    def __init__(self, more_secrets: str) -> None:
+        self.secrets = {name.strip().lower() for name in more_secrets.split(",")} - {""}
+        self._jinja = Environment(
+            loader=PackageLoader("penstock.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._jinja.filters |= {
+            "time": _time,
+            "age": lambda value: _time(value, age=True),
+            "number": lambda value: f"{value:,}",
+            "counted": counted,
+            "span": span,
+            "masked": lambda value, indent=2: _as_json(masked(value, self.secrets), indent),
+            "chart": lambda values, label: _chart(tuple(values), label),
+        }
+        self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
+
+    def render(self, template: str, values: Mapping[str, Any]) -> str:
+        """A whole page."""
+        return self._jinja.get_template(template).render(values)
+
+    async def fragments(self, page: Page, view: View, frame: Mapping[str, Any]) -> dict[str, str]:
+        """Those blocks of a page that change, by name."""
+        values = {**frame, **await page.load(view)}
+        template = self._jinja.get_template(page.template)
+        context = template.new_context(values)
+        blocks = {name: block for name, block in template.blocks.items() if name.startswith(_LIVE)}
+        return {name.removeprefix(_LIVE): "".join(block(context)) for name, block in blocks.items()}
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as ``1 job`` or ``2 jobs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def span(seconds: float | None) -> str:
+    """A duration in the largest unit of which it has two, such as ``90 s`` or ``5 h``."""
+    if seconds is None:
+        return _NONE
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), _UNITS[-1])
+    return f"{seconds / size:.{int(size == 1)}f} {unit}"
+
+
+def _time(value: datetime | None, *, age: bool = False) -> Markup | str:
+    """A time in UTC, which the script shows in the reader's zone, or as an age."""
+    if value is None:
+        return _NONE
+    said = value.astimezone(UTC)
+    kind = Markup(" data-age") if age else ""
+    return Markup('<time datetime="{}"{}>{:%Y-%m-%d %H:%M:%S} UTC</time>').format(said.isoformat(), kind, said)
+
+
+def _as_json(value: Any, indent: int | None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+
+
+@lru_cache(maxsize=64)  # a chart gets a point in some seconds, and is rendered more often
+def _chart(values: tuple[float | None, ...], label: str) -> Markup:
+    """A line as an image, with its last value as text for those who do not see it."""
+    chart = pygal.Line(css=[], js=[], show_dots=False, range=(0, None))
+    chart.uuid = "chart"  # not by chance: equal charts are not sent again
+    chart.add_xml_filter(_bare)
+    chart.add("", values)
+    image = b64encode(chart.render_sparkline(width=320, height=64)).decode()
+    known = [value for value in values if value is not None]
+    alt = f"{label}: {known[-1]:,.1f} now, at most {max(known):,.1f}" if known else f"{label}: nothing yet"
+    return Markup('<img class="chart" alt="{}" src="data:image/svg+xml;base64,{}">').format(alt, image)
+
+
+def _bare(svg: Any) -> Any:
+    """A chart without its script, its style and its tooltips, which an image does not use and which are most of it."""
+    svg.attrib["preserveAspectRatio"] = "none"
+    for parent in list(svg.iter()):
+        for child in list(parent):
+            if child.tag in {"defs", "desc", "rect", "text", "title"}:
+                parent.remove(child)
+            elif child.tag == "path":
+                child.attrib |= {
+                    "fill": "none",
+                    "stroke": _STROKE,
+                    "stroke-width": "2",
+                    "vector-effect": "non-scaling-stroke",
+                }
+    return svg

@@ -1,0 +1,69 @@
+"""The audit log: who has done what by hand, and how it ended."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.noun import Access, Noun
+
+_KEPT = timedelta(days=400)  # more than a year, as auditors ask for
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """Something that somebody has done.
+
+    Attributes:
+        id: Its id; those of later acts are greater.
+        at: When it began.
+        who: Who did it: the name of an API key or of a user, and the issuer.
+        role: The role in which they did it.
+        act: What it was.
+        about: The words that say of what.
+        outcome: What they were told; None if its process ended before it did.
+    """
+
+    id: UUID
+    at: datetime
+    who: str
+    role: str
+    act: str
+    about: Mapping[str, Any]
+    outcome: str | None
+
+
+class Audit(Noun):
+    """The audit log. Each verb is a transaction of its own."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "audit")
+
+    async def begin(self, act_id: UUID, now: datetime, who: str, role: str, act: str, about: Mapping[str, Any]) -> None:
+        """Record that somebody is about to do something."""
+        said = json.dumps(dict(about), default=str)
+        values = {"now": now, "who": who, "role": role, "act": act, "about": said, "kept_until": now + _KEPT}
+        await self._run("begin", id=act_id, **values)
+
+    async def end(self, act_id: UUID, outcome: str) -> None:
+        """Record how it ended."""
+        await self._run("end", id=act_id, outcome=outcome)
+
+    async def list(self, limit: int, below: UUID = ABOVE_ALL) -> builtins.list[AuditRow]:
+        """Acts, newest first, those below one id."""
+        rows = await self._look("list", limit=limit, below=below)
+        uuid, time = self._access.uuid, self._access.time
+        return [
+            AuditRow(uuid(act_id), time(at), who, role, act, json.loads(about), outcome)
+            for act_id, at, who, role, act, about, outcome in rows
+        ]
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget old acts, in one bounded step; their number."""
+        return await self._prune(now, limit, "any_old")

@@ -1,0 +1,2 @@
+"""A forum, with its tests."""
+from .board import app as app

@@ -1,0 +1,102 @@
+"""The dashboard in Chromium: signing in, acts, live changes, hostile texts; readers of all kinds can use each page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+from stage.chromium import browser, quiet_page
+from stage.clients import COMPILERS, node_modules
+from stage.listening import listening
+
+from penstock import ActionCtx, App, JobFilter, asgi_app
+from penstock.testing import TestApp
+
+pytestmark = pytest.mark.one_store_each
+
+ADMIN = "the-admin-token"
+HOSTILE = (
+    """"><img src=x onerror="document.title='taken'"><script>document.title='taken'</script>' onfocus=alert() {{7}}"""
+)
+
+app = App()
+mail = app.workpool("mail", max_parallelism=3)
+
+
+@app.action
+async def send(ctx: ActionCtx, to: str, token: str) -> dict[str, str]:
+    if to != "Ada":
+        raise ValueError(f"no mailbox {to}")
+    return {"sent": to, "password": token}
+
+
+async def check(page: Page) -> None:
+    """Everybody can use the page as it is now, by day and by night, and no text of a user has become part of it."""
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        found: list[Any] = (await page.evaluate("axe.run()"))["violations"]
+        assert not [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found]
+    for width in (390, 768, 1280):
+        await page.set_viewport_size({"width": width, "height": 900})
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+    assert "penstock" in await page.title()
+
+
+async def test_a_person_signs_in_looks_and_acts(database_url: str) -> None:
+    axe = node_modules(COMPILERS) / "node_modules" / "axe-core" / "axe.min.js"
+    async with (
+        TestApp(app, database_url, admin_token=ADMIN) as test,
+        listening(asgi_app(app, backend=test, dashboard=True)) as url,
+        browser() as opened,
+        quiet_page(opened, timezone_id="Asia/Tokyo") as page,
+    ):
+        await page.context.add_init_script(path=axe)
+        for to in ("Ada", HOSTILE):
+            await mail.with_options(name=to).enqueue(test, send, to=to, token="hidden-token")
+        await page.goto(f"{url}/dashboard/work?state=failed")
+        await check(page)
+        await page.get_by_label("API key").fill(ADMIN)
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_text("No jobs match.")).to_be_visible()
+        await expect(page.get_by_text("live", exact=True)).to_be_visible()
+
+        await page.get_by_role("spinbutton", name="Limit of mail").fill("7")
+        await page.evaluate("void (window.kept = document.activeElement)")
+        await test.run_until_idle(raise_errors=False)
+        await expect(page.get_by_text("no mailbox")).to_be_visible()  # it came by itself
+        assert await page.evaluate("kept.isConnected && kept.value === '7' && document.activeElement === kept")
+        await check(page)
+        await page.get_by_role("button", name="Set the limit of mail").click()
+        await expect(page.get_by_text("mail runs at most 7 jobs at once.")).to_be_visible()
+        await page.get_by_role("button", name="Pause mail").click()
+        await expect(page.get_by_role("button", name="Resume mail")).to_be_visible()
+        (pool,) = await test.pools()
+        assert (pool.max_parallelism, pool.paused) == (7, True)
+
+        await page.locator("[data-live=jobs] tbody a").click()
+        await expect(page.locator("[data-live=facts] time").first).to_contain_text("GMT+9")
+        await check(page)
+        shown = await page.content()
+        assert "hidden-token" not in shown
+        await page.get_by_role("button", name="Retry").click()
+        await expect(page.get_by_text("It is retried.")).to_be_visible()
+        await page.get_by_role("button", name="Cancel…").click()
+        await check(page)
+        await page.get_by_role("button", name="Yes, do it").click()
+        await expect(page.get_by_text("Asked for it to be canceled.")).to_be_visible()
+        await test.run_until_idle(raise_errors=False)
+        (canceled,) = await test.jobs(where=JobFilter(state="canceled"))
+        assert canceled.args["to"] == HOSTILE
+
+        for name in ("Overview", "Audit"):
+            await page.get_by_role("link", name=name, exact=True).click()
+            await expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
+            await check(page)
+        acts = [(one.act, one.outcome) for one in await test.engine.store.audit.list(10)]
+        assert acts[::-1] == [
+            ("Work: limit", "mail runs at most 7 jobs at once."),
+            ("Work: pause", "mail is paused. Running jobs continue."),
+            ("Job: retry", "It is retried."),
+            ("Job: cancel", "Asked for it to be canceled."),
+        ]

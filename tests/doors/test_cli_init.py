@@ -1,0 +1,48 @@
+"""`penstock init` writes a project that passes its own tests and checks, and serves, on either store."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console
+
+pytest_plugins = ("doors.cli_fixtures",)
+
+
+def test_a_new_project_runs_at_once(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = console.ok("init", "My Seats")
+    folder = console.folder / "My Seats"
+    assert len(written.out.splitlines()) == 8
+    assert "cd 'My Seats' && penstock dev" in written.err
+    again = console("init", "My Seats")
+    assert (again.code, "nothing was written" in again.err) == (1, True)
+
+    assert tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]["name"] == "my-seats"
+    assert (folder / "README.md").read_text("utf-8").startswith("# my-seats\n\n```console\n$ pip")
+    yaml = importlib.import_module("yaml")
+    compose = yaml.safe_load((folder / "compose.yaml").read_text("utf-8"))
+    assert compose["services"]["app"]["environment"]["DATABASE_URL"].startswith("postgresql://app:app@database/")
+    steps = yaml.safe_load((folder / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]["test"]["steps"]
+    assert {"penstock check", "pytest"} < {step.get("run") for step in steps}
+
+    monkeypatch.chdir(folder)
+    console.folder = folder
+    assert console.ok("check").err.strip() == "Checked 2 files: nothing to say."
+    environment = {**os.environ, "TEST_DATABASE_URL": empty_database_url}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    tested = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout
+    assert "1 passed" in tested.stdout
+
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
+    console.ok("migrate")
+    console.ok("run", "add", "text=three more words")
+    assert "three more words" in {note["text"] for note in console.ok("run", "notes").json}
