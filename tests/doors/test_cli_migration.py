@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import click
+import psycopg
 import pytest
 from stage.outboxes import connected, run_sql
 
 from penstock import App, MutationCtx, QueryCtx, Table, TaskCtx
+from penstock.cli import migration
+from penstock.clock import SystemClock
+from penstock.migrations import running
 from penstock.migrations.running import Runner
+from penstock.store.contract.session import Statement
 from penstock.testing import TestApp
 
 if TYPE_CHECKING:
@@ -59,6 +66,17 @@ def new_release() -> Release:
         price: int = 0
 
     return Release(Trip, "client")
+
+
+class Pauses(SystemClock):
+    """A clock that tells of pauses in the place of waiting."""
+
+    def __init__(self, told: Callable[[float], object]) -> None:
+        super().__init__()
+        self.told = told
+
+    async def sleep(self, seconds: float) -> None:
+        self.told(seconds)
 
 
 PROGRAM = """
@@ -148,7 +166,9 @@ def test_a_killed_backfill_goes_on_where_it_was(
         batches.append(backfill.table)
         await batch(self, file, now, backfill)
 
+    pauses = list[float]()
     monkeypatch.setattr(Runner, "_batch", killed)
+    monkeypatch.setattr(migration, "runner_of", lambda store: Runner(store, Pauses(pauses.append), click.echo))
     assert trips("migration", "run").code
     filled = "select count(*) from trip where code is not null"
     assert rows(database_url, filled)[0][0] == 10
@@ -156,6 +176,8 @@ def test_a_killed_backfill_goes_on_where_it_was(
     assert "trip: 20 rows filled" in trips.ok("migration", "run").out
     assert rows(database_url, "select code from trip where code <> upper(customer) or code is null") == []
     assert batches == ["trip", "killed", "trip", "trip", "trip"], "10, 10 and 5 rows, and a look that finds no more"
+    assert len(pauses) == 3, "one after each batch"
+    assert min(pauses) > 0
     assert trips.ok("migration", "run").out == "", "it is done"
 
 
@@ -274,3 +296,35 @@ def test_a_vanished_column_beside_a_new_one_is_asked_about(trips: Console) -> No
     plan = trips.ok("migrate", "--plan")
     assert hint in plan.out
     assert ("-- lock: ACCESS EXCLUSIVE\nalter table" in plan.out) == ("postgres" in os.environ["DATABASE_URL"])
+
+
+def test_a_step_waits_shortly_for_its_lock_and_tries_again(
+    console: Console, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table lock is PostgreSQL's: on SQLite a step waits like any other writer."""
+    console.write("trips.py", PROGRAM.format("customer: str", "int"))
+    monkeypatch.setenv("DATABASE_URL", postgres_url)
+    console.ok("migrate")
+    console.write("migrations/0001_drop.py", DROP)
+    monkeypatch.setattr(running, "_SHORT_LOCKS", [Statement("set local lock_timeout = '20ms'")])
+    with psycopg.connect(postgres_url) as reader:
+        reader.execute("select * from trip")
+
+        clock = Pauses(lambda _seconds: reader.rollback())
+        monkeypatch.setattr(migration, "runner_of", lambda store: Runner(store, clock, click.echo))
+        ran = console.ok("migration", "run", "--contract")
+    assert ran.out.count("-- waiting for others: A lock was held for too long") == 1
+    assert "0001_drop: done" in ran.out
+    assert rows(postgres_url, "select note from trip") == []
+
+
+DROP = """
+from alembic import op
+from penstock.migrations import Stored
+from sqlalchemy import Column
+
+
+def expand():
+    op.add_column("trip", Column("note", Stored("text")))
+    op.execute("update trip set note = 'a:b' || '50%' where price::text = 'x'")
+"""

@@ -77,7 +77,8 @@ def new(options: Options, name: str, renames: Sequence[str], drops: Sequence[str
         if not changes:
             raise UsageError("There is nothing that needs a migration file.", fix="Run penstock migrate.")
         text: str = writing.write_file(changes, _answered(changes, given), store.dialect)
-        return f"{len(files) + 1:04}_{name}.py", text
+        last = max((int(file.name[:4]) for file in files), default=0)
+        return f"{last + 1:04}_{name}.py", text
 
     file, text = _with_store(options, folder, work)
     folder.mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,8 @@ class Runner:
             for statement in (*before, *statements):
                 await session.execute(Statement(statement, bounded=False))
             for table in held:
-                await self._store.interests.release(table, session)
+                for name in await self._store.interests.release(table, session):
+                    self._tell(f"-- {name} reads a column that is gone; its reader is told that changes are lost")
 
         for statement in statements:
             self._tell(statement)

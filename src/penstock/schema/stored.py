@@ -100,7 +100,8 @@ def sync_name(table: str, name: str, event: str = "") -> str:
 
 def is_synced(table: StoredTable, column: str) -> bool:
     """Whether a trigger fills a column after inserts, as on SQLite: it cannot be NOT NULL meanwhile."""
-    return any(name.endswith("_sync_insert") and f'"{column}" = ' in sql for name, sql in table.attached.items())
+    triggers = (sql for sql in table.attached.values() if " after insert " in sql)
+    return any(f'"{column}" = ' in sql.partition(" begin update ")[2] for sql in triggers)
 
 
 def _fit(name: str) -> str:
