@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -288,11 +289,15 @@ def test_a_check_tells_ci_by_its_exit_status(trips: Console, database_url: str) 
     assert ("unsafe: 0002_price, expand(): CREATE INDEX" in found.out) == postgres
 
 
-def test_a_vanished_column_beside_a_new_one_is_asked_about(trips: Console) -> None:
+def test_a_vanished_column_beside_a_new_one_is_asked_about(trips: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     trips.write("trips.py", PROGRAM.format("customer: str | None = None", "int"))
     trips.ok("migrate")
     trips.write("trips.py", PROGRAM.format("client: str | None = None", "int"))
     hint = "Did you rename it to client? Then run penstock migration new."
+    monkeypatch.setattr(migration, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    asked = trips.ok("migration", "new", "asked", stdin=b"client\n")
+    assert "trip.customer is not declared any more, and client is new." in asked.err
+    assert '"""Rename trip.customer to client.' in (trips.folder / "migrations" / "0001_asked.py").read_text()
     plan = trips.ok("migrate", "--plan")
     assert hint in plan.out
     assert ("-- lock: ACCESS EXCLUSIVE\nalter table" in plan.out) == ("postgres" in os.environ["DATABASE_URL"])
@@ -328,3 +333,35 @@ def expand():
     op.add_column("trip", Column("note", Stored("text")))
     op.execute("update trip set note = 'a:b' || '50%' where price::text = 'x'")
 """
+
+
+OWNED = """
+from penstock import ActionCtx, App, Table
+
+app = App()
+
+
+class Van(Table, source="van", key="nr", managed=False):
+    nr: int
+    plate: str | None = None
+
+
+@app.outbox(Van, name="vans", start="end")
+async def vans(ctx: ActionCtx, van: Van) -> None: ...
+"""
+
+
+def test_a_table_is_held_for_sql_of_its_owner(console: Console, database_url: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    asyncio.run(run_sql(database_url, "create table van (nr integer primary key, plate text, wheels integer)"))
+    console.write("vans.py", OWNED)
+    console.ok("migrate")
+    assert "van is held for outbox:vans" in console.ok("hold", "van").err
+    assert "held" in console.ok("changes").out
+    asyncio.run(run_sql(database_url, "alter table van drop column wheels"))
+    assert "Changes of van are captured" in console.ok("release", "van").err
+    console.ok("hold", "van")
+    asyncio.run(run_sql(database_url, "alter table van drop column plate"))
+    left = console("release", "van")
+    assert (left.code, "outbox:vans cannot be captured any more: a column of van is gone" in left.err) == (1, True)
+    assert "No changes of lorry are captured" in console.ok("hold", "lorry").err

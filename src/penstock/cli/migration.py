@@ -98,12 +98,13 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool) -> None:
     """
 
     async def work(store: Store, definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> None:
-        stored = await store.catalog.stored_tables([one.name for one in definitions])
+        managed = [one.name for one in definitions if one.managed]
+        is_new = bool(managed) and not await store.catalog.stored_tables(managed)
         await store.open()
         await push(store, [])
         runner = runner_of(store)
         for file in files:
-            if stamp or not any(one.managed and one.name in stored for one in definitions):
+            if stamp or is_new:
                 await runner.stamp(file)
             before = (await runner.progress()).get(file.name)
             after = await runner.run(file, contract=contract)
@@ -173,7 +174,7 @@ def release(options: Options, table: str) -> None:
     names = with_backend(options, lambda backend: backend.engine.store.interests.release(table))
     if names:
         raise SchemaMismatch(
-            f"{', '.join(names)} cannot be captured any more: a column of {table} is gone, or of another type.",
+            f"{', '.join(names)} cannot be captured any more: a column of {table} is gone.",
             fix="Start a program that declares them in a form that fits. They were told that changes are lost.",
         )
     say(f"Changes of {table} are captured.")
@@ -251,7 +252,8 @@ def _answered(changes: Sequence[TableChange], given: Renames) -> Renames:
                 fix="Name a column that is stored and not declared any more, and fields that are declared.",
             )
     for change in changes:
-        left = [name for name in change.new if not any(name in names for names in answers.values())]
+        said = {name for (table, _old), names in answers.items() if table == change.table for name in names}
+        left = [name for name in change.new if name not in said]
         for old in change.gone:
             if (change.table, old) in answers or not left:
                 continue
@@ -262,9 +264,9 @@ def _answered(changes: Sequence[TableChange], given: Renames) -> Renames:
                     fix=f"Say --rename {change.table}.{old}={left[0]}, or --drop {change.table}.{old}.",
                 )
             say(question)
-            said = click.prompt("Its new name (none if it is dropped)", type=click.Choice([*left, "none"]), err=True)
-            answers[change.table, old] = () if said == "none" else (said,)
-            left = [name for name in left if name != said]
+            name = click.prompt("Its new name (none if it is dropped)", type=click.Choice([*left, "none"]), err=True)
+            answers[change.table, old] = () if name == "none" else (name,)
+            left = [one for one in left if one != name]
     return answers
 
 

@@ -35,6 +35,10 @@ _DROPS = re.compile(r'alter\s+table\s+"?([^\s"]+)"?\s+drop\s+column\s+"?([^\s"]+
 _NEXT: dict[Step, Step] = {"expand": "backfill", "backfill": "contract", "contract": "done"}
 
 
+class _Overtaken(Exception):
+    """Another process has filled these rows."""
+
+
 class Runner:
     """Runs files on a store whose own tables of penstock exist. `tell` hears of each statement and batch."""
 
@@ -61,7 +65,8 @@ class Runner:
     async def down(self, file: MigrationFile) -> None:
         """Undo what a file has expanded."""
         now = (await self.progress()).get(file.name)
-        if now is None or "down" not in file.steps or (now.step == "done" and "contract" in file.steps):
+        undoable = now is not None and now.step != "expand" and not (now.step == "contract" and now.done)
+        if now is None or not undoable or "down" not in file.steps or (now.step == "done" and "contract" in file.steps):
             raise UsageError(
                 f"{file.name} cannot be undone.",
                 fix="Write a new file; a file can be undone by its down(), from its expand until its contract.",
@@ -178,10 +183,13 @@ class Runner:
             end = replace(now, done=now.done + 1, cursor=None)
             after = replace(now, cursor=keys[-1], rows=now.rows + len(keys)) if keys else end
             if not await self._advance(session, file, now, after):
-                raise Conflict("Another process has filled these rows.")
+                raise _Overtaken
             return after
 
-        after = await self._patiently(work)
+        try:
+            after = await self._patiently(work)
+        except _Overtaken:
+            return
         if after.rows > now.rows:
             self._tell(f"-- {backfill.table}: {after.rows} rows filled")
             await self._clock.sleep(self._clock.monotonic() - began)
