@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import psycopg
 import pytest
-from stage.outboxes import connected, run_sql
+from stage.databases import connected
+from stage.outboxes import run_sql
 
-from penstock import App, MutationCtx, QueryCtx, Table, TaskCtx
+from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.cli import migration
 from penstock.clock import SystemClock
 from penstock.migrations import running
@@ -41,7 +42,7 @@ class Release:
 
         @app.mutation
         async def rebook(ctx: MutationCtx, trip: str, name: str) -> None:
-            await ctx.db.patch(table, trip, **{field: name})
+            await ctx.db.patch(table, Id(trip), **{field: name})
 
         @app.query
         async def names(ctx: QueryCtx) -> list[str]:
@@ -228,7 +229,7 @@ def test_columns_are_split_retyped_and_dropped_and_an_expand_is_undone(trips: Co
     file = trips.folder / "migrations" / "0001_both.py"
     text = file.read_text()
     for old, new in (
-        ("'first': '\"customer\"'", "'first': 'substr(customer, 1, 1)'"),
+        ("'first': '\"customer\"'", "'first': 'upper(substr(customer, 1, 1))'"),
         ("'last': '\"customer\"'", "'last': 'substr(customer, 2)'"),
         ("'customer': '\"first\"'", "'customer': 'first || last'"),
     ):
@@ -236,12 +237,18 @@ def test_columns_are_split_retyped_and_dropped_and_an_expand_is_undone(trips: Co
         text = text.replace(old, new)
     file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("raise ")))
     trips.ok("migration", "run")
+    update = "update trip set {} where price = 0"
+    for change in ("first = 'D'", "customer = 'e000'", "last = 'ABC'"):
+        asyncio.run(run_sql(database_url, update.format(change)))
+    both = "select customer, first, last from trip order by price"
+    expected = [("EABC", "E", "ABC"), ("c001", "C", "001"), ("c002", "C", "002")]
+    assert rows(database_url, both) == expected, "old values are only written again where new ones changed"
     trips.ok("migration", "down", "0001_both")
     assert "pending" in trips.ok("migration", "status").out
     trips.ok("migration", "run", "--contract")
     trips.ok("migrate")
     assert sorted(rows(database_url, "select first, last, price from trip")) == [
-        ("c", "000", "0"), ("c", "001", "1"), ("c", "002", "2")
+        ("C", "001", "1"), ("C", "002", "2"), ("E", "ABC", "0")
     ]  # fmt: skip
     assert "cannot be undone" in trips("migration", "down", "0001_both").err
     trips.write("trips.py", PROGRAM.format("first: str", "str"))

@@ -127,12 +127,18 @@ def _postgres_sync(sql: Dialect, table: str, name: str, up: Mapping[str, str], d
     def differs(columns: Mapping[str, str]) -> str:
         return " or ".join(f"new.{sql.quote(one)} is distinct from old.{sql.quote(one)}" for one in columns)
 
+    def unlike(values: Mapping[str, str]) -> str:
+        """Whether columns are others than those of the expressions: a backfill must not write the old ones again."""
+        given = "new.{0} is distinct from (select {1} from (select new.*) as written)"
+        return " or ".join(given.format(sql.quote(column), value) for column, value in values.items())
+
     empty = " and ".join(f"new.{sql.quote(column)} is null" for column in up)
     body = f"if {empty} then {given(up)} end if;"
     if down:
         body = (
             f"if tg_op = 'INSERT' then if {empty} then {given(up)} else {given(down)} end if; "
-            f"elsif {differs(up)} then {given(down)} elsif {differs(down)} then {given(up)} end if;"
+            f"elsif {differs(up)} then if {unlike(up)} then {given(down)} end if; "
+            f"elsif {differs(down)} then {given(up)} end if;"
         )
     trigger, function = sql.quote(sync_name(table, name)), _function(sql, table, name)
     fires = f"before insert or update on {sql.table(table)} for each row execute function {function}()"
@@ -156,9 +162,14 @@ def _sqlite_sync(sql: Dialect, table: str, name: str, up: Mapping[str, str], dow
     def differs(of: Mapping[str, str]) -> str:
         return " or ".join(f"new.{sql.quote(column)} is not old.{sql.quote(column)}" for column in of)
 
+    def unlike(of: Mapping[str, str]) -> str:
+        """As on PostgreSQL; also, these triggers fire each other."""
+        row = f"from {sql.table(table)} where _rowid_ = new._rowid_"
+        return " or ".join(f"new.{sql.quote(column)} is not (select {value} {row})" for column, value in of.items())
+
     made = [trigger("insert", "insert", all_null(up), up)]
     if not down:
         return [*made, trigger("up", columns(up), all_null(up), up)]
-    filled = trigger("down", columns(up), differs(up), down)
+    filled = trigger("down", columns(up), f"({differs(up)}) and ({unlike(up)})", down)
     inserted = trigger("insert_down", "insert", f"not ({all_null(up)})", down)
-    return [*made, inserted, filled, trigger("up", columns(down), f"({differs(down)}) and not ({differs(up)})", up)]
+    return [*made, inserted, filled, trigger("up", columns(down), f"({differs(down)}) and ({unlike(down)})", up)]
