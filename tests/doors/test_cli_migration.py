@@ -19,9 +19,12 @@ from stage.outboxes import run_sql
 from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.cli import migration
 from penstock.clock import SystemClock
+from penstock.config import Config
 from penstock.migrations import running
+from penstock.migrations.files import Progress, load_files
 from penstock.migrations.running import Runner
 from penstock.store.contract.session import Statement
+from penstock.store.open import make_store
 from penstock.testing import TestApp
 
 if TYPE_CHECKING:
@@ -372,3 +375,34 @@ def test_a_table_is_held_for_sql_of_its_owner(console: Console, database_url: st
     left = console("release", "van")
     assert (left.code, "outbox:vans cannot be captured any more: a column of van is gone" in left.err) == (1, True)
     assert "No changes of lorry are captured" in console.ok("hold", "lorry").err
+
+
+def test_two_processes_may_run_one_file(trips: Console, database_url: str) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str; code: str | None = None", "int"))
+    trips.ok("migrate")
+    fill(database_url, 25)
+    trips.write(
+        "migrations/0001_code.py", "from alembic import op\nfrom sqlalchemy import Column, Text\n" + BACKFILL + ADD
+    )
+    (file,) = load_files(trips.folder / "migrations")
+
+    async def one() -> Progress:
+        store = make_store(Config(database=database_url), SystemClock())
+        await store.open()
+        try:
+            return await Runner(store, SystemClock(), click.echo).run(file, contract=False)
+        finally:
+            await store.close()
+
+    async def both() -> list[Progress]:
+        return await asyncio.gather(one(), one())
+
+    assert [(now.step, now.rows) for now in asyncio.run(both())] == [("done", 25)] * 2
+    assert rows(database_url, "select count(*) from trip where code is not null and noted is null") == [(25,)]
+
+
+ADD = """
+
+def expand():
+    op.add_column("trip", Column("noted", Text()))
+"""

@@ -94,3 +94,24 @@ async def test_a_write_to_a_held_table_is_told_as_lost_and_a_missing_column_by_n
         assert await interests.release("part") == [name]
         await hearing.rows(test)
         assert await lost(test)
+
+
+async def test_writes_to_a_partition_of_a_held_table_are_told_as_lost(postgres_url: str) -> None:
+    hearing = Hearing("task")
+    await run_sql(
+        postgres_url,
+        "create table part (nr integer primary key, name text, note text, extra text) partition by range (nr)",
+        "create table part_1 partition of part for values from (0) to (10)",
+    )
+    async with hearing.stage.open(postgres_url) as test:
+        interests = test.engine.store.interests
+        await interests.hold("part")
+        await run_sql(postgres_url, RETYPE, "alter table part drop column extra")
+        assert await told(test) == []
+        await run_sql(postgres_url, "insert into part_1 (nr) values (1)")
+        await run_sql(postgres_url, "truncate part_1")
+        assert [one.split(",")[0] for one in await told(test)] == ["lost", "lost"]
+        assert await interests.release("part") == []
+        await run_sql(postgres_url, "insert into part (nr, name) values (2, 'a')")
+        assert await states(test) == ["ok"]
+        assert (await told(test))[2:] == ["enter"]
