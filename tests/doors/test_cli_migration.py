@@ -115,6 +115,9 @@ def test_a_rename_keeps_data_while_processes_of_both_releases_write(trips: Conso
             assert asked.code, asked
             assert "trip.customer is not declared any more, and client is new. Was it renamed?" in asked.err
             await asyncio.to_thread(trips.ok, "migration", "new", "client", "--rename", "trip.customer=client")
+            plan = await asyncio.to_thread(trips.ok, "migration", "run", "--plan")
+            lock = ", lock: ACCESS EXCLUSIVE" if database_url.startswith("postgres") else ""
+            assert f"-- 0001_client, contract(){lock}\nALTER TABLE trip DROP COLUMN customer;" in plan.out
             ran = await asyncio.to_thread(trips.ok, "migration", "run")
             assert "0001_client: waits for run --contract" in ran.out
             async with TestApp(new.app, database_url) as after:
@@ -395,7 +398,7 @@ def test_two_processes_may_run_one_file(trips: Console, database_url: str) -> No
             await store.close()
 
     async def both() -> list[Progress]:
-        return await asyncio.gather(one(), one())
+        return [*await asyncio.gather(one(), one())]
 
     assert [(now.step, now.rows) for now in asyncio.run(both())] == [("done", 25)] * 2
     assert rows(database_url, "select count(*) from trip where code is not null and noted is null") == [(25,)]

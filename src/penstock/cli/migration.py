@@ -23,7 +23,9 @@ from penstock.errors import ConfigError, SchemaMismatch, UsageError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.store import Store
 from penstock.store.open import make_store
+from penstock.store.push.locks import lock_of
 from penstock.store.push.migrate import differences, push
+from penstock.store.sql.dialect import Dialect
 
 if TYPE_CHECKING:
     from penstock.migrations.files import MigrationFile, Progress
@@ -89,15 +91,19 @@ def new(options: Options, name: str, renames: Sequence[str], drops: Sequence[str
 @command.command("run")
 @click.option("--contract", is_flag=True, help="Run contract() too: no process of the old release runs any more.")
 @click.option("--stamp", is_flag=True, help="Note all files as done, and run none.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print the statements that are left with their locks, only.")
 @FOLDER
 @pass_options
-def run(options: Options, folder: Path, *, contract: bool, stamp: bool) -> None:
+def run(options: Options, folder: Path, *, contract: bool, stamp: bool, only_plan: bool) -> None:
     """Run the files that are not complete, in order: expand() and backfills, each from where it was left.
 
     On a database without tables of the app all files are noted as done, as new tables have their last form.
     """
 
     async def work(store: Store, definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> None:
+        if only_plan:
+            _print_left(await files_with_progress(store, files), store.dialect)
+            return
         managed = [one.name for one in definitions if one.managed]
         is_new = bool(managed) and not await store.catalog.stored_tables(managed)
         await store.open()
@@ -268,6 +274,17 @@ def _answered(changes: Sequence[TableChange], given: Renames) -> Renames:
             answers[change.table, old] = () if name == "none" else (name,)
             left = [one for one in left if one != name]
     return answers
+
+
+def _print_left(files: Sequence[tuple[MigrationFile, Progress | None]], dialect: Dialect) -> None:
+    for file, now in files:
+        begun = now is not None and now.step != "expand"
+        for step in ("contract",) if begun else ("expand", "contract"):
+            pieces = [] if now is not None and now.step == "done" else file.pieces(step, dialect)
+            for piece in pieces:
+                sql = piece if isinstance(piece, str) else f"-- {piece.table} is written anew"
+                lock = lock_of(sql) if dialect.schemas else ""
+                click.echo(f"-- {file.name}, {step}(){lock and f', lock: {lock}'}\n{sql};")
 
 
 def _told(file: MigrationFile, progress: Progress | None) -> str:
