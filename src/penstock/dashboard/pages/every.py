@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from penstock.dashboard.page import Page
-from penstock.dashboard.pages import audit, overview, work
+from penstock.dashboard.pages import audit, crons, data, functions, live, outboxes, overview, tasks, work
 
-PAGES: tuple[Page, ...] = (*overview.PAGES, *work.PAGES, *audit.PAGES)
+PAGES: tuple[Page, ...] = (
+    *overview.PAGES,
+    *functions.PAGES,
+    *data.PAGES,
+    *live.PAGES,
+    *work.PAGES,
+    *tasks.PAGES,
+    *outboxes.PAGES,
+    *crons.PAGES,
+    *audit.PAGES,
+)

@@ -10,6 +10,13 @@ create table if not exists penstock.migration (
     applied_at text not null  -- SQLite
 );
 
+-- A row is a migration file of the program that was begun on this database. `penstock migration run` inserts and updates it,
+-- `penstock migration down` deletes it. `progress` is JSON: the step, its finished statements, and the cursor of its backfill.
+create table penstock.migration_file (
+    name text primary key,
+    progress text not null
+);
+
 -- A row is a job that may start now. Transactions that enqueue insert it; workers move it to running_job. The table stays
 -- small, and a claim reads only the heads of its two indexes. A job with an `ending` waits only for its on_complete to
 -- run. `attempts` are the failed ones, as JSON.
