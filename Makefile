@@ -6,7 +6,7 @@ CHAT := examples/chat
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-long check bench format lock clean
+.PHONY: help demo chat test test-long check bench format dist lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -51,6 +51,11 @@ bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those besi
 format: $(READY) ## put the code into its one form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+dist: $(READY) ## build the wheel, the sdist and a bill of materials into dist: of one commit always the same bytes
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+	PYTHONPATH=tests $(BIN)/python -m house.packages bill > dist/penstock.cdx.json
 
 lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -91,6 +91,23 @@ def test_a_second_push_does_nothing_and_takes_no_lock(store: Store, monkeypatch:
     tell(main(), store)
 
 
+def test_a_database_of_an_earlier_release_gets_the_migrations_that_it_lacks(store: Store, sql: Sql) -> None:
+    prefix = "penstock." if "postgres" in store.dialect.name else "penstock_"
+
+    async def main() -> None:
+        await push(store, Booking)
+        for lacking in ((), ("api_key", "audit")):  # one that has the tables, and one that lacks them
+            for table in lacking:
+                await sql(f"drop table {prefix}{table}")
+            await sql(f"delete from {prefix}migration where name <> '0001_initial'")
+            done = await push(store, Booking)
+            assert [name for name, _ in done.migrations] == ["0002_api_keys_and_audit"]
+            assert await sql(f"select count(*) from {prefix}api_key, {prefix}audit") == [(0,)]
+            await settled(store, Booking)
+
+    tell(main(), store)
+
+
 def test_names_that_sql_uses_itself(store: Store, sql: Sql) -> None:
     class Order(Table):
         select: Literal["from", "where's"]
