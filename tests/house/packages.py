@@ -36,12 +36,9 @@ def by_extra() -> dict[str, list[str]]:
 def licence(name: str) -> str:
     """What a distribution says of its licence: as an SPDX expression, as a classifier, or in words."""
     metadata = distribution(name).metadata
-    classified = [line for line in metadata.get_all("Classifier", []) if line.startswith("License ::")]
-    words = (metadata.get("License") or "").strip().splitlines()
-    said = (
-        metadata.get("License-Expression") or (classified and classified[0].split(" :: ")[-1]) or (words and words[0])
-    )
-    assert said, f"{name} does not tell its licence"
+    classified = [line.split(" :: ")[-1] for line in metadata.get_all("Classifier", []) if line[:9] == "License :"]
+    words = [text.strip().splitlines()[0] for text in metadata.get_all("License", []) if text.strip()]
+    (said, *_) = [*metadata.get_all("License-Expression", []), *classified, *words]
     return str(said)
 
 

@@ -23,7 +23,7 @@ from stage.waits import until
 
 from penstock.clock import SystemClock
 
-pytestmark = pytest.mark.skipif(not LONG, reason="needs make test-long")
+pytestmark = pytest.mark.skipif(not LONG, reason="for make test-long")
 
 SECONDS = 30.0
 KILLED = (1, 3, 0, 1, 2, 3, 3, 1, 0, 2)  # which of the four processes, one after another

@@ -23,7 +23,7 @@ def run(*command: str | Path, **options: Any) -> str:
     """Run a program to its end, which must be a good one; what it printed."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return str(done.stdout)
 
 
 def last_release() -> str:
