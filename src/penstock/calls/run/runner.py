@@ -441,7 +441,7 @@ class Runner(Runs):
 
         Args:
             function: The function.
-            ctx: Its ctx; the caller holds it no more.
+            ctx: Its ctx; the caller must not hold it, as all tasks are searched for whoever holds it at the end.
             arguments: Its arguments.
             depth: How many calls it is nested in.
             thread: The place of one written with def; None to take one.
