@@ -5,6 +5,8 @@ securityContext:
   runAsNonRoot: true
   runAsUser: 65534
   seccompProfile: {type: RuntimeDefault}
+volumes:
+  - {name: tmp, emptyDir: {}}
 {{- end }}
 {{- define "penstock.container" -}}
 image: {{ .Values.image | quote }}
@@ -18,4 +20,6 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
+volumeMounts:
+  - {name: tmp, mountPath: /tmp}
 {{- end }}
