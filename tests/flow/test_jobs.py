@@ -539,22 +539,6 @@ async def test_jobs_are_listed_and_counted_by_state(database_url: str) -> None:
         assert len(await test.jobs(limit=2)) == 2
 
 
-async def test_a_pruner_that_fails_is_not_hurried_by_signals(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(sqlite_url) as test:
-        pruner, tries = test.make_service("pruner"), list[int]()
-
-        async def fail(*_: object) -> int:
-            tries.append(1)
-            raise RuntimeError("no")
-
-        monkeypatch.setattr(test.engine.store.jobs, "prune", fail)
-        for so_far in (1, 2):
-            for _ in range(3):  # a signal comes with every job
-                await pruner._guarded_tick()
-            assert len(tries) == so_far
-            test.clock.advance(timedelta(seconds=10))
-
-
 async def test_a_status_is_kept_for_its_time_and_then_forgotten(database_url: str) -> None:
     async with running(database_url, job_status_ttl=86400.0) as test:
         pruner = test.make_service("pruner")
