@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 from stage.chromium import browser, quiet_page
 from stage.clients import COMPILERS, node_modules
+from stage.dashboards import HOSTILE, check
 from stage.listening import listening
 
 from penstock import ActionCtx, App, JobFilter, asgi_app
@@ -16,9 +15,6 @@ from penstock.testing import TestApp
 pytestmark = pytest.mark.one_store_each
 
 ADMIN = "the-admin-token"
-HOSTILE = (
-    """"><img src=x onerror="document.title='taken'"><script>document.title='taken'</script>' onfocus=alert() {{7}}"""
-)
 
 app = App()
 mail = app.workpool("mail", max_parallelism=3)
@@ -29,18 +25,6 @@ async def send(ctx: ActionCtx, to: str, token: str) -> dict[str, str]:
     if to != "Ada":
         raise ValueError(f"no mailbox {to}")
     return {"sent": to, "password": token}
-
-
-async def check(page: Page) -> None:
-    """Everybody can use the page as it is now, by day and by night, and no text of a user has become part of it."""
-    for scheme in ("light", "dark"):
-        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        found: list[Any] = (await page.evaluate("axe.run()"))["violations"]
-        assert not [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found]
-    for width in (390, 768, 1280):
-        await page.set_viewport_size({"width": width, "height": 900})
-        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
-    assert "penstock" in await page.title()
 
 
 async def test_a_person_signs_in_looks_and_acts(database_url: str) -> None:

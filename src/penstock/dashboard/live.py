@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from pydantic_core import to_json
 
+from penstock.api.live import Watch
 from penstock.clock import SystemClock
+from penstock.errors import PenstockError
+from penstock.server.requests import Refused
 from penstock.server.subscribe import HEARTBEAT
 from penstock.store.contract.store import Signals
 
 Fragments = Mapping[str, str]
-Render = Callable[[], Awaitable[Fragments]]
+Render = Callable[[Any], Awaitable[Fragments]]
 
 _EVERY, _SOONEST = 1.0, 0.25  # seconds between two renderings, without a signal and with signals all the time
 _LATEST = 5.0  # seconds between them, however long they take
+_OVER: Any = object()
 _SHARE = 16  # rendering takes at most one part in so many of the time, unless it is very slow
 
 
@@ -36,18 +42,23 @@ class Live:
             one.nudged.set()
 
     async def events(
-        self, key: Hashable, render: Render, holds: Callable[[], Awaitable[bool]]
+        self,
+        key: Hashable,
+        render: Render,
+        holds: Callable[[], Awaitable[bool]],
+        watch: Callable[[], Watch[Any] | None] | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The events of one who looks: the fragments, then those that changed. It ends if the session does.
 
         Args:
             key: Equal for those who see the same.
-            render: Renders all fragments.
+            render: Renders all fragments; takes the answer of the watched query, or None.
             holds: Whether the session has not ended.
+            watch: Watches a query, after whose changes only it is rendered again.
         """
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(render, self._signals)
+            watched = self._watched[key] = _Watched(render, self._signals, watch)
         news, clock = asyncio.Event(), SystemClock()
         watched.viewers.add(news)
         sent: dict[str, str] = {}
@@ -73,23 +84,46 @@ class Live:
 class _Watched:
     """One view."""
 
-    def __init__(self, render: Render, signals: Signals) -> None:
+    def __init__(self, render: Render, signals: Signals, watch: Callable[[], Watch[Any] | None] | None) -> None:
         self.fragments: Fragments = {}
         self.viewers = set[asyncio.Event]()
         self.nudged = asyncio.Event()
         self.ended = False
         self._render = render
         self._signals = signals
+        self._watch = watch
         self.task = asyncio.get_running_loop().create_task(self._run(), name="penstock-dashboard")
 
     async def _run(self) -> None:
+        try:
+            with suppress(PenstockError, Refused):  # what is shown is gone, or cannot be read
+                watch = None if self._watch is None else self._watch()
+                await (self._follow_signals() if watch is None else self._follow(watch))
+        finally:
+            self.ended = True  # those who look ask again, and are told what is wrong
+            self._tell()
+
+    async def _follow(self, watch: Watch[Any]) -> None:
+        clock = SystemClock()
+        async with watch:
+            while True:
+                answer = None
+                with suppress(PenstockError):  # which the page tells
+                    answer = await anext(watch, _OVER)
+                if answer is _OVER:
+                    return
+                self.fragments = await self._render(answer)
+                self._tell()
+                await clock.sleep(_SOONEST)
+
+    async def _follow_signals(self) -> None:
         clock = SystemClock()
         self._signals.subscribe(self.nudged)
         try:
             while True:
                 self.nudged.clear()
                 began = clock.monotonic()
-                self.fragments = await self._render()
+                self.fragments = await self._render(None)
                 self._tell()
                 pause = min(max(_SOONEST, (clock.monotonic() - began) * _SHARE), _LATEST)
                 await clock.sleep(pause)
@@ -97,8 +131,6 @@ class _Watched:
                     await clock.wait(self.nudged, _EVERY - pause)
         finally:
             self._signals.unsubscribe(self.nudged)
-            self.ended = True  # those who look ask again, and are told what is wrong
-            self._tell()
 
     def _tell(self) -> None:
         for one in self.viewers:

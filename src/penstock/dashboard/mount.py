@@ -22,9 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
-from penstock.dashboard.live import Live
+from penstock.dashboard.live import Fragments, Live
 from penstock.dashboard.mask import masked
-from penstock.dashboard.page import Act, Page, Role, View
+from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
@@ -70,8 +70,9 @@ class Dashboard:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._sessions = Sessions(opening.config)
-        self._pages = Pages(opening.config.masked_names)
+        self._pages = Pages(opening.config.masked_names, opening.app.registry)
         self._of: tuple[Backend, Activity, Live] | None = None
+        opening.count()
 
     def endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -123,7 +124,7 @@ class Dashboard:
             return RedirectResponse(f"{_base(request)}/sign-in?{where}", 303)
         _, activity, live = self._parts(backend)
         words = dict(request.query_params) | request.path_params
-        view = View(backend, activity, words, session.role)
+        view = View(backend, activity, words, session.role, self._pages.secrets)
         if request.method == "POST":
             return await self._act(request, page, view, session)
         frame = self._frame(request, page, session)
@@ -131,7 +132,12 @@ class Dashboard:
             shared = {name: value for name, value in frame.items() if name != "who"}
             key = (frame["base"], page.path, tuple(sorted(words.items())), session.role)
             holds = partial(self._sessions.holds, session, backend)
-            events = live.events(key, partial(self._pages.fragments, page, view, shared), holds)
+            watch = None if page.watch is None else partial(page.watch, view)
+
+            def render(answer: Any) -> Awaitable[Fragments]:
+                return self._pages.fragments(page, replace(view, answer=answer), shared)
+
+            events = live.events(key, render, holds, watch)
             return EventStream(events, self._opening)
         values = {**frame, **await page.load(view), "said": unquote(request.cookies.get(_SAID, ""))}
         response = HTMLResponse(self._pages.render(page.template, values))
@@ -150,32 +156,41 @@ class Dashboard:
         if act.sure is not None and form.get("sure") != "yes":
             frame = self._frame(request, page, session)
             return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": act.sure, "said": ""}))
-        told = await self._audited(
-            act, replace(view, words={**form, **view.words}), f"{page.title}: {form['act']}", session
-        )
+        view = replace(view, words={**form, **view.words})
+        found, told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
         self._parts(view.backend)[2].nudge()
-        response = RedirectResponse(_path(request), 303)
+        path = found.path if isinstance(found, Answer) else None
+        if isinstance(found, Answer) and path is None:
+            frame = self._frame(request, page, session)
+            shown = {**frame, **await page.load(view), **found.values, "said": ""}
+            return HTMLResponse(self._pages.render(page.template, shown))
+        response = RedirectResponse(_path(request) if path is None else _base(request) + path, 303)
         response.set_cookie(_SAID, quote(told[:500]), _SAID_SECONDS, path=_base(request) or "/", httponly=True)
         return response
 
     # ----- steps
 
-    async def _audited(self, act: Act, view: View, name: str, session: Session) -> str:
-        """Do an act between the two writes to the audit log; what is told. An act that cannot be logged is not done."""
+    async def _audited(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
+        """Do an act between the two writes to the audit log; what it returns, and what is told.
+
+        An act that cannot be logged is not done.
+        """
         engine = view.backend.engine
-        about = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
+        words = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
+        about = words if act.about is None else act.about(view)
         act_id = UUID(int=engine.clock.uuid7())
         shown = masked(about, self._pages.secrets)
         await engine.store.audit.begin(act_id, engine.clock.now(), session.who, session.role.name, name, shown)
-        told = "Not done: an unexpected error."
+        found, told = None, "Not done: an unexpected error."
         try:
-            told = await act.run(view)
+            found = await act.run(view)
+            told = found if isinstance(found, str) else found.told
         except PenstockError as error:
             told = f"Not done: {error}"
         finally:
             event("dashboard.act", logging.INFO, who=session.who, act=name, about=shown, outcome=told)
             await engine.store.audit.end(act_id, told)
-        return told
+        return found, told
 
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
         """What is kept for a backend, which a mounted server may open again."""

@@ -45,9 +45,16 @@ class Opening:
         self._held: AsyncGenerator[None, None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._clock = SystemClock()
+        self._counts = False
         self.under_way = 0  # requests
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def count(self) -> None:
+        """Have the backend move its meters, also if no metrics are served."""
+        self._counts = True
+        if self._backend is not None:
+            self._backend.engine.journal.count()
 
     async def backend(self) -> Backend:
         """The backend, opened if need be. Refused while the server shuts down."""
@@ -127,6 +134,8 @@ class Opening:
     async def _hold(self) -> AsyncGenerator[None, None]:
         """Keep the backend open. The event loop closes a generator that nobody else has closed."""
         backend = Backend(self.app, self.config, SystemClock())
+        if self._counts:
+            backend.engine.journal.count()
         await backend.start(self._services)
         self._backend = backend
         event("server.opened", logging.INFO, services=",".join(self._services) or "none")

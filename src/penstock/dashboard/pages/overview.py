@@ -10,6 +10,8 @@ from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.api.pools.activity import Look, PoolNow
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.render import counted, span
+from penstock.observe.meters import Meters
+from penstock.observe.timing import percentiles
 
 _MOST_MESSAGES = 10_000  # of an outbox are counted
 _LATE = 60.0  # seconds that a job may wait before somebody should look
@@ -25,6 +27,7 @@ class Need:
 
 
 async def _load(view: View) -> Mapping[str, Any]:
+    meters = view.backend.engine.journal.meters or Meters()
     store, calls = view.backend.engine.store, view.backend.job_calls
     seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
@@ -39,6 +42,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         "seen": seen,
         "pools": pools,
         "totals": totals,
+        "latency": percentiles(meters.timings.seconds, 0.5, 0.95),
         "ended": sum(one.ended for one in pools),
         "needs": needs,
         "charts": {name: view.activity.series(name) for name in ("ended", "failed", "ready")},
