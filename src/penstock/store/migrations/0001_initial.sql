@@ -10,13 +10,6 @@ create table if not exists penstock.migration (
     applied_at text not null  -- SQLite
 );
 
--- A row is a migration file of the program that was begun on this database. `penstock migration run` inserts and updates it,
--- `penstock migration down` deletes it. `progress` is JSON: the step, its finished statements, and the cursor of its backfill.
-create table penstock.migration_file (
-    name text primary key,
-    progress text not null
-);
-
 -- A row is a job that may start now. Transactions that enqueue insert it; workers move it to running_job. The table stays
 -- small, and a claim reads only the heads of its two indexes. A job with an `ending` waits only for its on_complete to
 -- run. `attempts` are the failed ones, as JSON.
@@ -199,30 +192,6 @@ create table penstock.session_request (
 );  -- PostgreSQL
 ) without rowid;  -- SQLite
 create index session_request_kept on penstock.session_request (kept_until);
-
--- A row is an API key, as the hash of its secret. Administrators insert and delete it; servers read it. `scopes` is a JSON
--- list.
-create table penstock.api_key (
-    name text collate "C" primary key,
-    hash text collate "C" not null unique,
-    scopes text not null,
-    created_at timestamptz not null,
-    expires_at timestamptz
-);
-
--- A row is something that an administrator has done on the dashboard or the admin interface; `about` is a JSON object. Servers
--- insert it before it is done, and update `outcome` afterwards; the pruner deletes it.
-create table penstock.audit (
-    id uuid primary key,
-    at timestamptz not null,
-    who text not null,
-    role text not null,
-    act text not null,
-    about text not null,
-    outcome text,
-    kept_until timestamptz not null
-);
-create index audit_kept on penstock.audit (kept_until);
 
 -- A row is a pool with a limit. Backends that start insert it, and administrators change its limit; workers read it. It
 -- stays. `declared` is the program's last limit, `max_parallelism` the one that holds now; `epoch` rises with each change of it,

@@ -37,7 +37,7 @@ _SQLITE_WORDS = tuple(
     (re.compile(pattern, re.MULTILINE), words)
     for pattern, words in (
         (r"\bpenstock\.", "penstock_"),
-        (r"^create index ", "create index penstock_"),
+        (r"^create index (if not exists )?", r"create index \1penstock_"),
         (r"^( +\w+) bigint generated always as identity primary key", r"\1 integer primary key autoincrement"),
         (r" generated always as identity primary key", " primary key"),
         (r"^( +\w+) (bigint|smallint|boolean)\b", r"\1 integer"),
