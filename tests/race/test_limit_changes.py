@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 from stage.waits import until
 
-from penstock import ActionCtx, App, Backend, MutationCtx, Pending, QueryCtx
+from penstock import ActionCtx, App, Backend, Finished, MutationCtx, Pending, QueryCtx
 from penstock.services.worker.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.sync import MutationCtx as SyncMutationCtx
@@ -43,6 +43,7 @@ async def work(ctx: ActionCtx) -> None:
 
 
 wide = app.workpool("wide", max_parallelism=20)
+app.workpool("single", max_parallelism=1)
 started: list[str] = []
 thread_is_free = threading.Event()
 may_end: list[asyncio.Event] = []
@@ -188,6 +189,29 @@ async def test_what_was_claimed_before_a_pause_does_not_start_after_it(database_
         assert started == []
         assert not is_there(what)
         assert {await wide.status(backend, one) for one in ids} == {Pending(0)}, "no attempt was used"
+
+
+async def test_what_was_claimed_before_its_worker_was_suspended_does_not_start_after_it(database_url: str) -> None:
+    """Its lease has run out meanwhile: another worker has its job, and its slot."""
+    single = app.pools["single"]
+    async with TestApp(app, database_url) as backend:
+        job = await single.with_options(retry=True).enqueue(backend, wait_for_the_end)
+        with gate("worker.claimed", most=1) as claimed:
+            claiming = asyncio.create_task(backend.worker.tick())
+            await claimed.arrived()
+            backend.clock.advance(timedelta(minutes=1))
+            other = backend.make_service("worker")
+            assert isinstance(other, Worker)
+            await other.tick()
+            await other.tick()
+            await until(lambda: _have(may_end, 1))
+        await claiming
+        await backend.worker.wait_for_jobs()
+        assert len(may_end) == 1, "the limit is one"
+        await _end_one(other)
+        await other.tick()
+        assert isinstance(await single.status(backend, job), Finished)
+        await other.finish()
 
 
 async def test_what_waits_for_a_thread_when_its_pool_is_paused_does_not_start(sqlite_url: str) -> None:

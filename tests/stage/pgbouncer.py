@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import signal
 import socket
 import subprocess
 import tempfile
@@ -67,6 +68,14 @@ class PgBouncer:
         """End it, and start it again."""
         await self.stop()
         await self.start()
+
+    def lead_to(self, server: str) -> None:
+        """Lead to another server from now on, as an operator has it do after a failover."""
+        assert self._process is not None
+        file = self._folder / "pgbouncer.ini"
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join(f"* = {_server(server)}" if one.startswith("* = ") else one for one in lines) + "\n")
+        self._process.send_signal(signal.SIGHUP)
 
     def close(self) -> None:
         """Leave nothing behind."""

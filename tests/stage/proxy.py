@@ -31,6 +31,7 @@ class Proxy:
         self._word = COMMIT
         self._listening: set[asyncio.StreamWriter] = set()  # to the server
         self._silent: set[asyncio.StreamWriter] = set()
+        self._open: set[asyncio.StreamWriter] = set()
         self.url = ""
         self.cuts = 0
         self.gone: Literal["stopped", "silent"] | None = None
@@ -47,6 +48,11 @@ class Proxy:
         """Pass nothing on any more of the connections that listen, and tell neither side."""
         self._silent |= self._listening
         self._listening.clear()
+
+    def reset(self) -> None:
+        """End all connections, as a network does that comes back and does not know them."""
+        for server in self._open:
+            server.transport.abort()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Proxy]:
@@ -67,6 +73,7 @@ class Proxy:
             client.transport.abort()
             return
         server_reader, server = await self._connect()
+        self._open.add(server)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pass_on(client_reader, server))
@@ -74,6 +81,7 @@ class Proxy:
         except* (ConnectionError, EOFError):
             pass
         finally:
+            self._open.discard(server)
             for writer in (client, server):
                 writer.transport.abort()
 

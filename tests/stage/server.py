@@ -122,7 +122,8 @@ def server(settings: str = "", *, own_identifier: bool = False) -> Iterator[Serv
         try:
             yield own
         finally:
-            own.pg_ctl("stop", "-m", "immediate")
+            if (Path(folder) / "postmaster.pid").exists():  # otherwise a test has stopped it
+                own.pg_ctl("stop", "-m", "immediate")
             handle.cleanup()
 
 

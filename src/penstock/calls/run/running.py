@@ -60,10 +60,15 @@ class Withdrawn(Exception):
 
 
 class Permit:
-    """Lets the jobs of one pool and one claim start; `epoch` numbers the limit, `since` is when the claim was sent."""
+    """Lets the jobs of one pool and one claim start; `epoch` numbers the limit, `since` is when the claim was sent.
 
-    def __init__(self, store: Store, machine: Clock, pool: str, epoch: int, since: float) -> None:
-        self._store, self._machine = store, machine
+    It is withdrawn if the lease is no longer `held`: the process was suspended, and others may have its slots.
+    """
+
+    def __init__(
+        self, store: Store, machine: Clock, pool: str, epoch: int, since: float, held: Callable[[], bool]
+    ) -> None:
+        self._store, self._machine, self._held = store, machine, held
         self._pool, self._epoch, self._since = pool, epoch, since
         self._withdrawn = False
         self._asking = asyncio.Lock()
@@ -77,7 +82,7 @@ class Permit:
             async with self._asking:
                 if not self._is_fresh:  # no other job has asked meanwhile
                     await self._ask_alone()
-        if self._withdrawn:
+        if self._withdrawn or not self._held():
             raise Withdrawn
 
     @property

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import cast
 from uuid import UUID
 
@@ -270,7 +271,7 @@ class Worker(Service):
         machine = self._engine.machine
         since = machine.monotonic()
         self._permits = {
-            room.pool: Permit(self._store, machine, room.pool, room.epoch, since)
+            room.pool: Permit(self._store, machine, room.pool, room.epoch, since, partial(self._holds, lease))
             for room in rooms
             if room.epoch is not None
         }
@@ -293,6 +294,10 @@ class Worker(Service):
         if self.next_run_at is not None:
             again = min(again, max(0.0, (self.next_run_at - self.clock.now()).total_seconds()))
         return min(self._poll, again)
+
+    def _holds(self, lease: int) -> bool:
+        """Whether this lease cannot have been taken over yet."""
+        return self._lease.number == lease and self.clock.monotonic() < self._lease.stop_at
 
     async def _adopt(self, lease: int) -> None:
         """Start jobs of a claim whose answer was lost."""

@@ -1,0 +1,64 @@
+"""``make chaos``: run the program under each fault on each store, and print what was lost."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from chaos.faults import FAULTS
+from chaos.load import MACHINE, NotRunError, Size
+from chaos.outcome import Outcome
+from chaos.program import WRITERS
+from chaos.run import run
+
+COLUMNS = (
+    "lost",
+    "twice",
+    "over a limit",
+    "out of order",
+    "repeated, at least once",
+    "not run, at most once",
+    "recovery",
+)
+
+
+def line(size: Size, store: str, name: str, found: Outcome) -> str:
+    """One line of the table."""
+    counts = (found.lost, found.twice, found.over_limit, found.out_of_order, found.duplicates, found.unrun)
+    return f"| {size.words} | {store} | {name} | {' | '.join(map(str, counts))} | {found.recovery:.1f} s |"
+
+
+async def main() -> int:
+    """Run what was asked for; 1 if a promise was broken."""
+    options = _options()
+    size = Size(options.rows // WRITERS, options.jobs)
+    print(f"| load | store | fault | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 3)}", flush=True)
+    begun, is_clean = MACHINE.monotonic(), True
+    for store in options.stores.split(","):
+        for fault in FAULTS:
+            if store not in fault.stores or not fault.name.startswith(options.only):
+                continue
+            try:
+                found = await run(store, fault, size)
+            except NotRunError as reason:
+                left = " |" * (len(COLUMNS) - 1)
+                print(f"| {size.words} | {store} | {fault.name} | not run: {reason} |{left}", flush=True)
+                continue
+            is_clean &= found.is_clean
+            print(line(size, store, fault.name, found), flush=True)
+    print(f"\nIt took {MACHINE.monotonic() - begun:.0f} s.")
+    return 0 if is_clean else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--only", default="", metavar="NAME", help="faults whose name begins so")
+    parser.add_argument("--stores", default="sqlite,postgres", help="sqlite, postgres, or both")
+    parser.add_argument("--rows", type=int, default=20_000, help="how many are written in each run")
+    parser.add_argument("--jobs", type=int, default=5, help="that are enqueued with each row")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,186 @@
+"""The load: a database, the processes that work, write and watch on it, and their traces."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+from chaos.program import WRITERS
+from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.processes import Process
+from stage.proxy import Proxy
+from stage.replicas import Replica, replicated
+from stage.server import Server, server
+
+from penstock.clock import SystemClock
+
+MACHINE = SystemClock()
+LEASE = 5.0
+_POLL = 0.3
+_WORKERS, _WRITING = 3, 2  # processes
+_ROOM = "512m"  # of a disk that gets full
+
+
+class NotRunError(Exception):
+    """A fault cannot be made on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is written: parcels of each of the writers, and jobs with each parcel."""
+
+    rows: int
+    jobs: int
+
+    @property
+    def words(self) -> str:
+        parcels = self.rows * WRITERS
+        messages = 2 * parcels + self.rows // 2 * WRITERS
+        return f"{parcels * self.jobs:,} jobs, {messages:,} messages, {parcels:,} rows"
+
+
+@dataclass
+class Place:
+    """A database, with what faults need of it."""
+
+    store: str
+    url: str  # for the processes under test
+    own_url: str  # past all proxies, for those who count
+    server: Server | None = None
+    standby: Replica | None = None
+    proxy: Proxy | None = None
+    pooler: PgBouncer | None = None
+    disk: Path | None = None
+
+
+@dataclass
+class Load:
+    """The processes, and what has been done to them."""
+
+    place: Place
+    folder: Path
+    size: Size
+    workers: list[Process] = field(default_factory=list)
+    others: list[Process] = field(default_factory=list)
+    deaths: dict[int, float] = field(default_factory=dict)
+    frozen: list[tuple[int, float, float]] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)  # when each fault was over
+    port: int = 0  # of the server process, if there is one
+    _next: Iterator[int] = field(default_factory=itertools.count)
+
+    def start_worker(self, **options: object) -> None:
+        """Start one more worker; it is ready some time later."""
+        self.workers.append(self._process("work", **options))
+
+    def start(self) -> list[Process]:
+        """Start all processes; those that write begin when they are told."""
+        for _ in range(_WORKERS):
+            self.start_worker()
+        part = WRITERS // _WRITING
+        sizes = (str(part), str(self.size.rows), str(self.size.jobs))
+        writing = [self._process("write", str(number * part), *sizes) for number in range(_WRITING)]
+        self.others = [*writing, self._process("watch")]
+        for process in (*self.workers, *self.others):
+            process.expect("ready")
+        return writing
+
+    def kill(self) -> None:
+        """Kill the oldest worker, and start another."""
+        worker = self.workers.pop(0)
+        worker.kill()
+        self.deaths[worker.number] = MACHINE.monotonic()
+        worker.close()
+        self.start_worker()
+
+    async def freeze(self, seconds: float) -> None:
+        """Stop a worker for some time."""
+        worker = self.workers[next(self._next) % len(self.workers)]
+        begun = MACHINE.monotonic()
+        worker.freeze()
+        await MACHINE.sleep(seconds)
+        worker.thaw()
+        self.frozen.append((worker.number, begun, MACHINE.monotonic()))
+
+    def stop(self) -> None:
+        """Ask all to stop, and leave nothing behind."""
+        for process in (*self.workers, *self.others):
+            if process.exit_status is None:
+                process.stop()
+            process.close()
+
+    def close(self) -> None:
+        for process in (*self.workers, *self.others):
+            process.close()
+
+    def _process(self, role: str, *arguments: str, **options: object) -> Process:
+        settings = {"lease": LEASE, "poll": _POLL, "database_wait": 5} | options
+        return Process(role, self.place.url, *arguments, program="chaos.program", **settings)
+
+
+@asynccontextmanager
+async def placed(store: str, needs: str) -> AsyncIterator[Place]:
+    """A database for the time of a block.
+
+    Args:
+        store: ``sqlite`` or ``postgres``.
+        needs: What the fault needs of it: ``disk``, ``proxy``, ``http``, ``standby``, ``standby behind a pooler``, or
+            nothing.
+    """
+    async with AsyncExitStack() as stack:
+        disk = stack.enter_context(small_disk()) if needs == "disk" else None
+        if store == "sqlite":
+            folder = disk or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-chaos-")))
+            url = f"sqlite:///{folder}/chaos.db"
+            yield Place(store, url, url, disk=disk)
+        elif needs in {"standby", "standby behind a pooler"}:
+            primary, standby = stack.enter_context(replicated())
+            await make_synchronous(primary)
+            place = Place(store, in_one(primary, standby), in_one(primary, standby), primary, standby)
+            if needs != "standby":
+                place.pooler = stack.enter_context(pgbouncer(primary.url, default_pool_size="20"))
+                await place.pooler.start()
+                place.url = place.pooler.url
+            yield place
+        else:
+            with patch("tempfile.tempdir", str(disk) if disk else tempfile.gettempdir()):
+                own = stack.enter_context(server("max_wal_size = 64MB\nmin_wal_size = 32MB\n"))
+            proxy = await stack.enter_async_context(Proxy(own.url).running()) if needs == "proxy" else None
+            yield Place(store, proxy.url if proxy else own.url, own.url, own, proxy=proxy, disk=disk)
+
+
+def in_one(primary: Server, standby: Server) -> str:
+    """One URL of both servers; a connection leads to the one that takes writes."""
+    hosts = ",".join(one.url.partition("host=")[2] for one in (primary, standby))
+    return f"postgresql://postgres@/postgres?host={hosts}&port=5432,5432&target_session_attrs=read-write"
+
+
+async def make_synchronous(primary: Server) -> None:
+    """Have commits wait for the standby."""
+    sql = "alter system set synchronous_standby_names = '*'"
+    primary.program(
+        "psql", "--dbname", primary.url, "--quiet", "--command", sql, "--command", "select pg_reload_conf()"
+    )
+
+
+@contextmanager
+def small_disk() -> Iterator[Path]:
+    """A disk of its own, which can be filled without harm to others."""
+    if os.geteuid() != 0:
+        raise NotRunError("only root can mount a small disk")
+    with tempfile.TemporaryDirectory(prefix="penstock-disk-") as folder:
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={_ROOM},mode=777", "tmpfs", folder], capture_output=True, check=False
+        )
+        if made.returncode:
+            raise NotRunError("this machine mounts no small disk")
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)

@@ -1,0 +1,199 @@
+"""Counts, from the rows and the traces of a run, what was lost, done twice, over a limit or out of order."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from chaos.load import Load
+from chaos.program import KEYS, KINDS, LIMIT, WRITERS, job_numbers
+from stage.crews import run_sql
+
+from penstock.app import Backend
+
+# By the number of its kind: what each job leaves exactly once as rows, and how often its action runs.
+ROWS = {
+    0: ("scheduled",),
+    1: ("delayed",),
+    3: ("pooled",),
+    6: ("failing failed",),
+    7: ("completed", "completed success"),
+    8: ("acted success",),
+    9: ("raised failed",),
+    12: ("dropped canceled",),
+    15: ("chain", "chained"),
+}
+AT_MOST_ONCE = {2: "action", 4: "pooled-action"}
+AT_LEAST_ONCE = {5: "retried", 6: "failing", 8: "acted", 10: "limited", 11: "keyed", 13: "thread", 14: "batched"}
+
+
+@dataclass
+class Outcome:
+    """What a run has shown.
+
+    Attributes:
+        lost: Acknowledged rows, promised effects, messages and states that are missing, and a live query that lags.
+        twice: What takes effect exactly once, or runs at most once, and did so again.
+        over_limit: Actions that began while as many ran as their pool or their key allows.
+        out_of_order: Messages that came after a later one of their writer; live answers that went back or were torn.
+        duplicates: Repeated runs and deliveries of what is promised at least once.
+        unrun: Actions at most once that never ran, as their worker was lost.
+        recovery: The longest time in seconds from the end of a fault until writes, jobs and messages went on.
+    """
+
+    lost: int = 0
+    twice: int = 0
+    over_limit: int = 0
+    out_of_order: int = 0
+    duplicates: int = 0
+    unrun: int = 0
+    recovery: float = 0.0
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.lost or self.twice or self.over_limit or self.out_of_order)
+
+
+def lines(load: Load, file: str) -> Iterator[tuple[float, int, list[str]]]:
+    """The lines of a trace: when, by which process, and what."""
+    path = load.folder / file
+    for line in path.read_text().splitlines() if path.exists() else ():
+        moment, process, *words = line.split()
+        yield float(moment), int(process), words
+
+
+async def outcome_of(load: Load, backend: Backend) -> Outcome:
+    """Count it, after the load has ended."""
+    found = Outcome()
+    ran = Counter((what, number) for what, number in await run_sql(backend, "select what, number from ran"))
+    _count_rows(found, load, ran)
+    _count_runs(found, load)
+    sorted_rows = await run_sql(backend, "select writer, number from sorted order by place")
+    _count_messages(found, parcels(load), [(writer, number) for writer, number in sorted_rows], exactly=True)
+    for file in "sent", "said":
+        wanted = {one for one in parcels(load) if file == "sent" or one[1] % 2}
+        got = [(int(words[0]), int(words[1])) for _, _, words in lines(load, file)]
+        _count_messages(found, wanted, got)
+    written = await run_sql(backend, "select writer, number from parcel")
+    found.lost += len(
+        {(int(words[0]), int(words[1])) for _, _, words in lines(load, "wrote")} - {(a, b) for a, b in written}
+    )
+    found.twice += len(written) - len(set(map(tuple, written)))
+    _count_answers(found, load)
+    found.over_limit = _over_limit(load)
+    found.recovery = _recovery(load)
+    return found
+
+
+async def is_done(load: Load, backend: Backend) -> bool:
+    """Whether all that was written has had its effects."""
+    counts = await backend.job_counts()
+    if any(counts.get(state, 0) for state in ("ready", "scheduled", "running")):
+        return False
+    (handled,), *_ = await run_sql(backend, "select count(*) from sorted")
+    whole = len(parcels(load))
+    said = len({tuple(words) for _, _, words in lines(load, "said")})
+    sent = len({tuple(words) for _, _, words in lines(load, "sent")})
+    seen = [words for _, _, words in lines(load, "seen")][-1:]
+    return (handled, sent, said, seen) == (whole, whole, load.size.rows // 2 * WRITERS, [[str(whole)] * 2])
+
+
+def parcels(load: Load) -> set[tuple[int, int]]:
+    """The writer and the number of all parcels."""
+    return {(writer, number) for writer in range(WRITERS) for number in range(load.size.rows)}
+
+
+def jobs(load: Load) -> Iterator[int]:
+    """The numbers of all jobs."""
+    for writer, number in parcels(load):
+        yield from job_numbers(writer, number, load.size.jobs)
+
+
+def _count_rows(found: Outcome, load: Load, ran: Counter[tuple[str, int]]) -> None:
+    wanted = {(what, number) for number in jobs(load) for what in ROWS.get(number % KINDS, ())}
+    wanted |= {(f"state {writer}", load.size.rows) for writer in range(WRITERS)}
+    found.lost += len(wanted - ran.keys())
+    found.twice += sum(count - 1 for count in ran.values())
+    found.twice += sum(1 for what, number in ran if (what, number) not in wanted and not what.startswith("state "))
+
+
+def _count_runs(found: Outcome, load: Load) -> None:
+    begun = Counter(int(words[1]) for _, _, words in lines(load, "ran") if words[2] == "begins")
+    for number in jobs(load):
+        kind = number % KINDS
+        if kind in AT_MOST_ONCE:
+            found.twice += max(0, begun[number] - 1)
+            found.unrun += begun[number] == 0
+        elif kind in AT_LEAST_ONCE:
+            asked = 2 if AT_LEAST_ONCE[kind] == "failing" else 1  # it fails, and has two attempts
+            found.lost += begun[number] == 0
+            found.duplicates += max(0, begun[number] - asked)
+
+
+def _count_messages(
+    found: Outcome, wanted: set[tuple[int, int]], got: list[tuple[int, int]], *, exactly: bool = False
+) -> None:
+    """Compare what an outbox delivered with what was written: each writer has waited for its last write."""
+    last: dict[int, int] = defaultdict(lambda: -1)
+    seen = set[tuple[int, int]]()
+    for writer, number in got:
+        if (writer, number) in seen:
+            found.twice += exactly
+            found.duplicates += not exactly
+            continue
+        seen.add((writer, number))
+        found.out_of_order += number < last[writer]
+        last[writer] = max(last[writer], number)
+    found.lost += len(wanted - seen)
+
+
+def _count_answers(found: Outcome, load: Load) -> None:
+    answers = [(int(words[0]), int(words[1])) for _, _, words in lines(load, "seen")]
+    found.out_of_order += sum(count != states for count, states in answers)
+    found.out_of_order += sum(one > after for (one, _), (after, _) in pairwise(answers))
+    found.lost += answers[-1:] != [(len(parcels(load)),) * 2]
+
+
+def _over_limit(load: Load) -> int:
+    """How many actions began beyond the limits; one that a killed or stopped process held has ended with it."""
+    moves: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    running: dict[tuple[int, int], tuple[float, str]] = {}
+    for moment, process, (what, number, step) in lines(load, "ran"):
+        line = {"limited": "limited", "keyed": f"key {int(number) % KEYS}"}.get(what)
+        if line is None:
+            continue
+        if step == "begins":
+            moves[line].append((moment, 1))
+            running[process, int(number)] = moment, line
+        elif begun := running.pop((process, int(number)), None):
+            moves[line].append((_stopped(load, process, begun[0], moment), -1))
+    for (process, _), (began, held) in running.items():
+        moves[held].append((load.deaths.get(process, began), -1))
+    return sum(_beyond(steps, LIMIT if line == "limited" else 1) for line, steps in moves.items())
+
+
+def _beyond(steps: list[tuple[float, int]], limit: int) -> int:
+    count = over = 0
+    for _, step in sorted(steps):
+        count += step
+        over += step > 0 and count > limit
+    return over
+
+
+def _stopped(load: Load, process: int, begun: float, ended: float) -> float:
+    """When an action has ended: at the latest when its process was stopped meanwhile."""
+    return min(
+        (at for number, at, until in load.frozen if number == process and begun <= until and at <= ended), default=ended
+    )
+
+
+def _recovery(load: Load) -> float:
+    longest = 0.0
+    for file in ("wrote", "ran", "sent"):
+        moments = [moment for moment, _, _ in lines(load, file)]
+        for end in load.ends:
+            after = next((moment for moment in moments if moment > end), None)
+            longest = max(longest, 0.0 if after is None else after - end)
+    return longest

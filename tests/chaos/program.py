@@ -1,0 +1,339 @@
+"""The program under faults: sixteen kinds of jobs, outboxes, a reactive task and a live query, with its roles.
+
+Each kind of work leaves a trace, as rows or as lines of a file, by which `chaos.outcome` counts what was lost and what
+was done twice. A role is a process: `python -m chaos.program work|write|watch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from penstock import (
+    ActionCtx,
+    App,
+    Index,
+    MutationCtx,
+    MutationTaskCtx,
+    NonRetryableError,
+    QueryCtx,
+    Retry,
+    Table,
+    WorkId,
+    WorkResult,
+    public,
+)
+from penstock.api.pools.workpool import Workpool
+from penstock.app import Backend, ServiceName
+from penstock.clock import SystemClock
+from penstock.errors import PenstockError
+from penstock.outbox.message import Message
+from penstock.sync import ActionCtx as SyncActionCtx
+
+LIMIT, KEYS, WRITERS = 6, 8, 24
+SHORTLY = 0.01  # seconds that an action takes which holds a slot
+SERVICES: tuple[ServiceName, ...] = ("worker", "planner", "relay", "scheduler", "pruner")
+JUMP = timedelta(seconds=20)  # of a clock, once
+
+app = App()
+patience = Retry(max_attempts=None, initial_backoff=0.05, max_backoff=1)
+plain = app.workpool("plain", max_parallelism=40, default_retry=patience)
+narrow = app.workpool("narrow", max_parallelism=LIMIT, default_retry=patience)
+keyed = app.workpool("keyed", max_parallelism=40, key_parallelism=1, default_retry=patience)
+
+
+class Parcel(Table):
+    """What the writers write, once for each writer and number."""
+
+    writer: int
+    number: int
+
+    by_writer = Index("writer", "number", unique=True)
+
+
+class State(Table):
+    """One row for each writer: how many parcels it has written."""
+
+    writer: int
+    count: int
+
+    by_writer = Index("writer", unique=True)
+
+
+class Ran(Table):
+    """One row for each time that something took effect."""
+
+    what: str
+    number: int
+
+    by_what = Index("what", "number")
+
+
+class Sorted(Table):
+    """One row for each parcel that the outbox with a mutation has handled; `place` counts them."""
+
+    writer: int
+    number: int
+    place: int
+
+    by_place = Index("place")
+
+
+def note(file: str, *words: object) -> None:
+    """Add a line to a file that outlives the process: what, and when."""
+    line = " ".join(map(str, (f"{SystemClock().monotonic():.6f}", os.getpid(), *words)))
+    target = os.open(Path(os.environ["CHAOS_FOLDER"]) / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(target, f"{line}\n".encode())
+    finally:
+        os.close(target)
+
+
+# ----- the work
+
+
+@app.internal_mutation
+async def enter(ctx: MutationCtx, what: str, number: int) -> None:
+    await ctx.db.insert(Ran(what=what, number=number))
+
+
+@app.internal_mutation
+async def enter_and_pass_on(ctx: MutationCtx, number: int) -> None:
+    await enter(ctx, "chain", number)
+    await ctx.scheduler.run_after(timedelta(0), enter, what="chained", number=number)
+
+
+@app.internal_mutation
+async def enter_and_raise(ctx: MutationCtx, number: int) -> None:
+    await enter(ctx, "raised", number)
+    raise NonRetryableError("as asked")
+
+
+@app.internal_mutation
+async def ended(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: dict[str, Any]) -> None:
+    await enter(ctx, f"{context['what']} {result.kind}", context["number"])
+
+
+@app.internal_action
+async def act(ctx: ActionCtx, what: str, number: int) -> None:
+    note("ran", what, number, "begins")
+    try:
+        await SystemClock().sleep(SHORTLY)
+    finally:
+        note("ran", what, number, "ends")
+
+
+@app.internal_action
+async def act_and_fail(ctx: ActionCtx, what: str, number: int) -> None:
+    note("ran", what, number, "begins")
+    note("ran", what, number, "ends")
+    raise ConnectionError("as asked")
+
+
+@app.internal_action
+def act_in_thread(ctx: SyncActionCtx, what: str, number: int) -> None:
+    note("ran", what, number, "begins")
+    note("ran", what, number, "ends")
+
+
+@dataclass
+class Call:
+    what: str
+    number: int
+
+
+@app.internal_action(batch=20, of=Call)
+async def act_on_many(ctx: ActionCtx, calls: list[Call]) -> list[None]:
+    for call in calls:
+        note("ran", call.what, call.number, "begins")
+        note("ran", call.what, call.number, "ends")
+    return [None] * len(calls)
+
+
+async def enqueue(ctx: MutationCtx, kind: int, number: int) -> None:
+    """Enqueue one job of one of the sixteen kinds."""
+    at_once, again = timedelta(0), plain.with_options(retry=True)
+    works: list[Callable[[], Awaitable[object]]] = [
+        lambda: ctx.scheduler.run_after(at_once, enter, what="scheduled", number=number),
+        lambda: ctx.scheduler.run_after(timedelta(seconds=1), enter, what="delayed", number=number),
+        lambda: ctx.scheduler.run_after(at_once, act, what="action", number=number),
+        lambda: plain.enqueue(ctx, enter, what="pooled", number=number),
+        lambda: plain.with_options(retry=False).enqueue(ctx, act, what="pooled-action", number=number),
+        lambda: again.enqueue(ctx, act, what="retried", number=number),
+        lambda: completing("failing", number, retry=Retry(2, 0.05)).enqueue(ctx, act_and_fail, "failing", number),
+        lambda: completing("completed", number).enqueue(ctx, enter, "completed", number),
+        lambda: completing("acted", number, retry=True).enqueue(ctx, act, "acted", number),
+        lambda: completing("raised", number).enqueue(ctx, enter_and_raise, number),
+        lambda: narrow.with_options(retry=True).enqueue(ctx, act, what="limited", number=number),
+        lambda: keyed.with_options(retry=True, concurrency_key=str(number % KEYS)).enqueue(ctx, act, "keyed", number),
+        lambda: enqueue_and_cancel(ctx, number),
+        lambda: again.enqueue(ctx, act_in_thread, what="thread", number=number),
+        lambda: again.enqueue(ctx, act_on_many, what="batched", number=number),
+        lambda: ctx.scheduler.run_after(at_once, enter_and_pass_on, number=number),
+    ]
+    await works[kind]()
+
+
+def completing(what: str, number: int, **options: Any) -> Workpool:
+    """The pool, with an `on_complete` that enters how the work has ended."""
+    return plain.with_options(on_complete=ended, context={"what": what, "number": number}, **options)
+
+
+async def enqueue_and_cancel(ctx: MutationCtx, number: int) -> None:
+    pool = completing("dropped", number, run_after=timedelta(hours=1))
+    await pool.cancel(ctx, await pool.enqueue(ctx, enter, what="dropped", number=number))
+
+
+KINDS = 16
+
+
+# ----- what is written, sent and watched
+
+
+@app.mutation(access=public)
+async def put(ctx: MutationCtx, writer: int, number: int, jobs: int) -> None:
+    """Write one parcel with its jobs and its message, unless that is done."""
+    if await ctx.db.query(Parcel).with_index(Parcel.by_writer, writer=writer, number=number).first():
+        return
+    await ctx.db.insert(Parcel(writer=writer, number=number))
+    state = await ctx.db.query(State).with_index(State.by_writer, writer=writer).first()
+    if state is None:
+        await ctx.db.insert(State(writer=writer, count=1))
+    else:
+        await ctx.db.patch(State, state.id, count=state.count + 1)
+    for one in job_numbers(writer, number, jobs):
+        await enqueue(ctx, one % KINDS, one)
+    if number % 2:
+        await ctx.outbox.send("said", {"writer": writer, "number": number}, key=str(writer))
+
+
+def job_numbers(writer: int, number: int, jobs: int) -> range:
+    """The numbers of the jobs of one parcel; over all parcels, each kind comes about as often."""
+    first = (number * WRITERS + writer) * jobs
+    return range(first, first + jobs)
+
+
+@app.query(access=public)
+async def totals(ctx: QueryCtx) -> list[int]:
+    """How many parcels there are, and how many the states count: the same in each snapshot."""
+    states = await ctx.db.query(State).with_index(State.by_writer).collect()
+    return [await ctx.db.query(Parcel).count(), sum(state.count for state in states)]
+
+
+@app.outbox(Parcel, name="sorted")
+async def sort(ctx: MutationCtx, parcel: Parcel) -> None:
+    last = await ctx.db.query(Sorted).with_index(Sorted.by_place).order("desc").first()
+    place = 0 if last is None else last.place + 1
+    await ctx.db.insert(Sorted(writer=parcel.writer, number=parcel.number, place=place))
+
+
+@app.outbox(Parcel, name="sent")
+async def send(ctx: ActionCtx, message: Message[Parcel]) -> None:
+    assert message.row is not None
+    note("sent", message.row.writer, message.row.number)
+
+
+@app.outbox("said")
+async def say_on(ctx: ActionCtx, said: dict[str, int]) -> None:
+    note("said", said["writer"], said["number"])
+
+
+@app.reactive_task(State, name="follow")
+async def follow(ctx: MutationTaskCtx[State]) -> None:
+    state = await ctx.get_document()
+    await ctx.db.insert(Ran(what=f"state {state.writer}", number=state.count))
+
+
+# ----- roles
+
+
+class JumpingClock(SystemClock):
+    """The clock of a machine that is wrong from the beginning, and jumps when the process is told to."""
+
+    def __init__(self, skew: timedelta) -> None:
+        super().__init__()
+        self._skew = skew
+
+    def now(self) -> datetime:
+        return super().now() + self._skew
+
+    def jump(self) -> None:
+        """Be wrong by so much more, or by as much less."""
+        self._skew += JUMP if self._skew <= timedelta(0) else -JUMP
+
+
+async def work(backend: Backend) -> None:
+    await told_to_stop()
+
+
+async def told_to_stop() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    say("ready")
+    await stop.wait()
+
+
+async def write(backend: Backend, first: str, writers: str, rows: str, jobs: str) -> None:
+    """Write parcels as several writers, each one after the other, until each is acknowledged."""
+
+    async def write_all(writer: int) -> None:
+        for number in range(int(rows)):
+            while True:
+                try:
+                    await backend.run_mutation(put, writer=writer, number=number, jobs=int(jobs))
+                except PenstockError as error:
+                    note("refused", writer, number, error.code)
+                    await SystemClock().sleep(0.05)
+                else:
+                    note("wrote", writer, number)
+                    break
+
+    say("ready")
+    await asyncio.to_thread(sys.stdin.readline)
+    await asyncio.gather(*(write_all(int(first) + number) for number in range(int(writers))))
+    say("done")
+
+
+async def watch(backend: Backend) -> None:
+    """Note each answer of the live query."""
+
+    async def note_all() -> None:
+        async for answer in backend.live(totals):
+            note("seen", *answer)
+
+    noting = asyncio.create_task(note_all())
+    await told_to_stop()
+    noting.cancel()
+    await asyncio.wait([noting])
+
+
+def say(word: str) -> None:
+    """Tell the process that has started this one."""
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+async def main(role: str, database: str, *arguments: str, skew: str = "0", **settings: str) -> None:
+    logging.disable()  # of hundreds of faults
+    clock = JumpingClock(timedelta(seconds=float(skew)))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, clock.jump)
+    services = SERVICES if role == "work" else ()
+    config = app.config(database=database, **settings)
+    async with app.open(services=services, config=config, clock=clock, push_schema=False) as backend:
+        await {"work": work, "write": write, "watch": watch}[role](backend, *arguments)  # type: ignore[operator]
+
+
+if __name__ == "__main__":
+    from chaos import program  # so that its functions have the names by which others know them
+
+    given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
+    asyncio.run(program.main(*given, **options))

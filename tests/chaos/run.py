@@ -1,0 +1,84 @@
+"""One run: a load, a fault that strikes it, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from unittest.mock import patch
+
+from chaos.faults import Fault
+from chaos.load import LEASE, MACHINE, Load, Size, placed
+from chaos.outcome import Outcome, is_done, outcome_of
+from chaos.program import app
+from stage.processes import Command, Process
+
+_PATIENCE = 180.0  # seconds for which nothing may come to an end after the last write
+
+
+async def run(store: str, fault: Fault, size: Size, pause: float = LEASE) -> Outcome:
+    """Let a fault strike a load until all is written, and count.
+
+    Args:
+        store: ``sqlite`` or ``postgres``.
+        fault: What strikes.
+        size: How much is written.
+        pause: Seconds between two strikes.
+
+    Raises:
+        NotRunError: This machine cannot have such a fault.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-traces-") as folder, patch.dict(os.environ, CHAOS_FOLDER=folder):
+        async with placed(store, fault.needs) as place:
+            async with app.open(place.own_url):
+                pass  # makes the tables
+            load = Load(place, Path(folder), size)
+            try:
+                await _struck(load, fault, pause)
+                return await _counted(load)
+            finally:
+                load.close()
+
+
+async def _struck(load: Load, fault: Fault, pause: float) -> None:
+    writing = await asyncio.to_thread(load.start)
+    if fault.needs == "http":
+        await _serve(load)
+    for process in writing:
+        process.go()
+    written = asyncio.gather(*(asyncio.to_thread(process.expect, "done") for process in writing))
+    for number in range(fault.strikes):
+        await asyncio.wait([written], timeout=pause if number else 1.0)
+        if written.done() and number:
+            break
+        await fault.strike(load, number)
+        load.ends.append(MACHINE.monotonic())
+    await written
+
+
+async def _serve(load: Load) -> None:
+    """Start a server process, and wait until it listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        load.port = free.getsockname()[1]
+    given = ("serve", "--services", "--port", str(load.port))
+    server: Process = Command("chaos.program", load.place.url, *given, PENSTOCK_LOG_LEVEL="error")
+    load.others.append(server)
+    while True:
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", load.port)
+            writer.close()
+            return
+        await MACHINE.sleep(0.05)
+
+
+async def _counted(load: Load) -> Outcome:
+    async with app.open(load.place.own_url, push_schema=False) as backend:
+        deadline = MACHINE.monotonic() + _PATIENCE
+        while not await is_done(load, backend) and MACHINE.monotonic() < deadline:
+            await MACHINE.sleep(0.2)
+        await asyncio.to_thread(load.stop)
+        return await outcome_of(load, backend)

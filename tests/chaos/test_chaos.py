@@ -1,0 +1,30 @@
+"""A short form of `make chaos`: what is promised holds while one fault after the other strikes."""
+
+from __future__ import annotations
+
+import pytest
+from chaos.faults import FAULTS
+from chaos.load import LEASE, Size
+from chaos.outcome import Outcome, _beyond, _count_messages
+from chaos.run import run
+
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+@pytest.mark.parametrize(
+    ("store", "name"),
+    [("sqlite", "one after the other"), ("postgres", "one after the other"), ("postgres", "fail-over")],
+)
+async def test_nothing_is_lost_or_done_twice_under_faults(store: str, name: str) -> None:
+    found = await run(store, BY_NAME[name], Size(rows=8, jobs=3), pause=1)
+    assert found.is_clean, found
+    assert found.recovery < 4 * LEASE, found
+
+
+def test_the_count_finds_what_is_wrong() -> None:
+    found = Outcome()
+    _count_messages(found, {(0, 0), (0, 1), (0, 2)}, [(0, 1), (0, 0), (0, 1)])
+    assert (found.lost, found.out_of_order, found.duplicates) == (1, 1, 1)
+    _count_messages(found, set(), [(1, 0), (1, 0)], exactly=True)
+    assert (found.twice, found.is_clean) == (1, False)
+    assert _beyond([(1, 1), (2, -1), (3, 1), (4, 1)], limit=1) == 1
