@@ -36,7 +36,7 @@ class Live:
             one.nudged.set()
 
     async def events(
-        self, key: Hashable, render: Render, holds: Callable[[], Awaitable[bool]]
+        self, key: Hashable, render: Render, holds: Callable[[], Awaitable[bool]], every: float = 0.0
     ) -> AsyncGenerator[bytes, None]:
         """The events of one who looks: the fragments, then those that changed. It ends if the session does.
 
@@ -44,10 +44,11 @@ class Live:
             key: Equal for those who see the same.
             render: Renders all fragments.
             holds: Whether the session has not ended.
+            every: The least seconds between two renderings.
         """
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(render, self._signals)
+            watched = self._watched[key] = _Watched(render, self._signals, every)
         news, clock = asyncio.Event(), SystemClock()
         watched.viewers.add(news)
         sent: dict[str, str] = {}
@@ -73,7 +74,8 @@ class Live:
 class _Watched:
     """One view."""
 
-    def __init__(self, render: Render, signals: Signals) -> None:
+    def __init__(self, render: Render, signals: Signals, every: float) -> None:
+        self._every = every
         self.fragments: Fragments = {}
         self.viewers = set[asyncio.Event]()
         self.nudged = asyncio.Event()
@@ -91,7 +93,7 @@ class _Watched:
                 began = clock.monotonic()
                 self.fragments = await self._render()
                 self._tell()
-                pause = min(max(_SOONEST, (clock.monotonic() - began) * _SHARE), _LATEST)
+                pause = max(min(max(_SOONEST, (clock.monotonic() - began) * _SHARE), _LATEST), self._every)
                 await clock.sleep(pause)
                 if pause < _EVERY:
                     await clock.wait(self.nudged, _EVERY - pause)

@@ -5,14 +5,12 @@ Owns the order of steps of a request: headers, who asks, the page or the act. Le
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
-from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -29,7 +27,7 @@ from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
 from penstock.errors import PenstockError
-from penstock.observe.logs import event
+from penstock.server.audited import audited
 from penstock.server.http import opened
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -131,7 +129,7 @@ class Dashboard:
             shared = {name: value for name, value in frame.items() if name != "who"}
             key = (frame["base"], page.path, tuple(sorted(words.items())), session.role)
             holds = partial(self._sessions.holds, session, backend)
-            events = live.events(key, partial(self._pages.fragments, page, view, shared), holds)
+            events = live.events(key, partial(self._pages.fragments, page, view, shared), holds, page.every)
             return EventStream(events, self._opening)
         values = {**frame, **await page.load(view), "said": unquote(request.cookies.get(_SAID, ""))}
         response = HTMLResponse(self._pages.render(page.template, values))
@@ -162,20 +160,14 @@ class Dashboard:
 
     async def _audited(self, act: Act, view: View, name: str, session: Session) -> str:
         """Do an act between the two writes to the audit log; what is told. An act that cannot be logged is not done."""
-        engine = view.backend.engine
         about = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
-        act_id = UUID(int=engine.clock.uuid7())
         shown = masked(about, self._pages.secrets)
-        await engine.store.audit.begin(act_id, engine.clock.now(), session.who, session.role.name, name, shown)
-        told = "Not done: an unexpected error."
-        try:
-            told = await act.run(view)
-        except PenstockError as error:
-            told = f"Not done: {error}"
-        finally:
-            event("dashboard.act", logging.INFO, who=session.who, act=name, about=shown, outcome=told)
-            await engine.store.audit.end(act_id, told)
-        return told
+        async with audited(view.backend.engine, session.who, session.role.name, name, shown) as outcome:
+            try:
+                outcome.told = await act.run(view)
+            except PenstockError as error:
+                outcome.told = f"Not done: {error}"
+        return outcome.told
 
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
         """What is kept for a backend, which a mounted server may open again."""

@@ -87,6 +87,7 @@ class Page:
         load: Reads the values that the template shows. It runs up to twice a second while somebody looks.
         acts: Its acts, by the name that forms send as ``act``.
         above: The path of the page from which it is reached; None if it is in the menu itself.
+        every: The least seconds between two runs of `load` for those who look.
     """
 
     path: str
@@ -95,3 +96,4 @@ class Page:
     load: Callable[[View], Awaitable[Mapping[str, Any]]]
     acts: Mapping[str, Act]
     above: str | None = None
+    every: float = 0.0

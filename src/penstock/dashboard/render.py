@@ -14,6 +14,7 @@ import pygal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from penstock.api.health import size_of
 from penstock.dashboard.mask import masked
 from penstock.dashboard.page import Page, View
 
@@ -44,6 +45,7 @@ class Pages:
             "number": lambda value: f"{value:,}",
             "counted": counted,
             "span": span,
+            "size": size_of,
             "masked": lambda value, indent=2: _as_json(masked(value, self.secrets), indent),
             "chart": lambda values, label: _chart(tuple(values), label),
         }

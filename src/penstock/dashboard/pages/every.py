@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from penstock.dashboard.page import Page
-from penstock.dashboard.pages import audit, overview, work
+from penstock.dashboard.pages import audit, health, overview, schema, work
 
-PAGES: tuple[Page, ...] = (*overview.PAGES, *work.PAGES, *audit.PAGES)
+PAGES: tuple[Page, ...] = (*overview.PAGES, *work.PAGES, *schema.PAGES, *health.PAGES, *audit.PAGES)
