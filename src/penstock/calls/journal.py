@@ -20,6 +20,7 @@ from penstock.functions.function import AnyFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
 from penstock.jobs.states import FINISHED, JobEvent, JobState
+from penstock.observe.following import current_trace, following, trace_id, traceparent
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
@@ -41,6 +42,7 @@ class Journal:
     def __init__(self, meters: Meters | None = None, *, tells_runs: bool = False) -> None:
         self.meters = meters
         self.tells_runs = tells_runs
+        self.follows = False  # whether jobs begin traces of their own, for the dashboard
         self.tracing: Tracing | None = None  # None if the program has not set up OpenTelemetry
         self.tasks: Mapping[int, str] = {}  # the names of reactive tasks, by their numbers
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
@@ -81,9 +83,7 @@ class Journal:
 
     def traced(self, options: Options) -> Options:
         """The options of a new job, with the current trace, of which it will be a part."""
-        if self.tracing is None:
-            return options
-        trace = self.tracing.current()
+        trace = current_trace() if self.tracing is None else self.tracing.current()
         return replace(options, trace=trace) if trace else options
 
     # ----- jobs start and end
@@ -292,6 +292,7 @@ class Journal:
             **({} if caller.identity is None else {"caller": caller.identity.subject}),
             status=status,
             **_cost(ran, error),
+            **_followed(),
         )
 
     def counted(self, transaction: Transaction) -> None:
@@ -306,14 +307,13 @@ class Journal:
         if self.meters is not None:
             self.meters.add("penstock_conflicts", what)
 
-    @property
-    def sees_attempts(self) -> bool:
-        """Whether attempts at jobs are watched one by one."""
-        return self.tells_runs or self.tracing is not None
+    def sees(self, job: Job) -> bool:
+        """Whether attempts at a job are watched, or what it enqueues is followed."""
+        return self.tells_runs or self.follows or self.tracing is not None or job.options.trace is not None
 
     def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[object]:
         """The runs and spans of attempts that are made together, for a block."""
-        if not self.sees_attempts:
+        if not any(map(self.sees, jobs)):
             return _UNSEEN
         return self._attempts(jobs)
 
@@ -337,10 +337,14 @@ class Journal:
 
     @contextmanager
     def _run_of(self, *jobs: Job) -> Iterator[None]:
-        if not self.tells_runs:
-            yield
-            return
-        with run() as ran:
+        with ExitStack() as around:
+            if self.tracing is None and len(jobs) == 1:
+                trace, number = jobs[0].options.trace, jobs[0].id.int
+                around.enter_context(following(traceparent(number, trace) if trace or self.follows else None))
+            if not self.tells_runs:
+                yield
+                return
+            ran = around.enter_context(run())
             self._runs.update((job.id, ran) for job in jobs)
             while len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]
@@ -371,6 +375,11 @@ class Journal:
 
 def _span(tracing: Tracing, job: Job) -> AbstractContextManager[Any]:
     return tracing.work(job.options.trace, job_id(job.id), job.pool, job.function, job.attempt)
+
+
+def _followed() -> dict[str, str]:
+    trace = current_trace()
+    return {} if trace is None else {"trace": trace_id(trace)}
 
 
 def _cost(ran: Run, error: Exception | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from penstock.dashboard.live import Live
 from penstock.dashboard.mask import masked
 from penstock.dashboard.page import Act, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
+from penstock.dashboard.recent import recent
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
 from penstock.errors import PenstockError
@@ -50,6 +51,8 @@ _LONGEST_FORM = 64 * 1024
 def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
     """The dashboard of an app."""
     dashboard = Dashboard(opening)
+    opening.follow()
+    recent()
     routes = [
         Mount("/static", StaticFiles(packages=[("penstock.dashboard", "static")])),
         Route("/sign-in", dashboard.sign_in, methods=["GET", "POST"]),

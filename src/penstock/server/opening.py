@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
 from penstock.app import App, Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.observe.following import following, traceparent
 from penstock.observe.logs import event
 from penstock.observe.tracing import Tracing
 from penstock.server.requests import Refused
@@ -45,6 +46,7 @@ class Opening:
         self._held: AsyncGenerator[None, None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._clock = SystemClock()
+        self._follows = False
         self.under_way = 0  # requests
         self._idle = asyncio.Event()
         self._idle.set()
@@ -57,6 +59,16 @@ class Opening:
             await self._open()
         assert self._backend is not None  # noqa: S101 - opened, or raised
         return self._backend
+
+    def follow(self) -> None:
+        """Have each call from outside begin a trace, for the dashboard."""
+        self._follows = True
+        if self._backend is not None:
+            self._backend.engine.journal.follows = True
+
+    def followed(self) -> AbstractContextManager[None]:
+        """The trace of a new call, for a block."""
+        return following(traceparent(self._clock.uuid7())) if self._follows else nullcontext()
 
     @property
     def tracing(self) -> Tracing | None:
@@ -127,6 +139,7 @@ class Opening:
     async def _hold(self) -> AsyncGenerator[None, None]:
         """Keep the backend open. The event loop closes a generator that nobody else has closed."""
         backend = Backend(self.app, self.config, SystemClock())
+        backend.engine.journal.follows = self._follows
         await backend.start(self._services)
         self._backend = backend
         event("server.opened", logging.INFO, services=",".join(self._services) or "none")

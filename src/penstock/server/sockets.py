@@ -391,7 +391,8 @@ class Socket:
             call, message, credentials = self._mutations.pop(0)
             self._opening.begin_request()
             try:
-                await self._guarded(partial(self._mutate, call, message, credentials))
+                with self._opening.followed():
+                    await self._guarded(partial(self._mutate, call, message, credentials))
             finally:
                 self._opening.end_request()
             self._watching.moved.set()
@@ -438,7 +439,8 @@ class Socket:
     async def _act(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
         self._opening.begin_request()
         try:
-            await self._guarded(partial(self._run_action, call, message, credentials))
+            with self._opening.followed():
+                await self._guarded(partial(self._run_action, call, message, credentials))
         finally:
             self._opening.end_request()
         self._watching.moved.set()

@@ -23,7 +23,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     found = await view.backend.engine.store.audit.list(_LISTED + 1, below, **asked)
     given = {word: text for word, text in asked.items() if text}
     older = urlencode(given | {"after": str(found[_LISTED - 1].id)}) if len(found) > _LISTED else None
-    return {"acts": found[:_LISTED], "older": older, "given": given, "filtered": bool(given) or after is not None}
+    return {"acts": found[:_LISTED], "older": older, "given": asked, "filtered": bool(given) or after is not None}
 
 
 PAGES = (Page("/audit", "Audit", "audit.html", _load, {}),)

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from penstock.dashboard.page import Page
-from penstock.dashboard.pages import audit, health, overview, schema, work
+from penstock.dashboard.pages import audit, health, logs, overview, schema, timeline, work
 
-PAGES: tuple[Page, ...] = (*overview.PAGES, *work.PAGES, *schema.PAGES, *health.PAGES, *audit.PAGES)
+PAGES: tuple[Page, ...] = (
+    *overview.PAGES,
+    *work.PAGES,
+    *timeline.PAGES,
+    *logs.PAGES,
+    *schema.PAGES,
+    *health.PAGES,
+    *audit.PAGES,
+)
