@@ -20,7 +20,7 @@ from penstock.functions.function import AnyFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
 from penstock.jobs.states import FINISHED, JobEvent, JobState
-from penstock.observe.following import current_trace, following, trace_id, traceparent
+from penstock.observe.following import Following, current_trace, trace_id
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
@@ -307,14 +307,21 @@ class Journal:
         if self.meters is not None:
             self.meters.add("penstock_conflicts", what)
 
-    def sees(self, job: Job) -> bool:
-        """Whether attempts at a job are watched, or what it enqueues is followed."""
-        return self.tells_runs or self.follows or self.tracing is not None or job.options.trace is not None
+    @property
+    def sees_attempts(self) -> bool:
+        """Whether attempts at jobs are watched one by one."""
+        return self.tells_runs or self.tracing is not None
+
+    def followed(self, job: Job) -> AbstractContextManager[None]:
+        """The part of a trace that a job is, for a block. It begins a trace of its own only for a dashboard."""
+        if self.tracing is None and (self.follows or job.options.trace is not None):
+            return Following(job.id.int, job.options.trace)
+        return _UNSEEN
 
     def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[object]:
         """The runs and spans of attempts that are made together, for a block."""
-        if not any(map(self.sees, jobs)):
-            return _UNSEEN
+        if not self.sees_attempts:
+            return self.followed(jobs[0]) if len(jobs) == 1 else _UNSEEN
         return self._attempts(jobs)
 
     @contextmanager
@@ -337,14 +344,10 @@ class Journal:
 
     @contextmanager
     def _run_of(self, *jobs: Job) -> Iterator[None]:
-        with ExitStack() as around:
-            if self.tracing is None and len(jobs) == 1:
-                trace, number = jobs[0].options.trace, jobs[0].id.int
-                around.enter_context(following(traceparent(number, trace) if trace or self.follows else None))
-            if not self.tells_runs:
-                yield
-                return
-            ran = around.enter_context(run())
+        if not self.tells_runs:
+            yield
+            return
+        with self.followed(jobs[0]) if len(jobs) == 1 else _UNSEEN, run() as ran:
             self._runs.update((job.id, ran) for job in jobs)
             while len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]

@@ -7,7 +7,7 @@ small share of the time. Nothing runs when nobody looks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sized
 
 from pydantic_core import to_json
 
@@ -20,7 +20,7 @@ Render = Callable[[], Awaitable[Fragments]]
 
 _EVERY, _SOONEST = 1.0, 0.25  # seconds between two renderings, without a signal and with signals all the time
 _LATEST = 5.0  # seconds between them, however long they take
-_SHARE = 16  # rendering takes at most one part in so many of the time, unless it is very slow
+_SHARE = 24  # all views together take at most one part in so many of the time, unless they are very slow
 
 
 class Live:
@@ -48,7 +48,7 @@ class Live:
         """
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(render, self._signals, every)
+            watched = self._watched[key] = _Watched(render, self._signals, every, self._watched)
         news, clock = asyncio.Event(), SystemClock()
         watched.viewers.add(news)
         sent: dict[str, str] = {}
@@ -74,8 +74,9 @@ class Live:
 class _Watched:
     """One view."""
 
-    def __init__(self, render: Render, signals: Signals, every: float) -> None:
+    def __init__(self, render: Render, signals: Signals, every: float, views: Sized) -> None:
         self._every = every
+        self._views = views
         self.fragments: Fragments = {}
         self.viewers = set[asyncio.Event]()
         self.nudged = asyncio.Event()
@@ -93,7 +94,8 @@ class _Watched:
                 began = clock.monotonic()
                 self.fragments = await self._render()
                 self._tell()
-                pause = max(min(max(_SOONEST, (clock.monotonic() - began) * _SHARE), _LATEST), self._every)
+                took = (clock.monotonic() - began) * len(self._views)
+                pause = max(min(max(_SOONEST, took * _SHARE), _LATEST), self._every)
                 await clock.sleep(pause)
                 if pause < _EVERY:
                     await clock.wait(self.nudged, _EVERY - pause)

@@ -6,34 +6,46 @@ is an id with its time; that of a job which has none is the id of the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from uuid import UUID
 
-_trace: ContextVar[str | None] = ContextVar("trace", default=None)
+_part: ContextVar[Following | None] = ContextVar("part", default=None)
 _SPAN = 2**64 - 1
+
+
+class Following:
+    """A part of a trace, for a block and its threads. Its text is made when somebody asks, as most jobs enqueue none.
+
+    Args:
+        number: The id of the call or the job.
+        parent: The traceparent of its parent; None if it begins the trace.
+    """
+
+    __slots__ = ("_number", "_parent", "_token")
+
+    def __init__(self, number: int, parent: str | None = None) -> None:
+        self._number = number
+        self._parent = parent
+        self._token: Token[Following | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _part.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _part.reset(self._token)
+
+    @property
+    def traceparent(self) -> str:
+        trace = trace_id(self._parent) if self._parent else f"{self._number:032x}"
+        return f"00-{trace}-{span_of(self._number)}-01"
 
 
 def current_trace() -> str | None:
     """The traceparent of what runs here; None if nobody follows it."""
-    return _trace.get()
-
-
-@contextmanager
-def following(trace: str | None) -> Iterator[None]:
-    """Be part of a trace, for a block and its threads."""
-    token = _trace.set(trace)
-    try:
-        yield
-    finally:
-        _trace.reset(token)
-
-
-def traceparent(number: int, parent: str | None = None) -> str:
-    """The traceparent of a call or a job with this id, as a part of its parent's trace if it has one."""
-    return f"00-{trace_id(parent) if parent else f'{number:032x}'}-{number & _SPAN:016x}-01"
+    part = _part.get()
+    return None if part is None else part.traceparent
 
 
 def trace_id(trace: str) -> str:
@@ -53,4 +65,4 @@ def span_of(number: int) -> str:
 def began_at(trace: str) -> datetime | None:
     """When the trace with this id began; None if OpenTelemetry has made it."""
     number = UUID(trace)
-    return datetime.fromtimestamp((number.int >> 80) / 1000, UTC) if number.version == 7 else None  # noqa: PLR2004
+    return datetime.fromtimestamp((number.int >> 80) / 1000, UTC) if number.version == 7 else None  # noqa: PLR2004 - that has a time

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from penstock.app import App, Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.observe.following import following, traceparent
+from penstock.observe.following import Following
 from penstock.observe.logs import event
 from penstock.observe.tracing import Tracing
 from penstock.server.requests import Refused
@@ -68,7 +68,7 @@ class Opening:
 
     def followed(self) -> AbstractContextManager[None]:
         """The trace of a new call, for a block."""
-        return following(traceparent(self._clock.uuid7())) if self._follows else nullcontext()
+        return Following(self._clock.uuid7()) if self._follows else nullcontext()
 
     @property
     def tracing(self) -> Tracing | None:

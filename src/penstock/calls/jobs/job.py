@@ -53,8 +53,9 @@ async def run_job(runner: Runner, running: Running) -> Outcome | None:
     If its on_complete cannot run, the outcome is that of the on_complete, and `running.job` has the ending to keep.
     """
     journal = runner.engine.journal
-    if not journal.sees(running.job):
-        return await _run_job(runner, running)
+    if not journal.sees_attempts:
+        with journal.followed(running.job):
+            return await _run_job(runner, running)
     with journal.attempt(running.job) as outcomes:
         outcomes.append(await _run_job(runner, running))
     return outcomes[0]
