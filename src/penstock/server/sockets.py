@@ -228,7 +228,8 @@ class Socket:
 
     async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await run()
+            with self._opening.followed():
+                await run()
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
             self._hang_up_for(error)
 
@@ -391,8 +392,7 @@ class Socket:
             call, message, credentials = self._mutations.pop(0)
             self._opening.begin_request()
             try:
-                with self._opening.followed():
-                    await self._guarded(partial(self._mutate, call, message, credentials))
+                await self._guarded(partial(self._mutate, call, message, credentials))
             finally:
                 self._opening.end_request()
             self._watching.moved.set()
@@ -439,8 +439,7 @@ class Socket:
     async def _act(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
         self._opening.begin_request()
         try:
-            with self._opening.followed():
-                await self._guarded(partial(self._run_action, call, message, credentials))
+            await self._guarded(partial(self._run_action, call, message, credentials))
         finally:
             self._opening.end_request()
         self._watching.moved.set()

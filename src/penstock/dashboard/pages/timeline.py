@@ -142,7 +142,7 @@ async def _add_row(found: _Found, row: str) -> None:
     """Add what a row's reactive tasks and outboxes know of it."""
     backend, table = found.view.backend, row[:-27]
     found.words.add(json.dumps([row]))  # as the change feed spells it
-    found.steps.append(Step(_inserted(row), None, "row", "inserted", f"/timeline?of={row}", row))
+    found.steps.append(Step(_inserted(row), None, "insert", table, f"/timeline?of={row}", row))
     for task in await backend.app.tasks.list(backend):
         if task.table != table or not task.declared:
             continue
@@ -181,7 +181,7 @@ def _of_job(job: JobStatus, jobs: Mapping[JobId, JobStatus]) -> Iterator[Step]:
     if job.started_at is not None and job.started_at not in told:
         what = f"{job.function}, attempt {job.attempt}"
         yield Step(job.started_at, job.finished_at, "job", what, link, job.state.value, bad=bad)
-    elif job.finished_at is not None:
+    elif job.finished_at is not None and job.finished_at not in {one.ended_at for one in job.attempts}:
         yield Step(job.finished_at, None, "ended", job.function, link, job.state.value, bad=bad)
     for one in job.on_complete_attempts:
         yield Step(one.started_at, one.ended_at, "on_complete", job.on_complete or "", link, one.error or "", bad=True)
