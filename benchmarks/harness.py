@@ -53,11 +53,11 @@ class Sizes:
         tokens: Tokens that are verified.
     """
 
-    pairs: int = 11
-    seconds: float = 0.2
+    pairs: int = 9
+    seconds: float = 0.15
     rows: int = 10_000
     later: int = 1_000_000
-    planned: int = 50_000
+    planned: int = 20_000
     claims: int = 100
     actions: int = 10_000
     mutations: int = 3_000
@@ -66,11 +66,11 @@ class Sizes:
     hot: float = 1.0
     singles: int = 2_000
     batch: int = 100_000
-    pickups: int = 400
+    pickups: int = 300
     starts: int = 7
     settle: float = 4.0
     sockets: int = 1_000
-    socket_writes: int = 60
+    socket_writes: int = 40
     tokens: int = 20_000
 
 

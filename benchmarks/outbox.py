@@ -3,7 +3,7 @@
 ``outbox_drain``: rows wait; how many a second are handed over to handlers that do nothing, the cursor written: by a
 mutation in batches, by a mutation and by an action one at a time; and by a loop over a bare driver that holds a
 transaction open, handles rows one after another, and writes its cursor after each. ``outbox_backlog``: the same rate
-with a thousand times as many that wait. ``outbox_latency``: from the end of a mutation to the handler, at two hundred
+with 250 times as many that wait. ``outbox_latency``: from the end of a mutation to the handler, at two hundred
 messages a second. ``outbox_writers``: single rows inserted by a bare driver, with one outbox and without.
 """
 
@@ -234,9 +234,9 @@ async def _plain(bench: Bench, count: int) -> float:
 
 
 async def backlog(bench: Bench, store: StoreName) -> float:
-    """The rate with a thousand times as many messages that wait, beside that with few; and what memory it takes."""
-    many = bench.sizes.later
-    few = max(1, many // 1000)
+    """The rate with 250 times as many messages that wait, beside that with few; and what memory it takes."""
+    many = bench.sizes.later // 4
+    few = max(1, many // 250)
     rates = [await _drain(bench, store, "batched", few) for _ in range(_TURNS)]
     tracemalloc.start()
     await _drain(bench, store, "batched", few)

@@ -138,7 +138,7 @@ async def drain(bench: Bench, store: StoreName) -> None:
     for turn in range(_TURNS if bench.sizes.turns > 1 else 1):
         for name in sorted(rates, reverse=bool(turn % 2)):
             async with _database(bench, store) as (url, writer):
-                rates[name].append(await _drain(url, writer, store, bench.sizes.batch // 2, tasks=name == "tasks"))
+                rates[name].append(await _drain(url, writer, store, bench.sizes.batch // 4, tasks=name == "tasks"))
     for name, found in rates.items():
         bench.row(spread(name, found, "/s"))
         bench.report(f"{name}_per_second", statistics.median(found))
@@ -175,7 +175,7 @@ async def _ended(writer: _Writer, store: StoreName, count: int) -> None:
     prefix = "penstock." if store == "postgres" else "penstock_"
     async with asyncio.timeout(_LONGEST):
         while await writer.count(f"select count(*) from {prefix}finished_job") < count:  # noqa: ASYNC110 - the database is asked
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
 
 
 async def reconcile(bench: Bench, store: StoreName) -> None:

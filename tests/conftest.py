@@ -79,8 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Look for garbage among what tests make only: to look through all tests each time took a tenth of all time."""
     gc.enable()
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # with the garbage of the collection, which would take longer to find than it is worth
     gc.set_threshold(10_000, 20, 20)
 
 

@@ -367,7 +367,7 @@ async def test_a_mutation_that_is_sent_again_while_it_runs_takes_effect_once(far
 
 
 async def _idle(api: Api) -> bool:
-    return not api.asgi.opening._under_way
+    return not api.asgi.opening.under_way
 
 
 async def test_a_client_with_a_new_session_is_known_by_the_time_that_it_saw(far_shop: Shop) -> None:

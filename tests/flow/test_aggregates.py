@@ -44,7 +44,7 @@ class Sale(Table):
     by_truth = Index("truth", "price")
 
 
-app = App(tables=[Sale])
+app = OPENED = App(tables=[Sale])
 write, read, _ = tell_in(app)
 
 

@@ -38,7 +38,7 @@ from penstock.jobs.job import NO_OPTIONS, Job, JobId, Outcome, job_uuid
 from penstock.jobs.states import JobEvent
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 mail = app.workpool("mail", max_parallelism=20)
 
 KEPT = ['{"keep": 1e300}', '{"keep": "until spring"}', '{"keep": [1]}']

@@ -25,7 +25,7 @@ from penstock.calls.run.syncctx import SyncMutationCtx
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)
-app = App()
+app = OPENED = App()
 logins = app.rate_limit("logins", TokenBucket(rate=2, period=MINUTE))
 mails = app.rate_limit("mails", FixedWindow(rate=3, period=MINUTE))
 

@@ -26,7 +26,7 @@ from penstock import (
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=0)
 shared = app.workpool("shared", max_parallelism=9)
 

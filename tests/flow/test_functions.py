@@ -53,7 +53,7 @@ class Stamp(BaseModel):
     texts: list[str] = []
 
 
-app = App()
+app = OPENED = App()
 write, read, act = tell_in(app)
 ran: list[Any] = []
 

@@ -107,6 +107,12 @@ def keys(rows: list[Any]) -> list[Any]:
 # ----- all pages together
 
 
+@pytest.fixture(autouse=True)
+def _no_run_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine an answer would come ticks later."""
+    monkeypatch.setattr(batch, "QUICK", 10.0)
+
+
 @pytest.fixture
 def url(database_url: str) -> str:
     """A database that has the tables of another program."""
@@ -115,9 +121,8 @@ def url(database_url: str) -> str:
 
 
 @pytest.fixture
-def tell(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tell]:
-    """Tells stories on one backend. No run is late, or a list would be an older one for a while."""
-    monkeypatch.setattr(batch, "QUICK", 10.0)
+def tell(url: str) -> Iterator[Tell]:
+    """Tells stories on one backend."""
     with one_backend(app, url) as tell:
         yield tell
 

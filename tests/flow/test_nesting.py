@@ -39,7 +39,7 @@ class Note(Table):
     by_number = Index("number")
 
 
-app = App()
+app = OPENED = App()
 write, read, _ = tell_in(app)
 
 

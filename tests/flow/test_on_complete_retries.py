@@ -35,7 +35,7 @@ from penstock.app import Backend
 from penstock.jobs.job import Attempt, JobStatus
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 mail = app.workpool("mail")
 other = app.workpool("other")
 TWICE = Retry(max_attempts=2, initial_backoff=10)

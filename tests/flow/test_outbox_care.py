@@ -33,7 +33,7 @@ from penstock.testing import TestApp
 
 SECOND = timedelta(seconds=1)
 
-app = App()
+app = OPENED = App()
 sent: list[tuple[str, str]] = []
 ids: list[str] = []
 failing: set[str] = set()
@@ -312,7 +312,7 @@ async def test_moved_back_it_keeps_what_is_aside_and_not_read_again(database_url
         assert names.count("b1") == 2
 
 
-async def test_an_outbox_that_sends_older_rows_is_moved_and_goes_on_with_them(database_url: str) -> None:
+async def test_an_outbox_that_sends_older_rows_is_moved_and_goes_on_with_them(empty_database_url: str) -> None:
     other = App(tables=[Parcel])
 
     @other.internal_mutation
@@ -320,10 +320,10 @@ async def test_an_outbox_that_sends_older_rows_is_moved_and_goes_on_with_them(da
         for name in names:
             await ctx.db.insert(Parcel(name=name))
 
-    async with TestApp(other, database_url) as test:
+    async with TestApp(other, empty_database_url) as test:
         await test.run_mutation(put_first, ["a1", "a2", "a3", "a4"])
     failing.add("a2")
-    async with TestApp(app, database_url) as test:
+    async with TestApp(app, empty_database_url) as test:
         await put_rows(test, "b1", "b2")
         await hand_over(test)
         found = await status(test, "ship")

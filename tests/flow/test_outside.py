@@ -37,7 +37,7 @@ from penstock import (
 from penstock.calls.run.syncctx import SyncActionCtx
 from penstock.testing import TestApp
 
-app = App(max_result_bytes=10_000)
+app = OPENED = App(max_result_bytes=10_000)
 press = app.workpool("press", max_parallelism=2, default_retry=Retry(max_attempts=2, initial_backoff=10))
 
 tokens: list[str] = []

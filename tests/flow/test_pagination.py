@@ -68,7 +68,7 @@ class Sample(Table):
     by_number = Index("number")
 
 
-app = App()
+app = OPENED = App()
 write, read, _ = tell_in(app)
 
 

@@ -38,7 +38,7 @@ from penstock.pools.rates import TokenBucket
 from penstock.store.rows.jobs import options_of
 from penstock.testing import TestApp, TestClock
 
-app = App()
+app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=2)
 ageing = app.workpool("ageing", ageing=timedelta(minutes=5))
 slow = app.workpool("slow", rate_limit=TokenBucket(rate=1, period=timedelta(minutes=1)))

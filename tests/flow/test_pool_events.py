@@ -29,7 +29,7 @@ from penstock.transaction.transaction import Transaction
 
 pytestmark = pytest.mark.one_store_each
 
-app = App()
+app = OPENED = App()
 once = Retry(max_attempts=2, initial_backoff=10, base=2)
 loud = app.workpool("loud", max_parallelism=3, default_retry=once, log_level="info")
 plain = app.workpool("plain", default_retry=once)

@@ -14,7 +14,7 @@ from penstock.api.pools.workpool import Workpool
 from penstock.app import Backend
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 pools = [app.workpool(f"pool-{number}", max_parallelism=2) for number in range(6)]
 wide = app.workpool("wide", max_parallelism=9)
 

@@ -56,7 +56,7 @@ class Other(Table):
     by_customer = Index("customer")
 
 
-app = App(tables=[Visit, Other])
+app = OPENED = App(tables=[Visit, Other])
 write, read, _ = tell_in(app)
 
 

@@ -33,7 +33,7 @@ from penstock import (
 from penstock.calls.run.syncctx import SyncActionCtx
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 mail = app.workpool("mail", default_retry=Retry(max_attempts=2, initial_backoff=10))
 other = app.workpool("other")
 

@@ -39,7 +39,7 @@ from penstock.testing import TestApp, TestClock
 pytestmark = pytest.mark.one_store_each
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
-app = App()
+app = OPENED = App()
 pool = app.workpool("pool")
 keyed = app.workpool("keyed", key_parallelism=1)
 

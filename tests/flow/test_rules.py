@@ -115,7 +115,7 @@ class News(Table):
     )
 
 
-app = App(tables=[Member, Note, Odd, Shared, Kept, News])
+app = OPENED = App(tables=[Member, Note, Odd, Shared, Kept, News])
 
 
 @app.query

@@ -31,6 +31,7 @@ from penstock.testing import TestApp, TestClock
 
 NOW = timedelta(0)
 app, other_app = App(), App()
+OPENED = app
 
 
 class Visit(Table):

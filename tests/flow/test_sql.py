@@ -49,7 +49,7 @@ class Note(Table):
     by_text = Index("text", unique=True)
 
 
-app = App(tables=[Note])
+app = OPENED = App(tables=[Note])
 write, read, _ = tell_in(app)
 
 

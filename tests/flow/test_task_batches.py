@@ -26,7 +26,7 @@ from penstock import (
     TaskCtx,
 )
 
-app = App()
+app = OPENED = App()
 AT_ONCE = Retry(max_attempts=3, initial_backoff=0.001, base=1)
 MINUTE = timedelta(minutes=1)
 

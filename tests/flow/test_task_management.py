@@ -143,7 +143,8 @@ class House:
 
 
 @asynccontextmanager
-async def house(url: str) -> AsyncIterator[House]:
+async def opened(url: str) -> AsyncIterator[None]:
+    """Open the app where another program has made its table."""
     session_app = TestApp(app, url)
     store = session_app.engine.store
     await store.open()
@@ -151,6 +152,15 @@ async def house(url: str) -> AsyncIterator[House]:
     await session.execute(Statement("create table parcel_of_others (number bigint primary key, name text not null)"))
     await session.commit()
     await store.close()
+    async with TestApp(app, url):
+        yield
+
+
+OPENED = opened
+
+
+@asynccontextmanager
+async def house(url: str) -> AsyncIterator[House]:
     async with TestApp(app, url) as backend:
         yield House(backend)
 

@@ -14,7 +14,7 @@ from penstock.testing import JobsFailed, TestApp, TestClock, gate, raising
 pytestmark = pytest.mark.one_store_each
 
 NOW = timedelta(0)
-app = App()
+app = OPENED = App()
 
 
 class Ping(Table):

@@ -8,6 +8,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from stage.stories import tell_in
 
 from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx, QueryCtx, Table, UnawaitedCall, sync
+from penstock.calls.run import runner
 from penstock.testing import JobsFailed, TestApp
 
 pytestmark = pytest.mark.one_store_each
@@ -30,7 +32,7 @@ class Note(Table):
     by_text = Index("text", "number")
 
 
-app = App()
+app = OPENED = App()
 write, read, act = tell_in(app)
 
 
@@ -38,6 +40,17 @@ write, read, act = tell_in(app)
 async def add(ctx: MutationCtx, text: str) -> None:
     """Insert a note."""
     await ctx.db.insert(Note(text=text))
+
+
+@dataclass(frozen=True)
+class Call:
+    number: int
+
+
+@app.internal_action(batch=10, of=Call)
+async def act_together(ctx: ActionCtx, calls: list[Call]) -> list[int]:
+    """Give the numbers back."""
+    return [call.number for call in calls]
 
 
 async def count(backend: TestApp) -> int:
@@ -423,6 +436,28 @@ async def test_a_function_that_fails_tells_its_own_error_and_nothing_else(databa
                     await run
             gc.collect()
         assert [str(warning.message) for warning in caught] == []
+
+
+async def test_a_run_whose_ctx_nobody_holds_looks_at_no_tasks(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each end it would look at those of all others, which takes longer the more of them run."""
+    looked: list[str] = []
+    monkeypatch.setattr(runner, "refuse_tasks_of", lambda run: looked.append(run.function))
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: Any) -> None:
+            await ctx.run_query(read, nothing)
+
+        async def nothing(ctx: QueryCtx) -> None:
+            """Read nothing."""
+
+        for run in runs(backend, story):
+            await run()
+        await backend.scheduler.run_after(timedelta(0), add, text="x")
+        await backend.scheduler.run_after(timedelta(0), act_together, number=1)
+        assert await backend.run_until_idle() == 2
+    assert looked == []
 
 
 async def test_calls_that_have_ended_are_not_kept(sqlite_url: str) -> None:

@@ -15,7 +15,7 @@ from penstock.app import Backend
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestClock, gate
 
-app = App()
+app = OPENED = App()
 pool = app.workpool("work", max_parallelism=2)
 
 MORE_THAN_A_LEASE = timedelta(seconds=31)

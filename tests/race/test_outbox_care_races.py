@@ -12,7 +12,7 @@ from penstock.testing import TestApp, gate
 
 ROUNDS, ROWS = 6, 40
 
-app = App()
+app = OPENED = App()
 ids: list[str] = []
 
 

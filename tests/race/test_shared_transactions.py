@@ -18,6 +18,7 @@ from stage.waits import until
 
 from penstock import Id
 from penstock.app import Backend
+from penstock.calls.jobs.group import SlowFunctions
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
 from penstock.services.worker.executor import Executor
@@ -309,6 +310,20 @@ def test_one_that_is_slow_goes_on_by_itself(postgres_url: str) -> None:
             await worker.finish()
 
     asyncio.run(story())
+
+
+def test_a_function_shares_again_soon_unless_it_is_slow_again_and_again() -> None:
+    slow, now, waits = SlowFunctions(), 100.0, list[float]()
+    for _ in range(8):
+        slow.add("slow", now)
+        begun = now
+        while slow.holds("slow", now):
+            now += 0.5
+        waits.append(now - begun)
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert not slow.holds("another", now)
+    slow.add("slow", now + 60.0)
+    assert not slow.holds("slow", now + 61.0), "it was quick for long enough to be given another chance"
 
 
 def test_what_they_change_is_sent_together_and_is_each_ones_own(database_url: str) -> None:

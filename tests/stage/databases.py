@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -23,6 +23,8 @@ from penstock.testing import TestApp
 
 _HAS_STRATEGIES = 150000  # and lets an OID be chosen
 _FIRST_OID = 4_000_000_000
+
+Opened: TypeAlias = App | Callable[[str], AbstractAsyncContextManager[Any]]  # an app, or how one is opened on a URL
 
 
 class Databases:
@@ -64,13 +66,13 @@ class Databases:
             self._taken ^= known
 
     @contextmanager
-    def template(self, *tables: type[Table], base: str | None = None, app: App | None = None) -> Iterator[str]:
+    def template(self, *tables: type[Table], base: str | None = None, app: Opened | None = None) -> Iterator[str]:
         """Name of a database with penstock's own tables, and others, of which copies are made.
 
         Args:
             tables: The others.
             base: Name of a template, of which this one begins as a copy.
-            app: An app that is opened on it once.
+            app: An app that is opened on it once, or how it is opened.
         """
         with self.one(base, lasts=True) as url:
             if base is None:
@@ -123,11 +125,11 @@ def make_tables(url: str, *tables: type[Table]) -> None:
     asyncio.run(main())
 
 
-def open_once(url: str, app: App) -> None:
+def open_once(url: str, app: Opened) -> None:
     """Open an app under test on a database, and close it."""
 
     async def main() -> None:
-        async with TestApp(app, url):
+        async with TestApp(app, url) if isinstance(app, App) else app(url):
             pass
 
     asyncio.run(main())

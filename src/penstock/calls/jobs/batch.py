@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from penstock.calls.handlers.mark_completed import end_of_marked
@@ -137,9 +138,10 @@ class Batches:
         async with self._runner.engine.thread(function, 0) as thread:
             for running in gathering.jobs:
                 await running.begin()
-            calls, caller = Calls(function.name), caller_of_job(function)
-            ctx = ActionCtx(self._runner, calls, 0, cancelled=gathering.cancelled, caller=caller)
-            return await self._runner.run_handler(function, ctx, {}, 0, thread, lambda ctx: batch.handler(ctx, items))
+            make = partial(ActionCtx, self._runner, cancelled=gathering.cancelled, caller=caller_of_job(function))
+            return await self._runner.run_handler(  # which alone holds the ctx
+                function, make(Calls(function.name), 0), {}, 0, thread, lambda ctx: batch.handler(ctx, items)
+            )
 
     def _outcome_of(self, function: AnyFunction, running: Running, result: Any) -> Outcome:
         """The outcome of one job, also if user code raises while it is told."""

@@ -31,7 +31,7 @@ _MOST = 200
 _MOST_SAVEPOINTS = 48  # PostgreSQL keeps 64 of a transaction in its cache
 _LONGEST = 0.01  # seconds after which a transaction takes on no more jobs
 _SLOW = 0.1  # seconds that a job may delay the others; then it runs alone
-_ALONE_FOR = 60.0  # seconds for which the jobs of its function run alone, too
+_LEAST_ALONE, _MOST_ALONE = 1.0, 60.0  # seconds for which the jobs of its function run alone, too
 _LANE_JOBS = 16
 _MOST_LANES = 4
 _LARGEST_STEP, _LEAST_STEP = 0.1, 0.002
@@ -67,7 +67,7 @@ class Groups:
         self._lanes: set[asyncio.Task[None]] = set()
         self._size = float(_MOST)
         self._beside, self._step = 1.0, _LARGEST_STEP
-        self._slow: dict[str, float] = {}
+        self._slow = SlowFunctions()
 
     @property
     def busy(self) -> bool:
@@ -247,7 +247,7 @@ class Groups:
             if not timer.expired():
                 return
         if call is not None:
-            self._slow[call.function.name] = machine.monotonic() + _ALONE_FOR
+            self._slow.add(call.function.name, machine.monotonic())
             group.remove(call)
             self._alone(call.running)
         raise _Gone
@@ -276,8 +276,26 @@ class Groups:
         runner.engine.journal.ran(running.job, runner.engine.machine.monotonic() - begun)
 
     def _is_slow(self, function: AnyFunction) -> bool:
-        until = self._slow.get(function.name)
-        return until is not None and self._runner.engine.machine.monotonic() < until
+        return self._slow.holds(function.name, self._runner.engine.machine.monotonic())
+
+
+class SlowFunctions:
+    """The functions whose jobs run alone, at times of a monotonic clock in seconds.
+
+    That takes one second after a slow job, as the machine may have stalled, and twice as long each time in a row.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[float, float]] = {}  # the end of that time, and its length
+
+    def add(self, function: str, now: float) -> None:
+        """Note that a job of a function was slow."""
+        until, seconds = self._found.get(function, (now, 0.0))
+        seconds = min(_MOST_ALONE, 2 * seconds) if now < until + seconds else _LEAST_ALONE
+        self._found[function] = now + seconds, seconds
+
+    def holds(self, function: str, now: float) -> bool:
+        return now < self._found.get(function, (now, 0.0))[0]
 
 
 class _Gone(Exception):

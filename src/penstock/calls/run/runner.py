@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from typing import Any
 from weakref import ref
@@ -233,8 +233,10 @@ class Runner(Runs):
             async with self.engine.thread(function, depth) as thread:
                 if attempt is not None:
                     await attempt.begin()
-                ctx = ActionCtx(self, Calls(function.name), depth, attempt, caller=caller)
-                return await self.run_handler(function, ctx, arguments, depth, thread)
+                make = partial(ActionCtx, self, caller=caller)
+                return await self.run_handler(  # which alone holds the ctx
+                    function, make(Calls(function.name), depth, attempt), arguments, depth, thread
+                )
 
     # ----- nested in a transaction
 
@@ -439,7 +441,7 @@ class Runner(Runs):
 
         Args:
             function: The function.
-            ctx: Its ctx; the caller holds it no more.
+            ctx: Its ctx; the caller must not hold it, as all tasks are searched for whoever holds it at the end.
             arguments: Its arguments.
             depth: How many calls it is nested in.
             thread: The place of one written with def; None to take one.
