@@ -1,4 +1,4 @@
-"""Takes the pictures of the dashboard that the docs show: ``.venv/bin/python tests/clients/pictures.py``.
+"""Takes the pictures of the dashboard that the docs show: ``.venv/bin/python docs/pictures/take.py``.
 
 A small desk of bookings runs for some seconds in this process, with a provider of messages that fails at times.
 """
@@ -35,7 +35,7 @@ from penstock.app import ServiceName
 from penstock.clock import SystemClock, random_of
 
 ROOT = Path(__file__).parents[2]
-OUT = ROOT / "docs" / "pictures"
+OUT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from stage.listening import listening  # noqa: E402 - lies on the path since the line before
@@ -143,5 +143,4 @@ async def shoot(page: Page, name: str, width: int, height: int) -> None:
 
 
 if __name__ == "__main__":
-    OUT.mkdir(exist_ok=True)
     asyncio.run(main())
