@@ -18,6 +18,7 @@ from penstock import (
     Index,
     JobFilter,
     MutationCtx,
+    Retry,
     Table,
     TaskCtx,
     WorkId,
@@ -69,6 +70,11 @@ async def greet(ctx: TaskCtx[Visit]) -> None:
     await ctx.get_document()
 
 
+@app.outbox(Visit, retry=Retry(max_attempts=1), on_failure="park")
+async def refuse(ctx: ActionCtx, row: Visit) -> None:
+    raise ValueError("no mail today")
+
+
 @pytest.fixture(autouse=True)
 def _logged() -> Iterator[None]:
     log = logging.getLogger("penstock")
@@ -111,6 +117,7 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
                 assert f"by {later.name}" in shown, of
                 assert f"enter for task {__name__}:greet" in shown, of
                 assert f"{__name__}:greet, attempt 1" in shown, of
+                assert f"insert for outbox {__name__}:refuse is parked" in shown, of
                 assert "Grace" not in shown
             assert "Nothing is known of it" in await show("/timeline?of=unknown")
             assert (await http.get("/dashboard/timeline?of=job_01q3dcbd00e00800000710jk5c")).status_code == 404

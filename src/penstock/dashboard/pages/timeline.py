@@ -7,6 +7,7 @@ that are not delivered, and the log events of this process that name any of them
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ from uuid import UUID
 from penstock.clock import layout_uuid7
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.recent import Entry, recent
-from penstock.errors import IdInvalid
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, JobState
 from penstock.observe.following import began_at, parent_span, span_of, trace_id
@@ -146,10 +146,7 @@ async def _add_row(found: _Found, row: str) -> None:
     for task in await backend.app.tasks.list(backend):
         if task.table != table or not task.declared:
             continue
-        try:
-            record = await backend.app.tasks.find(backend, task.name, row)
-        except IdInvalid:
-            continue
+        record = await backend.app.tasks.find(backend, task.name, row)
         if record is not None:
             note = f"{row}, generation {record.generation}" + (f", row {record.gone}" if record.gone else "")
             found.steps.append(
@@ -193,21 +190,19 @@ def _of_job(job: JobStatus, jobs: Mapping[JobId, JobStatus]) -> Iterator[Step]:
 def _of_log(found: _Found) -> Iterator[Step]:
     for entry in [*recent().entries]:
         facts = entry.facts
-        named = {str(facts.get(name)) for name in ("job", "trace", "request_id", "key")}
+        named = {str(facts[name]) for name in ("job", "trace", "request_id", "key") if name in facts}
         if named & found.words and not (entry.name in _OF_JOBS and facts.get("job") in found.jobs):
             yield _of_entry(entry)
 
 
 def _of_entry(entry: Entry) -> Step:
-    facts, kind = entry.facts, _RUN.get(entry.name, "log")
-    begun = entry.at - timedelta(milliseconds=float(facts.get("ms", 0)))
+    facts, kind, bad = entry.facts, _RUN.get(entry.name), entry.level >= logging.WARNING
     words = ("caller", "status", "request_id", "read", "written", "error")
-    note = ", ".join(f"{name} {facts[name]}" for name in words if facts.get(name) not in {None, ""})
-    what = f"{facts.get('method', '')} {facts.get('path') or facts.get('function') or entry.name}".strip()
-    bad = entry.level >= 30  # noqa: PLR2004 - warning
-    if kind == "log":
-        return Step(entry.at, None, kind, entry.name, note=note, bad=bad)
-    return Step(begun, entry.at, kind, what, note=note, bad=bad)
+    note = ", ".join(f"{name} {facts[name]}" for name in words if name in facts)
+    if kind is None:
+        return Step(entry.at, None, "log", entry.name, note=note, bad=bad)
+    what = f"{facts['method']} {facts['path']}" if "method" in facts else facts["function"]
+    return Step(entry.at - timedelta(milliseconds=facts["ms"]), entry.at, kind, what, note=note, bad=bad)
 
 
 @dataclass(frozen=True, slots=True)
