@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from stage.feed import write
 
 from penstock import (
     ActionCtx,
@@ -135,7 +136,13 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
             schema, health = await show("/schema"), await show("/health")
             assert "redundant: by_who_and_time begins with its columns" in schema
             assert "Nothing. The database fits the program." in schema
-            assert ("SQLite does not count" in schema) == database_url.startswith("sqlite")
+            is_sqlite = database_url.startswith("sqlite")
+            assert ("SQLite does not count" in schema) == is_sqlite
+            assert ("by_who_and_time who, creation_time no unused" in schema) != is_sqlite
+            await write(test.engine.store, "drop index visit_by_who")
+            schema = await show("/schema")
+            assert "visit_by_who" in schema.partition("penstock migrate --plan")[0]
+            assert "by_who who no not in the database" in schema
             assert "PEN006" in health
             assert "mail" in health
 
