@@ -1,12 +1,13 @@
 # No tool but Python 3.11 or newer and make is needed. Each command makes and fills .venv.
 PYTHON ?= python3
+VERSION ?= dev
 BIN := .venv/bin
 READY := .venv/.ready
 CHAT := examples/chat
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-long check bench format lock clean
+.PHONY: help demo chat test test-long check docs bench format lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -45,6 +46,11 @@ check: $(READY) ## formatting, lint, types, import rules, and best practices in 
 	$(BIN)/penstock check examples
 	$(BIN)/python tests/house/rooms.py
 
+docs: $(READY) ## build the site of the documentation; VERSION=0.1.0 gives a release a folder beside the others
+	DOCS_VERSION=$(VERSION) $(BIN)/python -m sphinx --fail-on-warning --keep-going -q -b html -c docs \
+		-d docs/_build/doctrees . docs/_build/html/$(VERSION)
+	@echo "Serve the site with: $(PYTHON) -m http.server --directory docs/_build/html"
+
 bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those beside other job queues
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
@@ -62,4 +68,4 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
+	rm -rf .venv .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache docs/_build dist

@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 from stage.chromium import browser, quiet_page
-from stage.clients import COMPILERS, node_modules
+from stage.dashboards import HOSTILE, axe, check
 from stage.listening import listening
 
 from penstock import ActionCtx, App, Index, JobFilter, MutationCtx, Table, WorkId, WorkResult, asgi_app
@@ -18,9 +18,6 @@ from penstock.testing import TestApp
 pytestmark = pytest.mark.one_store_each
 
 ADMIN = "the-admin-token"
-HOSTILE = (
-    """"><img src=x onerror="document.title='taken'"><script>document.title='taken'</script>' onfocus=alert() {{7}}"""
-)
 
 app = App()
 mail = app.workpool("mail", max_parallelism=3)
@@ -44,27 +41,14 @@ async def note(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], conte
     await ctx.db.insert(Letter(to=str(result)))
 
 
-async def check(page: Page) -> None:
-    """Everybody can use the page as it is now, by day and by night, and no text of a user has become part of it."""
-    for scheme in ("light", "dark"):
-        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        found: list[Any] = (await page.evaluate("axe.run()"))["violations"]
-        assert not [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found]
-    for width in (390, 768, 1280):
-        await page.set_viewport_size({"width": width, "height": 900})
-        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
-    assert "penstock" in await page.title()
-
-
 async def test_anybody_can_use_the_pages_about_one_call_and_about_the_database(database_url: str) -> None:
-    axe = node_modules(COMPILERS) / "node_modules" / "axe-core" / "axe.min.js"
     async with (
         TestApp(app, database_url, dev=True) as test,
         listening(asgi_app(app, backend=test, dashboard=True)) as url,
         browser() as opened,
         quiet_page(opened, timezone_id="Asia/Tokyo") as page,
     ):
-        await page.context.add_init_script(path=axe)
+        await page.context.add_init_script(path=axe())
         job = await mail.with_options(name=HOSTILE, on_complete=note).enqueue(test, send, to=HOSTILE, token="x")
         await test.engine.store.leases.take(HOSTILE, timedelta(minutes=1), test.clock.now())
         await test.run_until_idle(raise_errors=False)
@@ -86,14 +70,13 @@ async def test_anybody_can_use_the_pages_about_one_call_and_about_the_database(d
 
 
 async def test_a_person_signs_in_looks_and_acts(database_url: str) -> None:
-    axe = node_modules(COMPILERS) / "node_modules" / "axe-core" / "axe.min.js"
     async with (
         TestApp(app, database_url, admin_token=ADMIN) as test,
         listening(asgi_app(app, backend=test, dashboard=True)) as url,
         browser() as opened,
         quiet_page(opened, timezone_id="Asia/Tokyo") as page,
     ):
-        await page.context.add_init_script(path=axe)
+        await page.context.add_init_script(path=axe())
         for to in ("Ada", HOSTILE):
             await mail.with_options(name=to).enqueue(test, send, to=to, token="hidden-token")
         await page.goto(f"{url}/dashboard/work?state=failed")

@@ -32,7 +32,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.contract.jobs import Room
 from penstock.store.contract.pools import Backlog, PoolRow, PoolView
-from penstock.store.contract.session import Session
+from penstock.store.contract.session import Session, reading
 from penstock.store.contract.store import Store
 
 
@@ -147,6 +147,13 @@ class Pools(Suite):
         ]
         assert list(await pools.backlog(100)) == expected
         assert [row.ready for row in await pools.backlog(3)] == [1, 4, 0], "three, and one at the gate"
+        async with reading(bench.store.begin_read) as session:
+            seen, jobs = await pools.now(session, 3)
+            ready = {"p": 4, "q": 1}
+            assert seen == [replace(row, ready=ready[row.name]) for row in await pools.list(session)]
+        places = [(one.pool, one.place, one.count, one.first) for one in jobs]
+        told_of_p = [("p", "ready", 4, NOW), ("p", "scheduled", 1, NOW)]
+        assert places == [("default", "ready", 1, NOW), *told_of_p, ("q", "ready", 1, None)], "q has an on_complete"
 
     # ----- slots
 

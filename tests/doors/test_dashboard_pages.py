@@ -1,157 +1,364 @@
-"""What pages of the dashboard say of a call: its timeline and its log events; and of the schema and the health."""
+"""Functions, data and live queries on the dashboard, without a browser: numbers, rights, secrets, the write door."""
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import html
 import re
-from collections.abc import Iterator
-from datetime import timedelta
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal
 
 import httpx
-import pytest
-from stage.feed import write
+from pydantic import BaseModel, Field, PlainSerializer, Secret, SecretStr
+from stage import composite
 
-from penstock import (
-    ActionCtx,
-    App,
-    Id,
-    Index,
-    JobFilter,
-    MutationCtx,
-    Retry,
-    Table,
-    TaskCtx,
-    WorkId,
-    WorkResult,
-    asgi_app,
-)
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx, asgi_app
+from penstock.dashboard.forms import inputs_of, read_all
+from penstock.dashboard.mask import MASKED, masked, secrets_in, secrets_of
+from penstock.identity.api_key import PREFIX, hash_of
+from penstock.identity.identity import Identity
+from penstock.observe.timing import percentiles, spending
 from penstock.testing import TestApp
 
-app = App()
-mail = app.workpool("mail", max_parallelism=3)
+HERE = "http://localhost"
+Kept = Annotated[SecretStr, PlainSerializer(lambda secret: secret.get_secret_value())]
+
+app, hall = App(), App(tables=[composite.Order])
+mail = app.workpool("mail")
+shipped: list[str] = []
 
 
-class Visit(Table):
-    who: str
+class Colour(Enum):
+    red = "r"
+    blue = "b"
 
-    by_who = Index("who")
-    by_who_and_time = Index("who", "creation_time")
+
+class Card(BaseModel):
+    number: Kept
+    holder: str = ""
+
+
+class Booking(Table, name="booking_of_boards"):
+    customer: str
+    amount: int = Field(1, ge=0)
+    price: Decimal = Decimal("1.5")
+    starts_at: datetime
+    status: Literal["pending", "paid"] = "pending"
+    note: str | None = None
+    vip: bool = False
+    card: Card | None = None
+    iban: Kept | None = None
+
+    by_customer = Index("customer", "amount")
+
+
+@hall.query
+async def orders(ctx: QueryCtx) -> list[composite.Order]:
+    return await ctx.db.query(composite.Order).take(9)
+
+
+@app.reactive_task(Booking, filter=lambda booking: booking.status == "paid", watch=("status",))
+async def ship(ctx: TaskCtx[Booking]) -> None:
+    shipped.append((await ctx.get_document()).customer)
 
 
 @app.mutation
-async def visit(ctx: MutationCtx, who: str) -> Id[Visit]:
-    row = await ctx.db.insert(Visit(who=who))
-    await mail.with_options(on_complete=told).enqueue(ctx, send, row=row)
-    return row
+async def book(ctx: MutationCtx, customer: str, amount: int = 1, iban: SecretStr | None = None) -> Id[Booking]:
+    return await ctx.db.insert(
+        Booking(customer=customer, amount=amount, starts_at=ctx.now(), iban=iban, card=Card(number=SecretStr("4711")))
+    )
 
 
-@app.internal_action
-async def send(ctx: ActionCtx, row: Id[Visit]) -> str:
-    return f"sent {row}"
+@app.query
+async def bookings(ctx: QueryCtx, customer: str, at: Colour = Colour.red, limit: int = 10) -> list[Booking]:
+    return await ctx.db.query(Booking).with_index(Booking.by_customer, customer=customer).take(limit)
 
 
-@app.internal_mutation
-async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], context: Any) -> None:
-    await ctx.scheduler.run_after(timedelta(0), later)
+@app.internal_query
+async def booking(ctx: QueryCtx, row: Id[Booking]) -> Booking | None:
+    return await ctx.db.get(Booking, row)
 
 
-@app.internal_mutation
-async def later(ctx: MutationCtx) -> None:
-    await ctx.scheduler.run_after(timedelta(0), fail)
+@app.query
+async def me(ctx: QueryCtx) -> str | None:
+    identity = await ctx.auth.get_user_identity()
+    return None if identity is None else identity.subject
 
 
-@app.internal_action
-async def fail(ctx: ActionCtx) -> None:
-    raise ValueError("<b>no</b>")
+@app.action
+async def send(ctx: ActionCtx, to: str) -> str:
+    raise ValueError(f"no mailbox {to}")
 
 
-@app.reactive_task(Visit)
-async def greet(ctx: TaskCtx[Visit]) -> None:
-    await ctx.get_document()
+class Desk:
+    def __init__(self, test: TestApp) -> None:
+        self.test = test
+        self._asgi = asgi_app(test.app, backend=test, dashboard=True)
+        self._here = self._browser()
+
+    def _browser(self, client: str = "127.0.0.1") -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(self._asgi, client=(client, 4711))
+        return httpx.AsyncClient(transport=transport, base_url=f"{HERE}/dashboard", headers={"origin": HERE})
+
+    async def signed_in(self, scope: str) -> httpx.AsyncClient:
+        token, now = f"{PREFIX}{scope}", self.test.clock.now()
+        await self.test.engine.store.api_keys.create(scope, hash_of(token), [scope], now, None)
+        browser = self._browser("192.0.2.7")
+        assert (await browser.post("/sign-in", data={"token": token})).status_code == 303
+        return browser
+
+    async def see(self, path: str, status: int = 200) -> str:
+        """The text of a page as its reader sees it."""
+        answer = await self._here.get(path)
+        assert answer.status_code == status, answer.text
+        return html.unescape(answer.text)
+
+    async def act(self, path: str, /, **form: Any) -> httpx.Response:
+        words = {name.replace("__", "."): str(value) for name, value in form.items()}
+        return await self._here.post(path, data=words)
 
 
-@app.outbox(Visit, retry=Retry(max_attempts=1), on_failure="park")
-async def refuse(ctx: ActionCtx, row: Visit) -> None:
-    raise ValueError("no mail today")
+@asynccontextmanager
+async def desk(database: str | None = None, of: App = app) -> AsyncIterator[Desk]:
+    async with TestApp(of, database, dev=True) as test:
+        yield Desk(test)
 
 
-@pytest.fixture(autouse=True)
-def _logged() -> Iterator[None]:
-    log = logging.getLogger("penstock")
-    before = log.level
-    log.setLevel(logging.INFO)
-    yield
-    log.setLevel(before)
-
-
-def text_of(page: httpx.Response) -> str:
-    assert page.status_code == 200, page.text
-    return " ".join(re.sub(r"<[^>]+>", " ", page.text.partition("<main")[2]).split())
-
-
-async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url: str) -> None:
-    async with TestApp(app, database_url, dev=True) as test:
-        asgi = asgi_app(app, backend=test, dashboard=True)
-        transport = httpx.ASGITransport(asgi, client=("127.0.0.1", 4711))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-
-            async def show(path: str) -> str:
-                return text_of(await http.get(f"/dashboard{path}"))
-
-            body = {"path": visit.name, "args": {"who": "Ada"}}
-            called = await http.post("/api/mutation", json=body, headers={"x-request-id": "request-1"})
-            row = called.json()["value"]
-            await test.run_until_idle(raise_errors=False)
-            await test.run_mutation(visit, who="Grace")  # by nobody's request: it begins no trace
-            jobs = {one.function: one for one in await test.jobs() if "Grace" not in str(one.args)}
-            trace = (jobs[send.name].options.trace or "")[3:35]
-            assert trace == (jobs[fail.name].options.trace or "")[3:35]
-
-            whole = [f"{one.name}, attempt 1" for one in (send, later, fail)]
-            for of in ("request-1", trace, jobs[later.name].id, row):
-                shown = await show(f"/timeline?of={of}")
-                assert all(one in shown for one in whole), of
-                assert "POST /api/mutation" in shown, of
-                assert f"on_complete {told.name}" in shown, of
-                assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in shown, of
-                assert f"by {later.name}" in shown, of
-                assert f"enter for task {__name__}:greet" in shown, of
-                assert f"{__name__}:greet, attempt 1" in shown, of
-                assert f"insert for outbox {__name__}:refuse is parked" in shown, of
-                assert "Grace" not in shown
-            assert "Nothing is known of it" in await show("/timeline?of=unknown")
-            assert (await http.get("/dashboard/timeline?of=job_01q3dcbd00e00800000710jk5c")).status_code == 404
-
-            logs = await show("/logs")
-            assert "http.request" in logs
-            assert "request-1" in logs
-            of_job = await show(f"/logs?level=warning&function=fail&event=job.&job={jobs[fail.name].id}")
-            assert "job.failed" in of_job
-            assert "http.request" not in of_job
-            assert "No event matches" in await show("/logs?level=error&function=later")
-
-            (waiting,) = await test.jobs(where=JobFilter(state="pending"))
-            assert (waiting.function, waiting.options.trace) == (send.name, None)
-            schema, health = await show("/schema"), await show("/health")
-            assert "redundant: by_who_and_time begins with its columns" in schema
-            assert "Nothing. The database fits the program." in schema
-            is_sqlite = database_url.startswith("sqlite")
-            assert ("SQLite does not count" in schema) == is_sqlite
-            assert ("by_who_and_time who, creation_time no unused" in schema) != is_sqlite
-            await write(test.engine.store, "drop index visit_by_who")
-            schema = await show("/schema")
-            assert "visit_by_who" in schema.partition("penstock migrate --plan")[0]
-            assert "by_who who no not in the database" in schema
-            assert "PEN006" in health
-            assert "mail" in health
-
-
-async def test_without_a_dashboard_nothing_is_followed() -> None:
-    async with (
-        TestApp(app) as test,
-        httpx.AsyncClient(transport=httpx.ASGITransport(asgi_app(app, backend=test)), base_url="http://x") as http,
-    ):
-        await http.post("/api/mutation", json={"path": visit.name, "args": {"who": "Ada"}})
+async def test_functions_tell_how_they_ran_and_where_their_time_went(database_url: str) -> None:
+    async with desk(database_url) as one:
+        test = one.test
+        for _ in range(3):
+            await test.run_mutation(book, "Ada")
+        await mail.enqueue(test, send, to="nobody")
         await test.run_until_idle(raise_errors=False)
-        assert {one.options.trace for one in await test.jobs()} == {None}
+        meters = test.engine.journal.meters
+        assert meters is not None
+        runs = meters.timings.find(book.name).runs
+        assert [(run.outcome, run.error) for run in runs] == [("success", "")] * 3
+        assert all(0 < run.spent.database < run.seconds and not run.spent.retries for run in runs)
+        (failed,) = meters.timings.find(send.name).runs
+        assert (failed.outcome, failed.error) == ("error", "ValueError: no mailbox nobody")
+        assert len(meters.timings.find(send.name).lags) == 1
+        listed = re.sub(r"<[^>]+>", " ", await one.see("/functions"))
+        assert re.search(rf"{book.name}\s+mutation\s+public, not said\s+3\s+0\s+0\s", listed)
+        assert re.search(rf"{send.name}\s+action\s+public, not said\s+1\s+1\s+0\s", listed)
+        shown = await one.see(f"/functions/{send.name}")
+        assert "no mailbox nobody" in shown
+        assert "(to: str) -> str" in shown
+        assert "own code and the outside world" in shown
+        await one.see("/functions/nothing:here", 404)
+        assert "Latency p95" in await one.see("/")
+
+
+async def test_calls_are_counted_where_there_is_a_dashboard() -> None:
+    async with TestApp(app) as test:
+        assert test.engine.journal.meters is None
+        asgi_app(app, backend=test, dashboard=True)
+        await test.run_query(bookings, "Ada")
+        meters = test.engine.journal.meters
+        assert meters is not None
+        (run,) = meters.timings.find(bookings.name).runs
+        assert run.seconds == meters.timings.seconds[0] > run.spent.waits > 0
+
+
+def test_attempts_that_conflicted_are_told_apart() -> None:
+    with spending() as around, spending() as spent:
+        spent.database = 1.0
+        mark = spent.mark()
+        spent.database, spent.waits = 3.0, 4.0
+        spent.retry_since(mark)
+        assert (spent.database, spent.waits) == (1.0, 0.0)
+        assert 0 < spent.retries < 1
+    assert around == spent
+
+
+def test_a_percentile_is_a_duration_that_there_was() -> None:
+    assert percentiles([], 0.5) == [None]
+    assert percentiles([3.0], 0.5, 0.99) == [3.0, 3.0]
+    assert percentiles([float(n) for n in range(100, 0, -1)], 0.5, 0.95, 0.99, 1) == [50.0, 95.0, 99.0, 100.0]
+
+
+async def test_a_function_is_called_with_a_form_by_those_who_may() -> None:
+    async with desk() as one:
+        await one.test.run_mutation(book, "Ada")
+        path = f"/functions/{bookings.name}"
+        found = await one.act(path, act="query", arg__customer="Ada", arg__at='"b"', arg__limit="5")
+        assert '"customer": "Ada"' in html.unescape(found.text)
+        wrong = await one.act(path, act="query", arg__customer="Ada", arg__limit="many")
+        assert re.search(r'value="many"[^>]*aria-invalid="true"', html.unescape(wrong.text))
+        assert "Input should be a valid integer" in wrong.text
+        made = await one.act(f"/functions/{book.name}", act="call", arg__customer="Eve", arg__iban="DE42")
+        assert "booking_of_boards_" in made.text
+        failed = await one.act(f"/functions/{send.name}", act="call", arg__to="<b>")
+        assert "no mailbox &lt;b&gt;" in failed.text
+        assert "Traceback" in failed.text
+        asked = await one.act(f"/functions/{me.name}", act="query", identity='{"issuer": "shop", "subject": "ada"}')
+        assert '"ada"' in html.unescape(asked.text)
+        async with aclosing(await one.signed_in("dashboard:look")) as looker:
+            assert (await looker.post(path, data={"act": "query", "arg.customer": "Ada"})).status_code == 200
+            refused = await looker.post(f"/functions/{book.name}", data={"act": "call", "arg.customer": "Ada"})
+            assert refused.status_code == 403
+            tried = await looker.post(f"/functions/{book.name}", data={"act": "query", "arg.customer": "Ada"})
+            assert "is a mutation" in (await looker.get(tried.headers["location"].removeprefix("/dashboard"))).text
+        assert len(await one.test.run_query(bookings, "Ada")) == 1
+        acts = await one.test.engine.store.audit.list(20)
+        assert "DE42" not in repr(acts)
+        about = next(act.about for act in acts if act.act == "Function: call" and act.outcome == "It succeeded.")
+        assert about == {"function": book.name, "arguments": {"customer": "Eve", "iban": MASKED}}
+
+
+def test_inputs_fit_the_signature() -> None:
+    async def every(
+        ctx: QueryCtx,
+        text: str,
+        number: int,
+        ratio: float | None,
+        flag: bool,
+        colour: Colour,
+        day: date,
+        tags: list[str],
+        word: Literal["a", "b"] | None = None,
+        count: int = 3,
+        pin: str = "",
+    ) -> None: ...
+
+    other = App()
+    every.__annotations__ |= {"colour": Colour}
+    inputs = inputs_of(other.query(every), frozenset())
+    assert [(one.name, one.shows) for one in inputs] == [
+        ("text", "text"), ("number", "number"), ("ratio", "number"), ("flag", "checkbox"), ("colour", "select"),
+        ("day", "date"), ("tags", "json"), ("word", "select"), ("count", "number"), ("pin", "text"),
+    ]  # fmt: skip
+    assert [one.name for one in inputs if one.secret] == ["pin"]
+    empty = {f"arg.{one.name}": "" for one in inputs if one.shows != "checkbox"}
+    values, wrong = read_all(inputs, empty)
+    assert values == {
+        "text": "", "number": "", "ratio": None, "flag": False, "colour": "", "day": "", "tags": ""
+    }  # fmt: skip
+    assert not wrong
+    sent = {"arg.text": "1\r\n2", "arg.number": "7", "arg.flag": "true", "arg.tags": "[", "arg.word": '"a"'}
+    values, wrong = read_all(inputs, sent)
+    assert values == {"text": "1\n2", "number": 7, "flag": True, "word": "a"}
+    assert "no JSON" in wrong["tags"]
+
+
+async def test_rows_are_filtered_and_read_page_by_page(database_url: str) -> None:
+    async with desk(database_url) as one:
+        for number in range(120):
+            await one.test.run_mutation(book, "Ada" if number % 2 else "Eve", number)
+        path = "/data/booking_of_boards"
+        assert re.search(r"booking_of_boards.*?>120<", await one.see("/data"), re.DOTALL)
+        seen: list[str] = []
+        query = 'field=amount&operator=>=&value=10&where=customer == "Ada"'
+        while query:
+            page = await one.see(f"{path}?{query}")
+            seen += re.findall(r'<tr data-key="(booking_of_boards_\w+)"', page)
+            query = next(iter(re.findall(r'href="\?([^"]+)">Next rows', page)), "")
+        assert len(seen) == len(set(seen)) == 55
+        assert seen == sorted(seen, reverse=True)
+        shown = await one.see(f'{path}?where=amount == 7 and contains(customer, "d")&order=asc')
+        assert len(re.findall(r"<tr data-key", shown)) == 1
+        assert "limit" in shown
+        assert "parameters:" in shown
+        wrong = ["where=nothing == 1", "where=amount ==", "field=amount&operator=~", "after=x", "field=no"]
+        for query in (*wrong, "field=iban&value=D", 'where=card.number.startswith("4")'):
+            assert 'class="said bad"' in await one.see(f"{path}?{query}")
+        await one.see("/data/unknown", 404)
+
+
+async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_url: str) -> None:
+    async with desk(database_url) as one:
+        test = one.test
+        row_id = await test.run_mutation(book, "Ada", iban=SecretStr("DE42"))
+        await test.plan()
+        path = f"/data/booking_of_boards/row?key={row_id}"
+        shown = await one.see(path)
+        assert not re.search("DE42|4711", shown)
+        assert MASKED in shown
+        form = {match[1]: match[2] for match in re.finditer(r'name="was\.(\w+)" value="([^"]*)"', shown)}
+        assert (form["amount"], form["iban"], form["card"]) == ("1", "", "")
+        before = {f"was__{name}": value for name, value in form.items()}
+        same = {f"arg__{name}": value for name, value in form.items()}
+        found = await one.act(path, act="edit", **before, **same)
+        assert "Nothing%20was%20changed." in found.headers["set-cookie"]
+        wrong = await one.act(path, act="edit", **before, **same | {"arg__amount": "-1"})
+        assert "greater than or equal to 0" in wrong.text
+        wrong = await one.act(path, act="edit", **before, **same | {"arg__starts_at": "soon"})
+        assert re.search("starts_at.*valid datetime", wrong.text, re.DOTALL)
+
+        async with aclosing(test.live(booking, row_id)) as live:
+            assert (await anext(live)) is not None
+            changes = {"arg__status": '"paid"', "arg__vip": "true", "arg__starts_at": "2031-01-01T00:00:00Z"}
+            assert (await one.act(path, act="edit", **before, **same | changes)).status_code == 303
+            changed = await asyncio.wait_for(anext(live), 20)
+        assert changed is not None
+        assert (changed.status, changed.vip, changed.starts_at) == ("paid", True, datetime(2031, 1, 1, tzinfo=UTC))
+        assert changed.iban == SecretStr("DE42")
+        assert changed.card is not None
+        assert changed.card.number == SecretStr("4711")
+        await test.run_until_idle()
+        assert shipped[-1:] == ["Ada"]  # the task saw it
+
+        new = {"arg__customer": "Bob", "arg__starts_at": "2031-01-01T00:00:00Z", "arg__iban": "DE43"}
+        refused = await one.act("/data/booking_of_boards/new", act="insert", arg__customer="Bob")
+        assert "Field required" in refused.text or "valid datetime" in refused.text
+        made = await one.act("/data/booking_of_boards/new", act="insert", **new)
+        assert made.headers["location"].startswith("/dashboard/data/booking_of_boards/row?key=booking_of_boards_")
+        async with aclosing(await one.signed_in("dashboard:operate")) as operator:
+            for act in ("edit", "delete"):
+                assert (await operator.post(path, data={"act": act, "sure": "yes"})).status_code == 403
+            assert (await operator.post("/data/booking_of_boards/new", data={"act": "insert"})).status_code == 403
+            assert "Delete" not in (await operator.get(path)).text
+        assert "Delete this row?" in (await one.act(path, act="delete")).text
+        assert (await one.act(path, act="delete", sure="yes")).headers[
+            "location"
+        ] == "/dashboard/data/booking_of_boards"
+        await one.see(path, 404)
+        assert await test.run_query(booking, row_id) is None
+        assert not re.search("DE4", repr(await test.engine.store.audit.list(20)))
+
+
+async def test_rows_of_another_program_have_keys_of_several_columns(database_url: str) -> None:
+    await composite.prepare(database_url, composite.ORDERS)
+    async with desk(database_url, hall) as one:
+        made = await one.act("/data/orders/new", act="insert", arg__tenant="1", arg__number="A/7")
+        path = made.headers["location"].removeprefix("/dashboard")
+        assert path == "/data/orders/row?key=%5B1%2C+%22A%2F7%22%5D"
+        assert (await one.act(path, act="edit", arg__amount="5")).status_code == 303
+        (order,) = await one.test.run_query(orders)
+        assert (order.tenant, order.number, order.amount) == (1, "A/7", 5)
+        assert 'data-key="[1, "A/7"]"' in await one.see("/data/orders?where=amount == 5")
+
+
+async def test_live_queries_tell_who_watches_and_why_they_ran(database_url: str) -> None:
+    async with desk(database_url) as one:
+        test, ada = one.test, one.test.with_identity(Identity(issuer="shop", subject="ada-lovelace"))
+        async with aclosing(test.live(bookings, "Ada")) as first, aclosing(ada.live(me)) as second:
+            await anext(first)
+            await anext(second)
+            await test.run_mutation(book, "Ada")
+            await asyncio.wait_for(anext(first), 20)
+            shown = re.sub(r"<[^>]+>", " ", await one.see("/live"))
+        assert re.search(r"bookings\s.*?Ada.*?system\s.*?booking_of_boards: \w+", shown, re.DOTALL)
+        assert "shop|…" in shown
+        assert "ada-lovelace" not in shown
+
+
+def test_secrets_are_hidden_by_their_types() -> None:
+    class Deep(BaseModel):
+        code: Secret[int]
+        cards: list[Card]
+        next: Deep | None = None
+
+    async def pay(ctx: QueryCtx, deep: Deep, iban: SecretStr | None = None) -> dict[str, Card]:
+        return {}
+
+    pay.__annotations__ |= {"deep": Deep, "return": dict[str, Card]}
+    assert secrets_of(App().query(pay)) == {"code", "number", "iban"}
+    assert secrets_in(Booking) == {"number", "iban"}
+    found = masked({"iban": "DE42", "card": {"number": "4711", "holder": "Ada"}}, secrets_in(Booking))
+    assert found == {"iban": MASKED, "card": {"number": MASKED, "holder": "Ada"}}

@@ -102,12 +102,17 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         {**dict.fromkeys(FILTER), "below": ABOVE_ALL, "limit": 10, "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
     ),
+    "list_failed": (
+        {**dict.fromkeys(FILTER), "state": "failed", "below": ABOVE_ALL, "limit": 10, "now": NOW},
+        {"finished_job": {"finished_job_failed_id"}},
+    ),
+    "count_failed": ({"now": NOW}, {"finished_job": {"finished_job_failed_id"}}),
 }
 
 
 OF_GATES = {"turns", "start"}  # the others are of jobs
 SMALL = {"pool", "gate", "rate_limit"}  # there are few pools
-LIMITED = {"list", "look", "claim_ending", "next_run_at"}
+LIMITED = {"list", "list_failed", "count_failed", "look", "claim_ending", "next_run_at"}
 
 
 def query_of(dialect: Dialect, name: str) -> Query:
@@ -246,6 +251,8 @@ def one_partition(table: str) -> str:
 
 
 def index_kind(table: str, index: str) -> str:
+    if index.startswith("finished_job_") and index.endswith("_id_expires_at_idx"):  # as PostgreSQL names it
+        return "finished_job_failed_id"
     return "key" if index == f"{table}_pkey" else index.replace("finished_job_long", "finished_job")
 
 

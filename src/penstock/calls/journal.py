@@ -15,22 +15,27 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from penstock.clock import profile_timer
+from penstock.clock import SystemClock, profile_timer
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
 from penstock.jobs.states import FINISHED, JobEvent, JobState
+from penstock.observe.errortext import error_text
 from penstock.observe.following import Following, current_trace, trace_id
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
 from penstock.observe.runs import Run, current_run, run
+from penstock.observe.timing import PastRun, spending
 from penstock.observe.tracing import Tracing
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.report import Status, Tally
 from penstock.transaction.transaction import Transaction
 
 _UNSEEN: AbstractContextManager[None] = nullcontext()
+_WALL = SystemClock()
+_LONGEST_ERROR = 300
+_OWN = "penstock.dashboard:"  # functions that are no part of the program
 _CALL_ENDS = {"success": "success", "error": "failed", "canceled": "canceled"}
 _MOST_RUNS = 10_000  # of attempts whose end is not stored yet, or by somebody else
 _FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
@@ -48,6 +53,11 @@ class Journal:
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
         self._runs: dict[UUID, Run] = {}  # the attempts at jobs whose end is to be logged
+
+    def count_and_follow(self) -> None:
+        """Begin to move meters, if that was not done before, and have jobs begin traces, as a dashboard shows both."""
+        self.meters = self.meters or Meters()
+        self.follows = True
 
     def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
         """Begin to tell of pools as their levels say, and to make spans."""
@@ -100,6 +110,7 @@ class Journal:
             if meters is not None:
                 meters.add("penstock_jobs_started", job.pool)
                 meters.observe("penstock_start_lag_seconds", lag, job.pool)
+                meters.timings.find(job.function).lags.append(lag)
             if job.pool in talkative:
                 log_event(
                     "workpool.started",
@@ -255,7 +266,7 @@ class Journal:
 
     def call(self, function: AnyFunction, caller: Caller = SYSTEM) -> AbstractContextManager[None]:
         """The run of a function, for a block."""
-        if self.meters is None and self.tracing is None:
+        if (self.meters is None and self.tracing is None) or function.name.startswith(_OWN):
             return _UNSEEN
         return self._call(function, caller)
 
@@ -263,7 +274,8 @@ class Journal:
     def _call(self, function: AnyFunction, caller: Caller) -> Iterator[None]:
         begun, outcome, kind, around = profile_timer(), "canceled", function.kind.value, current_run()
         error: Exception | None = None
-        with run() if self.tells_runs and around is None else nullcontext(around) as ran:
+        tells = self.tells_runs and around is None
+        with spending() as spent, run() if tells else nullcontext(around) as ran:
             try:
                 with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
                     yield
@@ -275,8 +287,12 @@ class Journal:
                 raise
             finally:
                 if self.meters is not None:
+                    seconds, timings = profile_timer() - begun, self.meters.timings
+                    told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
                     self.meters.add("penstock_calls", function.name, outcome)
-                    self.meters.observe("penstock_call_seconds", profile_timer() - begun, kind)
+                    self.meters.observe("penstock_call_seconds", seconds, kind)
+                    timings.seconds.append(seconds)
+                    timings.find(function.name).runs.append(PastRun(_WALL.now(), seconds, outcome, told, spent))
                 if ran is not None and around is None:
                     self._tell_of_call(function, caller, _CALL_ENDS[outcome], error, ran)
 

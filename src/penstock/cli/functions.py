@@ -6,7 +6,6 @@ import asyncio
 import difflib
 import inspect
 import json
-import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -23,12 +22,11 @@ from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
+from penstock.functions.written import signature_text, written
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
-
-_MODULES = re.compile(r"""(?<!['"\w.])(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])""")
 
 
 @click.command("functions")
@@ -48,29 +46,6 @@ def command(options: Options) -> None:
     )
 
 
-def signature_text(function: AnyFunction) -> str:
-    """A function's parameters and result as they are written, without its ctx."""
-    signature = inspect.signature(function.handler)
-    parameters = list(signature.parameters.values())[1:]
-    result = signature.return_annotation
-    arrow = "" if result is inspect.Signature.empty else f" -> {_written(result)}"
-    return f"({', '.join(map(_parameter, parameters))}){arrow}"
-
-
-def _parameter(parameter: inspect.Parameter) -> str:
-    text = parameter.name
-    if parameter.annotation is not inspect.Parameter.empty:
-        text += f": {_written(parameter.annotation)}"
-    if parameter.default is not inspect.Parameter.empty:
-        text += f" = {parameter.default!r}" if ":" in text else f"={parameter.default!r}"
-    return text
-
-
-def _written(annotation: Any) -> str:
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return _MODULES.sub("", text)
-
-
 def _access(function: AnyFunction) -> str:
     return (function.access_text or "-") if function.public else "internal"
 
@@ -86,12 +61,12 @@ def _described(function: AnyFunction) -> dict[str, Any]:
         "parameters": [
             {
                 "name": parameter.name,
-                "type": None if parameter.annotation is empty else _written(parameter.annotation),
+                "type": None if parameter.annotation is empty else written(parameter.annotation),
                 "required": parameter.default is empty,
             }
             for parameter in list(signature.parameters.values())[1:]
         ],
-        "returns": None if signature.return_annotation is empty else _written(signature.return_annotation),
+        "returns": None if signature.return_annotation is empty else written(signature.return_annotation),
     }
 
 

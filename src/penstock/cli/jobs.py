@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -29,7 +28,6 @@ from penstock.cli.output import (
 from penstock.cli.visible import first_line, visible_line
 from penstock.clock import SystemClock
 from penstock.errors import DataError
-from penstock.functions.registry import Registry
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, Attempt, JobId, JobStatus, job_id, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
@@ -111,15 +109,7 @@ async def read_filter(backend: Backend, given: dict[str, Any]) -> JobFilter:
         if pool not in known:
             names = f"Name one of {', '.join(known)}." if known else "Declare it with app.workpool."
             raise DataError(f"The database knows no pool {pool!r}.", fix=names)
-    return JobFilter(
-        **{**given, "function": None if function is None else function_name(backend.app.registry, function)}
-    )
-
-
-def function_name(registry: Registry, name: str) -> str:
-    """The full name of a function; the name as it is if it is unknown or ambiguous, as jobs outlive functions."""
-    found = [function.name for function in registry if function.name.endswith((f":{name}", f".{name}"))]
-    return found[0] if len(found) == 1 and ":" not in name else name
+    return JobFilter(**{**given, "function": None if function is None else backend.app.registry.full_name(function)})
 
 
 def check_meant(jobs: Sequence[str], given: dict[str, Any], verb: str) -> None:
@@ -374,9 +364,7 @@ async def _cancel_named(backend: Backend, jobs: Sequence[str]) -> list[JobStatus
 
 async def _cancel_matching(backend: Backend, given: dict[str, Any], *, sure: bool) -> int:
     where = cancelable(await read_filter(backend, given))
-    count = 0
-    for state in _CANCELABLE if where.state is None else [where.state]:
-        count += len(await backend.job_calls.matching(replace(where, state=state)))
+    count = await backend.job_calls.count_cancelable(where)
     confirm_many(count, "cancel", "job", sure=sure)
     return await backend.job_calls.cancel_all(where) if count else 0
 

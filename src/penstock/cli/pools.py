@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import click
@@ -15,18 +14,11 @@ from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import plain, print_json, print_table, say
 from penstock.pools.pool import MOST_PARALLEL
-from penstock.pools.rates import RateLimit, TokenBucket, capacity
+from penstock.pools.rates import RateLimit, capacity, rate_words
 from penstock.store.contract.pools import KeyRow, PoolRow
 
 KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
 _NONE = "-"
-_UNITS = {
-    "day": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "min": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-    "ms": timedelta(milliseconds=1),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,24 +136,6 @@ def _counts(pool: PoolRow) -> tuple[str, ...]:
 def _limits(pool: PoolRow) -> tuple[str, ...]:
     of_key = _NONE if pool.key_parallelism is None else f"{pool.key_parallelism:,}"
     return (pool.name, of_key, rate_words(pool.rate_limit), rate_words(pool.key_rate_limit), pool.group or _NONE)
-
-
-def rate_words(policy: RateLimit | None) -> str:
-    """A rate limit in few words: ``600 per min, burst 20``, or ``1,000 in each day``."""
-    if policy is None:
-        return _NONE
-    if isinstance(policy, TokenBucket):
-        return f"{policy.rate:,} per {_period(policy.period)}, burst {capacity(policy):,}"
-    kept = "" if capacity(policy) == policy.rate else f", up to {capacity(policy):,}"
-    return f"{policy.rate:,} in each {_period(policy.period)}{kept}"
-
-
-def _period(period: timedelta) -> str:
-    for word, unit in _UNITS.items():
-        if not period % unit:
-            number = period // unit
-            return word if number == 1 else f"{number:,} {word}{'s' * (word == 'day')}"
-    return f"{period.total_seconds():g} s"
 
 
 def _counted(number: int) -> str:

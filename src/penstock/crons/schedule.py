@@ -170,6 +170,15 @@ def _check_expression(expression: object) -> None:
         ) from error
 
 
+@lru_cache
+def in_words(schedule: str) -> str:
+    """A cron expression in words, such as ``At 09:00 every day``; other schedules are in words already."""
+    try:
+        return CronSim(schedule, datetime(2000, 1, 1)).explain()  # noqa: DTZ001 - what a clock shows
+    except CronSimError:
+        return schedule
+
+
 def _is_read_without_month(expression: str) -> bool:
     """Whether each field is valid, so that only their combination never comes."""
     *before, month, weekday = expression.split()

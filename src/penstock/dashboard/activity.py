@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from penstock.api.pools.activity import Look, PoolNow, look, pools_of
+from penstock.api.pools.activity import Look, PoolNow, glance, pools_of
 from penstock.app import Backend
 from penstock.observe.meters import Labels
 
@@ -48,7 +48,7 @@ class Activity:
         async with self._lock:
             began = engine.machine.monotonic()
             if self._last is None or began - self._last[0] >= _AGAIN:
-                seen = await look(engine.store, engine.clock.now(), ended=False)
+                seen = await glance(engine.store, engine.clock.now())
                 pools = self._with_ends(began, pools_of(seen))
                 self._last = began, seen, pools
                 self._note(seen, pools)
@@ -69,13 +69,12 @@ class Activity:
         return [of(pool) for pool in pools]
 
     async def kept_failures(self) -> int:
-        """How many failed jobs are kept. To count them reads a whole index, so it is done seldom."""
+        """How many failed jobs are kept. To count them reads an index of them, so it is done seldom."""
         machine, calls = self._backend.engine.machine, self._backend.job_calls
         began = machine.monotonic()
         if began >= self._count_at:
             self._count_at = began + _COUNTED
-            found = await calls.read(lambda session: calls.store.jobs.count(session, calls.now()))
-            self._failed = found.get("failed", 0)
+            self._failed = await calls.read(lambda session: calls.store.jobs.count_failed(session, calls.now()))
             self._count_at = max(self._count_at, began + _SHARE * (machine.monotonic() - began))
         return self._failed
 

@@ -1,33 +1,37 @@
 """The views that somebody looks at: each is rendered once for all who do, and each gets what changed since.
 
-A view is rendered again after a signal of the store, at least each second, and never so often that it takes more than a
-small share of the time. Nothing runs when nobody looks.
+A view is rendered again each second, sooner after an act, and never so often that it takes more than a small share of
+the time. Nothing runs when nobody looks.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sized
+from contextlib import suppress
+from typing import Any
 
 from pydantic_core import to_json
 
+from penstock.api.live import Watch
 from penstock.clock import SystemClock
+from penstock.errors import PenstockError
+from penstock.server.requests import Refused
 from penstock.server.subscribe import HEARTBEAT
-from penstock.store.contract.store import Signals
 
 Fragments = Mapping[str, str]
-Render = Callable[[], Awaitable[Fragments]]
+Render = Callable[[Any], Awaitable[Fragments]]
 
-_EVERY, _SOONEST = 1.0, 0.25  # seconds between two renderings, without a signal and with signals all the time
-_LATEST = 5.0  # seconds between them, however long they take
+_EVERY, _LATEST = 1.0, 30.0  # seconds between two renderings, and between two that take long
+_SOONEST = 0.25  # seconds between two after changes of a watched query
+_OVER: Any = object()
 _SHARE = 24  # all views together take at most one part in so many of the time, unless they are very slow
 
 
 class Live:
     """The views that somebody looks at."""
 
-    def __init__(self, signals: Signals) -> None:
-        self._signals = signals
+    def __init__(self) -> None:
         self._watched: dict[Hashable, _Watched] = {}
 
     def nudge(self) -> None:
@@ -36,19 +40,25 @@ class Live:
             one.nudged.set()
 
     async def events(
-        self, key: Hashable, render: Render, holds: Callable[[], Awaitable[bool]], every: float = 0.0
+        self,
+        key: Hashable,
+        render: Render,
+        holds: Callable[[], Awaitable[bool]],
+        watch: Callable[[], Watch[Any] | None] | None = None,
+        every: float = 0.0,
     ) -> AsyncGenerator[bytes, None]:
         """The events of one who looks: the fragments, then those that changed. It ends if the session does.
 
         Args:
             key: Equal for those who see the same.
-            render: Renders all fragments.
+            render: Renders all fragments; takes the answer of the watched query, or None.
             holds: Whether the session has not ended.
-            every: The least seconds between two renderings.
+            watch: Watches a query, after whose changes only it is rendered again.
+            every: The least seconds between two renderings, without such a query.
         """
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(render, self._signals, every, self._watched)
+            watched = self._watched[key] = _Watched(render, watch, every, self._watched)
         news, clock = asyncio.Event(), SystemClock()
         watched.viewers.add(news)
         sent: dict[str, str] = {}
@@ -74,7 +84,9 @@ class Live:
 class _Watched:
     """One view."""
 
-    def __init__(self, render: Render, signals: Signals, every: float, views: Sized) -> None:
+    def __init__(
+        self, render: Render, watch: Callable[[], Watch[Any] | None] | None, every: float, views: Sized
+    ) -> None:
         self._every = every
         self._views = views
         self.fragments: Fragments = {}
@@ -82,27 +94,43 @@ class _Watched:
         self.nudged = asyncio.Event()
         self.ended = False
         self._render = render
-        self._signals = signals
+        self._watch = watch
         self.task = asyncio.get_running_loop().create_task(self._run(), name="penstock-dashboard")
 
     async def _run(self) -> None:
-        clock = SystemClock()
-        self._signals.subscribe(self.nudged)
         try:
-            while True:
-                self.nudged.clear()
-                began = clock.monotonic()
-                self.fragments = await self._render()
-                self._tell()
-                took = (clock.monotonic() - began) * len(self._views)
-                pause = max(min(max(_SOONEST, took * _SHARE), _LATEST), self._every)
-                await clock.sleep(pause)
-                if pause < _EVERY:
-                    await clock.wait(self.nudged, _EVERY - pause)
+            with suppress(PenstockError, Refused):  # what is shown is gone, or cannot be read
+                watch = None if self._watch is None else self._watch()
+                await (self._look_again() if watch is None else self._follow(watch))
         finally:
-            self._signals.unsubscribe(self.nudged)
             self.ended = True  # those who look ask again, and are told what is wrong
             self._tell()
+
+    async def _follow(self, watch: Watch[Any]) -> None:
+        clock = SystemClock()
+        async with watch:
+            while True:
+                answer = None
+                with suppress(PenstockError):  # which the page tells
+                    answer = await anext(watch, _OVER)
+                if answer is _OVER:
+                    return
+                self.fragments = await self._render(answer)
+                self._tell()
+                await clock.sleep(_SOONEST)
+
+    async def _look_again(self) -> None:
+        clock = SystemClock()
+        while True:
+            self.nudged.clear()
+            began = clock.monotonic()
+            self.fragments = await self._render(None)
+            self._tell()
+            took = (clock.monotonic() - began) * len(self._views)
+            pause = max(min(took * _SHARE, _LATEST), self._every)
+            await clock.sleep(pause)
+            if pause < _EVERY:
+                await clock.wait(self.nudged, _EVERY - pause)
 
     def _tell(self) -> None:
         for one in self.viewers:

@@ -1,10 +1,19 @@
-"""Hides secrets in arguments and results, by the names under which they stand."""
+"""Hides secrets in arguments, results and rows: by the names under which they stand, and by their types."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import lru_cache
 from typing import Any
+
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+from typing_extensions import is_typeddict
+
+from penstock.functions.function import AnyFunction
+from penstock.schema.table import Table
 
 MASKED = "••••••"
 _WORDS = {"apikey", "authorization", "cookie", "credential", "key", "passphrase", "passwd", "password", "pin", "pwd"}
@@ -21,12 +30,58 @@ def masked(value: Any, names: Collection[str] = ()) -> Any:
     """
     if isinstance(value, dict):
         return {
-            name: MASKED if _is_secret(str(name), names) and inner is not None else masked(inner, names)
+            name: MASKED if is_secret(str(name), names) and inner is not None else masked(inner, names)
             for name, inner in value.items()
         }
     return [masked(one, names) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _is_secret(name: str, names: Collection[str]) -> bool:
+def is_secret(name: str, names: Collection[str]) -> bool:
+    """Whether a name is one of a secret."""
     words = {word.lower() for word in _PART.findall(name)}
     return name.lower() in names or any(word in _WORDS or word.removesuffix("s") in _WORDS for word in words)
+
+
+@lru_cache(maxsize=4096)
+def secrets_of(function: AnyFunction) -> frozenset[str]:
+    """The names, in lower case, under which the arguments and the result of a function hold secrets of pydantic's."""
+    seen = set[Any]()
+    types = function.signature.arguments, function.signature.returns
+    return frozenset(name.lower() for one in types for name in _secret_names(one, seen))
+
+
+@lru_cache(maxsize=4096)
+def secrets_in(table: type[Table]) -> frozenset[str]:
+    """The same for the rows of a table."""
+    return frozenset(name.lower() for name in _secret_names(table, set()))
+
+
+def _secret_names(annotation: Any, seen: set[Any]) -> Iterator[str]:
+    kind = typing.get_origin(annotation) or annotation
+    for part in _parts(annotation):
+        yield from _secret_names(part, seen)
+    if not isinstance(kind, type) or kind in seen:
+        return
+    seen.add(kind)
+    for name, inner in _fields(kind).items():
+        if _is_secret_type(inner):
+            yield name
+        yield from _secret_names(inner, seen)
+
+
+def _is_secret_type(annotation: Any) -> bool:
+    kind = typing.get_origin(annotation) or annotation
+    found = isinstance(kind, type) and issubclass(kind, Secret | SecretStr | SecretBytes)
+    return found or any(map(_is_secret_type, _parts(annotation)))
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    alias = getattr(annotation, "__value__", None)  # of a type alias
+    return typing.get_args(annotation) if alias is None else (alias,)
+
+
+def _fields(kind: type) -> Mapping[str, Any]:
+    if issubclass(kind, BaseModel):
+        fields = kind.model_fields
+        return {name: one.annotation for field, one in fields.items() for name in {field, one.alias or field}}
+    return typing.get_type_hints(kind) if is_typeddict(kind) or is_dataclass(kind) else {}

@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
-from penstock.dashboard.live import Live
+from penstock.dashboard.live import Fragments, Live
 from penstock.dashboard.mask import masked
-from penstock.dashboard.page import Act, Page, Role, View
+from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.recent import recent
 from penstock.dashboard.render import Pages
@@ -51,7 +51,6 @@ _LONGEST_FORM = 64 * 1024
 def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
     """The dashboard of an app."""
     dashboard = Dashboard(opening)
-    opening.follow()
     recent()
     routes = [
         Mount("/static", StaticFiles(packages=[("penstock.dashboard", "static")])),
@@ -71,8 +70,9 @@ class Dashboard:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._sessions = Sessions(opening.config)
-        self._pages = Pages(opening.config.masked_names)
+        self._pages = Pages(opening.config.masked_names, opening.app.registry)
         self._of: tuple[Backend, Activity, Live] | None = None
+        opening.watch()
 
     def endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -124,7 +124,7 @@ class Dashboard:
             return RedirectResponse(f"{_base(request)}/sign-in?{where}", 303)
         _, activity, live = self._parts(backend)
         words = dict(request.query_params) | request.path_params
-        view = View(backend, activity, words, session.role)
+        view = View(backend, activity, words, session.role, self._pages.secrets)
         if request.method == "POST":
             return await self._act(request, page, view, session)
         frame = self._frame(request, page, session)
@@ -132,7 +132,12 @@ class Dashboard:
             shared = {name: value for name, value in frame.items() if name != "who"}
             key = (frame["base"], page.path, tuple(sorted(words.items())), session.role)
             holds = partial(self._sessions.holds, session, backend)
-            events = live.events(key, partial(self._pages.fragments, page, view, shared), holds, page.every)
+            watch = None if page.watch is None else partial(page.watch, view)
+
+            def render(answer: Any) -> Awaitable[Fragments]:
+                return self._pages.fragments(page, replace(view, answer=answer), shared)
+
+            events = live.events(key, render, holds, watch, page.every)
             return EventStream(events, self._opening)
         values = {**frame, **await page.load(view), "said": unquote(request.cookies.get(_SAID, ""))}
         response = HTMLResponse(self._pages.render(page.template, values))
@@ -148,34 +153,44 @@ class Dashboard:
             return _refused_origin()
         if session.role < act.role:
             raise Refused(403, "AccessDenied", f"This needs the right to {act.role.name}.")
+        view = replace(view, words={**form, **view.words})
         if act.sure is not None and form.get("sure") != "yes":
+            question = act.sure if isinstance(act.sure, str) else await act.sure(view)
             frame = self._frame(request, page, session)
-            return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": act.sure, "said": ""}))
-        told = await self._audited(
-            act, replace(view, words={**form, **view.words}), f"{page.title}: {form['act']}", session
-        )
+            return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": question, "said": ""}))
+        found, told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
         self._parts(view.backend)[2].nudge()
-        response = RedirectResponse(_path(request), 303)
+        path = found.path if isinstance(found, Answer) else None
+        if isinstance(found, Answer) and path is None:
+            frame = self._frame(request, page, session)
+            shown = {**frame, **await page.load(view), **found.values, "said": ""}
+            return HTMLResponse(self._pages.render(page.template, shown))
+        response = RedirectResponse(_path(request) if path is None else _base(request) + path, 303)
         response.set_cookie(_SAID, quote(told[:500]), _SAID_SECONDS, path=_base(request) or "/", httponly=True)
         return response
 
     # ----- steps
 
-    async def _audited(self, act: Act, view: View, name: str, session: Session) -> str:
-        """Do an act between the two writes to the audit log; what is told. An act that cannot be logged is not done."""
-        about = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
-        shown = masked(about, self._pages.secrets)
-        async with audited(view.backend.engine, session.who, session.role.name, name, shown) as outcome:
+    async def _audited(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
+        """Do an act between the two writes to the audit log; what it returns, and what is told.
+
+        An act that cannot be logged is not done.
+        """
+        words = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
+        about = masked(words if act.about is None else act.about(view), self._pages.secrets)
+        found = None
+        async with audited(view.backend.engine, session.who, session.role.name, name, about) as outcome:
             try:
-                outcome.told = await act.run(view)
+                found = await act.run(view)
+                outcome.told = found if isinstance(found, str) else found.told
             except PenstockError as error:
                 outcome.told = f"Not done: {error}"
-        return outcome.told
+        return found, outcome.told
 
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
         """What is kept for a backend, which a mounted server may open again."""
         if self._of is None or self._of[0] is not backend:
-            self._of = backend, Activity(backend), Live(backend.engine.store.signals)
+            self._of = backend, Activity(backend), Live()
         return self._of
 
     def _frame(self, request: Request, page: Page, session: Session) -> dict[str, Any]:

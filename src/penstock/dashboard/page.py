@@ -9,10 +9,11 @@ store are escaped by the template; arguments and results go through the filter `
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from penstock.api.live import Watch
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.errors import ValueInvalid
@@ -35,12 +36,16 @@ class View:
         activity: What its pools do, and did in the last minutes.
         words: The words of the path and of the query.
         role: What the viewer may do.
+        secrets: Names whose values are hidden, as the settings say.
+        answer: The answer of the query that the page watches; None if it has to be asked for.
     """
 
     backend: Backend
     activity: Activity
     words: Mapping[str, str]
     role: Role
+    secrets: frozenset[str] = frozenset()
+    answer: Any = None
 
     def word(self, name: str) -> str | None:
         """A word of the URL, or of the form; None if it is missing or empty."""
@@ -62,18 +67,35 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What an act tells otherwise than with a line above its own page.
+
+    Attributes:
+        told: The outcome.
+        values: Values of the template, for the page with the form as it was sent.
+        path: The path of another page below the dashboard, to which the reader goes instead.
+    """
+
+    told: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
     """Something that a form of a page does.
 
     Attributes:
         run: Does it; the words of the view are those of the form too. Returns what is then told.
         role: Who may do it.
-        sure: The question that is asked before it is done; None to do it at once.
+        sure: The question that is asked before it is done, or what asks it of a view; None to do it at once.
+        about: What the audit log says of it; by default the words of the form.
     """
 
-    run: Callable[[View], Awaitable[str]]
+    run: Callable[[View], Awaitable[str | Answer]]
     role: Role = Role.operate
-    sure: str | None = None
+    sure: str | Callable[[View], Awaitable[str]] | None = None
+    about: Callable[[View], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +106,10 @@ class Page:
         path: Its path below the dashboard, with parameters in braces.
         title: Its title, and its name in the menu.
         template: The file of its template.
-        load: Reads the values that the template shows. It runs up to twice a second while somebody looks.
+        load: Reads the values that the template shows. It runs each second while somebody looks.
         acts: Its acts, by the name that forms send as ``act``.
         above: The path of the page from which it is reached; None if it is in the menu itself.
+        watch: Watches a query: the page is then loaded again only after its answer has changed. It may give None.
         every: The least seconds between two runs of `load` for those who look.
     """
 
@@ -96,4 +119,5 @@ class Page:
     load: Callable[[View], Awaitable[Mapping[str, Any]]]
     acts: Mapping[str, Act]
     above: str | None = None
+    watch: Callable[[View], Watch[Any] | None] | None = None
     every: float = 0.0

@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from shlex import quote
 from typing import Any
 
 import pygal
@@ -15,14 +16,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from penstock.api.health import size_of
-from penstock.dashboard.mask import masked
+from penstock.dashboard.mask import masked, secrets_of
 from penstock.dashboard.page import Page, View
+from penstock.functions.registry import Registry
 
 # pygal finds its plugins, of which there are none here, by a hook of a kind that Python 3.11 warns of at each import.
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]
 
 _LIVE = "live_"
 _NONE = "-"
+_PRECISE, _LEAST_MS = 0.01, 0.0001  # seconds, below which a duration has a digit more, and another unit
 _STROKE = "#6b93e8"  # is seen on light and on dark
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -34,22 +37,31 @@ class Pages:
         secrets: Names whose values are hidden, beside those that `masked` knows.
     """
 
-    def __init__(self, more_secrets: str) -> None:
-        self.secrets = {name.strip().lower() for name in more_secrets.split(",")} - {""}
+    def __init__(self, more_secrets: str, registry: Registry) -> None:
+        self._registry = registry
+        self.secrets = frozenset(name.strip().lower() for name in more_secrets.split(",")) - {""}
         self._jinja = Environment(
             loader=PackageLoader("penstock.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self._jinja.filters |= {
             "time": _time,
+            "moment": lambda text: _time(datetime.fromisoformat(text)),
             "age": lambda value: _time(value, age=True),
             "number": lambda value: f"{value:,}",
             "counted": counted,
             "span": span,
             "size": size_of,
-            "masked": lambda value, indent=2: _as_json(masked(value, self.secrets), indent),
+            "masked": lambda value, indent=2, of=None: _as_json(self.masked(value, of), indent),
+            "quoted": quote,
+            "unless_secret": lambda value, name: self.masked({name: value})[name],
             "chart": lambda values, label: _chart(tuple(values), label),
         }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
+
+    def masked(self, value: Any, of: str | None = None) -> Any:
+        """A value without secrets; `of` names the function whose arguments or result it is."""
+        function = None if of is None else self._registry.find(of)
+        return masked(value, self.secrets if function is None else self.secrets | secrets_of(function))
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         """A whole page."""
@@ -71,10 +83,12 @@ def counted(number: int, noun: str) -> str:
 
 def span(seconds: float | None) -> str:
     """A duration in the largest unit of which it has two, such as ``90 s`` or ``5 h``."""
-    if seconds is None:
-        return _NONE
+    if not seconds:
+        return _NONE if seconds is None else "0 s"
+    if 0 < seconds < _LEAST_MS:
+        return f"{seconds * 1e6:.0f} µs"
     if 0 < seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.{int(seconds < _PRECISE)}f} ms"
     unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), _UNITS[-1])
     return f"{seconds / size:.{int(size == 1)}f} {unit}"
 

@@ -38,6 +38,11 @@ class Registry:
         """The function of this name; slashes in the module part stand for dots."""
         return self._functions.get(path) or self._functions.get(path.replace("/", "."))
 
+    def full_name(self, name: str) -> str:
+        """The name with its module; the name as it is if it is unknown or ambiguous, as jobs outlive functions."""
+        found = [known for known in self._functions if known.endswith((f":{name}", f".{name}"))]
+        return found[0] if len(found) == 1 and ":" not in name else name
+
     def kinds(self) -> dict[str, str]:
         return {function.name: function.kind.value for function in self}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from penstock.jobs.job import JobStatus
 Key = tuple[str, str, str, str | None]  # the name of the function, its arguments as text, for whom, and the journal
 ANYBODY = ""  # for whom an entry is whose query has not read who calls
 QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are late
-_CAUSES = 5
+_CAUSES, _SESSIONS = 5, 10
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -46,6 +47,7 @@ class EntryReport(NamedTuple):
         seconds: The time that its runs took together, in seconds.
         causes: The causes of its last runs, the newest one last.
         stale: Whether it has no answer as of the newest tick yet.
+        sessions: Who watches, masked, and from where; up to ten of them.
     """
 
     function: str
@@ -57,6 +59,7 @@ class EntryReport(NamedTuple):
     seconds: float
     causes: tuple[str, ...]
     stale: bool
+    sessions: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -96,9 +99,15 @@ class Entry:
         self.took, self.last = min(seconds, self.last), seconds
         self.causes = (*self.causes[1 - _CAUSES :], cause)
 
-    def report(self, now: float) -> EntryReport:
-        """How it fares now."""
-        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+    def report(self, now: float, told: Callable[[AnyFunction, Mapping[str, Any]], str]) -> EntryReport:
+        """How it fares now; `told` gives the text of its arguments."""
+        given, callers = told(self.function, self.arguments), (view.caller for view, _ in self.watchers)
+        sessions = tuple(f"{one.masked} {one.address}".strip() for one in islice(callers, _SESSIONS))
         watchers, watched_for, causes = len(self.watchers), now - self.since, self.causes
-        name, caller = self.function.name, None if self.key[2] == ANYBODY else self.caller.masked
-        return EntryReport(name, given, caller, watchers, watched_for, self.runs, self.seconds, causes, self.stale)
+        name, caller, stale = self.function.name, None if self.key[2] == ANYBODY else self.caller.masked, self.stale
+        return EntryReport(name, given, caller, watchers, watched_for, self.runs, self.seconds, causes, stale, sessions)
+
+
+def as_text(_function: AnyFunction, arguments: Mapping[str, Any]) -> str:
+    """The arguments of a query as Python writes them."""
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())

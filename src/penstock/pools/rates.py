@@ -15,6 +15,13 @@ from penstock.crons.schedule import EPOCH, in_utc
 from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
 
 _TICK = timedelta.resolution
+_UNITS = {
+    "day": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "min": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+}
 _LONGEST = timedelta(days=36525)
 _LARGEST = 2**63 - 1  # the largest integer in a column of either database
 
@@ -149,6 +156,24 @@ def capacity(policy: RateLimit) -> int:
 
 def max_reserved(policy: RateLimit) -> int:
     return capacity(policy) if policy.max_reserved is None else policy.max_reserved
+
+
+def rate_words(policy: RateLimit | None) -> str:
+    """A rate limit in few words: ``600 per min, burst 20``, or ``1,000 in each day``."""
+    if policy is None:
+        return "-"
+    if isinstance(policy, TokenBucket):
+        return f"{policy.rate:,} per {_period_words(policy.period)}, burst {capacity(policy):,}"
+    kept = "" if capacity(policy) == policy.rate else f", up to {capacity(policy):,}"
+    return f"{policy.rate:,} in each {_period_words(policy.period)}{kept}"
+
+
+def _period_words(period: timedelta) -> str:
+    for word, unit in _UNITS.items():
+        if not period % unit:
+            number = period // unit
+            return word if number == 1 else f"{number:,} {word}{'s' * (word == 'day')}"
+    return f"{period.total_seconds():g} s"
 
 
 def _settled(policy: RateLimit, state: RateState | None, now: datetime) -> RateState:

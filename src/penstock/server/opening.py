@@ -46,10 +46,16 @@ class Opening:
         self._held: AsyncGenerator[None, None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._clock = SystemClock()
-        self._follows = False
+        self._watched = False  # by a dashboard
         self.under_way = 0  # requests
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def watch(self) -> None:
+        """Have the backend move its meters, also if no metrics are served, and each call from outside begin a trace."""
+        self._watched = True
+        if self._backend is not None:
+            self._backend.engine.journal.count_and_follow()
 
     async def backend(self) -> Backend:
         """The backend, opened if need be. Refused while the server shuts down."""
@@ -60,15 +66,9 @@ class Opening:
         assert self._backend is not None  # noqa: S101 - opened, or raised
         return self._backend
 
-    def follow(self) -> None:
-        """Have each call from outside begin a trace, for the dashboard."""
-        self._follows = True
-        if self._backend is not None:
-            self._backend.engine.journal.follows = True
-
     def followed(self) -> AbstractContextManager[None]:
         """The trace of a new call, for a block."""
-        return Following(self._clock.uuid7()) if self._follows else nullcontext()
+        return Following(self._clock.uuid7()) if self._watched else nullcontext()
 
     @property
     def tracing(self) -> Tracing | None:
@@ -139,7 +139,8 @@ class Opening:
     async def _hold(self) -> AsyncGenerator[None, None]:
         """Keep the backend open. The event loop closes a generator that nobody else has closed."""
         backend = Backend(self.app, self.config, SystemClock())
-        backend.engine.journal.follows = self._follows
+        if self._watched:
+            backend.engine.journal.count_and_follow()
         await backend.start(self._services)
         self._backend = backend
         event("server.opened", logging.INFO, services=",".join(self._services) or "none")

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from penstock.changes.readset import Bound
 from penstock.errors import NotUnique, ValueInvalid
 from penstock.observe import practices
+from penstock.reactive.expression import Condition
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
@@ -231,6 +232,16 @@ class Scan(Generic[T]):
             return self
         of = self._scope, self._table, self._index, self._segment, self._direction, self._filters
         return Scan(*of, where, None if is_exact else rule)
+
+    def _matching(self, condition: Condition) -> Scan[T]:
+        """The last step of penstock's own queries: the rows of which a condition is true, chosen by the database.
+
+        Where it cannot say the condition exactly, Python chooses among them.
+        """
+        rule = CallersRule(self._statements, "read", None, (), condition)
+        where, is_exact = rule.where(self._order, self._segment.prefix)
+        filters = self._filters if is_exact else (*self._filters, rule.allows)
+        return Scan(self._scope, self._table, self._index, self._segment, self._direction, filters, where)
 
     # ----- reading
 

@@ -17,13 +17,14 @@ from uuid import UUID
 
 from penstock import errors
 from penstock.changes.readset import RangeRead, ReadSet
-from penstock.clock import Clock, Random, random_of
+from penstock.clock import Clock, Random, profile_timer, random_of
 from penstock.config import Config
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob, Work
 from penstock.observe import practices
+from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.contract.store import Store
@@ -167,11 +168,16 @@ class Transaction:
 
     async def _remembering(self, work: Awaitable[T]) -> T:
         """Remember errors that mean "try again", so that no function can swallow them."""
+        spent = current_spent()
+        begun = 0.0 if spent is None else profile_timer()
         try:
             return await work
         except (errors.Conflict, errors.DatabaseUnavailable) as error:
             self.failure = error
             raise
+        finally:
+            if spent is not None:
+                spent.database += profile_timer() - begun
 
     # ----- reads and writes
 

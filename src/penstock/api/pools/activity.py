@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.store.contract.jobs import LeaseRow
 from penstock.store.contract.pools import Activity, OldJob, PoolRow
-from penstock.store.contract.session import reading
+from penstock.store.contract.session import Session, reading
 from penstock.store.contract.store import Store
 
+MOST_COUNTED = 10_000  # jobs of a pool, by `glance`
 _WINDOW = 10.0  # seconds, for rates
 _OLDEST = 3  # jobs that run, and that are ready
 _ENDS = ("success", "failed", "canceled", "skipped")
@@ -44,17 +45,37 @@ class PoolNow:
     waits: float | None  # seconds since the oldest ready job could have started
 
 
-async def look(store: Store, now: datetime, *, ended: bool = True) -> Look:
-    """The numbers of now. Those of jobs that have `ended`, and the oldest jobs, take a while if there are many."""
+async def look(store: Store, now: datetime) -> Look:
+    """The numbers of now. Those of jobs that have ended, and the oldest jobs, take a while if there are many."""
     async with reading(store.begin_read) as session:
         return Look(
             now,
             _WINDOW,
             await store.pools.list(session),
-            await store.pools.activity(session, now - timedelta(seconds=_WINDOW) if ended else None),
-            await store.pools.oldest(session, _OLDEST) if ended else (),
-            [one for one in await store.leases.list(session) if one.is_worker],
+            await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
+            await store.pools.oldest(session, _OLDEST),
+            await _workers(store, session),
         )
+
+
+async def glance(store: Store, now: datetime) -> Look:
+    """The same without jobs that have ended and without the oldest; of each pool up to `MOST_COUNTED` jobs count."""
+    async with reading(store.begin_read) as session:
+        pools, activity = await store.pools.now(session, MOST_COUNTED)
+        return Look(now, _WINDOW, pools, activity, (), await _workers(store, session))
+
+
+async def _workers(store: Store, session: Session) -> list[LeaseRow]:
+    return [one for one in await store.leases.list(session) if one.is_worker]
+
+
+def hindrance(pool: PoolRow) -> str | None:
+    """Why a pool starts none of its jobs now, in a sentence; None if it does."""
+    if pool.paused or not pool.max_parallelism:
+        return f"The pool {pool.name} is paused."
+    if pool.running >= pool.max_parallelism:
+        return f"The pool {pool.name} runs as much as it may: {pool.running} of {pool.max_parallelism}."
+    return None
 
 
 def pools_of(seen: Look) -> list[PoolNow]:
@@ -78,7 +99,7 @@ def pools_of(seen: Look) -> list[PoolNow]:
             scheduled=count(name, "scheduled"),
             ended=count(name, *_ENDS) / seen.window,
             failed=count(name, "failed"),
-            waits=None if ready is None else max(0.0, (seen.now - ready.first).total_seconds()),
+            waits=None if ready is None or ready.first is None else max(0.0, (seen.now - ready.first).total_seconds()),
         )
 
     return [of(name) for name in names]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from penstock.api.pools.activity import hindrance
 from penstock.api.tasks.selection import encoded_key, spellings, task_of
 from penstock.api.tasks.views import TaskExplanation, WatchedValue, key_text, plain_key, record_of
 from penstock.calls.enqueue.jobs import JobCalls
@@ -238,7 +239,7 @@ def _of_no_run(seen: _Seen) -> Iterator[str]:
 
 
 def _in_the_way(seen: _Seen) -> Iterator[str]:
-    task, pool = seen.task, seen.found.pool
+    task = seen.task
     if seen.found.asked:
         yield "Somebody has asked for the run to be canceled, which workers carry out."
     if task.paused:
@@ -249,12 +250,8 @@ def _in_the_way(seen: _Seen) -> Iterator[str]:
     if ahead is not None:
         what = _first(seen, ahead)
         yield f"Rows with the same {task.plan.spec.partition} are run one at a time: {what} {_STANDS[ahead.stands]}."
-    if pool is None:
-        return
-    if pool.paused or not pool.max_parallelism:
-        yield f"The pool {pool.name} is paused."
-    elif pool.running >= pool.max_parallelism:
-        yield f"The pool {pool.name} runs as much as it may: {pool.running} of {pool.max_parallelism}."
+    if seen.found.pool is not None and (why := hindrance(seen.found.pool)) is not None:
+        yield why
 
 
 def _first(seen: _Seen, ahead: Ahead) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -223,6 +224,12 @@ class JobCalls:
         """Ask for all jobs to be canceled that match a filter and are enqueued by now; how many have not ended."""
         where = cancelable(where)
         return await self.write(lambda transaction: transaction.cancel_all(where))
+
+    async def count_cancelable(self, where: JobFilter) -> int:
+        """The number of jobs that `cancel_all` would ask for now."""
+        asked = cancelable(where)
+        states = ("pending", "running") if asked.state is None else (asked.state,)
+        return sum([len(await self.matching(replace(asked, state=state))) for state in states])
 
     async def retry(self, uuids: Sequence[UUID], *, on_complete: bool = False) -> list[UUID]:
         """Run failed and canceled jobs again, or with `on_complete` only their on_complete that failed; which."""

@@ -18,6 +18,7 @@ from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavai
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import NewJob, Work
 from penstock.jobs.retry import Exponential, backoff
+from penstock.observe.timing import current_spent, spent_on
 from penstock.store.contract.session import EVERY_QUEUE, QUEUES, Session
 from penstock.transaction.commit import commit
 from penstock.transaction.transaction import Transaction
@@ -93,8 +94,9 @@ class Attempts:
             for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
         """
         config, machine = self.engine.config, self.engine.machine
-        attempt, until = 1, machine.monotonic() + config.database_wait
+        attempt, until, spent = 1, machine.monotonic() + config.database_wait, current_spent()
         while True:
+            mark = None if spent is None else spent.mark()
             last = not for_ever and attempt >= config.conflict_attempts
             queues = False
             try:
@@ -117,10 +119,13 @@ class Attempts:
             if not queues:
                 await self._pause(attempt)
             attempt += 1
+            if spent is not None and mark is not None:
+                spent.retry_since(mark)
 
     async def in_turn(self, once: Once[R], what: str, *, again: bool) -> R:
         """Make one attempt once admission lets it; `again` says whether an earlier one conflicted."""
-        queue = await self._admission.begin(what, again=again)
+        with spent_on("waits"):
+            queue = await self._admission.begin(what, again=again)
         conflict = False
         try:
             return await once(queue)

@@ -45,6 +45,7 @@ from penstock.live.entry import Answer, Entry
 from penstock.observe import points
 from penstock.observe.loglines import log_lines
 from penstock.observe.practices import Practices, Watch
+from penstock.observe.timing import spent_on
 from penstock.store.contract.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
@@ -258,7 +259,8 @@ class Runner(Runs):
         self, function: AnyFunction, arguments: Arguments, depth: int, work: Work | None, caller: Caller
     ) -> Any:
         async with self.engine.thread(function, depth) as thread:
-            session = await self.engine.store.begin_read()
+            with spent_on("waits"):
+                session = await self.engine.store.begin_read()
             try:
                 return await self._query_in(session, self.now(), function, arguments, depth, thread, caller, work=work)
             finally:
@@ -322,14 +324,16 @@ class Runner(Runs):
         execution: Execution,
     ) -> Any:
         lease, settle, finish = execution.lease, execution.settle, execution.finish
-        session = await self.begin_write(queue, for_ever=settle is not None)
+        with spent_on("waits"):
+            session = await self.begin_write(queue, for_ever=settle is not None)
         try:
             transaction = self.transaction(session, *moment, execution.work, execution.caller)
             result = await self._in_transaction(transaction, function, arguments, depth, thread)
             if points.armed:
                 await points.reach("mutation.ran", function=function.name)
             answer = finish(result) if finish else result
-            await commit(transaction, lease, settle(result) if settle else None, execution.seal)
+            with spent_on("database"):
+                await commit(transaction, lease, settle(result) if settle else None, execution.seal)
         finally:
             await session.rollback()
         return answer

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from penstock.clock import profile_timer, yield_thread
 from penstock.errors import Overloaded
 from penstock.functions.function import AnyFunction
+from penstock.observe.timing import spent_on
 
 R = TypeVar("R")
 
@@ -171,7 +172,8 @@ class Place:
         self.facts = facts
 
     async def __aenter__(self) -> Self:
-        await self._threads.take(self)
+        with spent_on("waits"):
+            await self._threads.take(self)
         return self
 
     async def __aexit__(self, *_: object) -> None:

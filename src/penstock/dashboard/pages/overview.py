@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote_plus
 
 from penstock.api.outbox.views import OutboxStatus, look_at
-from penstock.api.pools.activity import Look, PoolNow
+from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.render import counted, span
+from penstock.observe.meters import Meters
+from penstock.observe.timing import percentiles
 
 _MOST_MESSAGES = 10_000  # of an outbox are counted
 _LATE = 60.0  # seconds that a job may wait before somebody should look
@@ -25,6 +28,7 @@ class Need:
 
 
 async def _load(view: View) -> Mapping[str, Any]:
+    meters = view.backend.engine.journal.meters or Meters()
     store, calls = view.backend.engine.store, view.backend.job_calls
     seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
@@ -34,11 +38,15 @@ async def _load(view: View) -> Mapping[str, Any]:
     needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
     if failed := await view.activity.kept_failures():
         needs.append(Need(f"{counted(failed, 'job')} failed for good and can be retried.", "/work?state=failed"))
-    needs += [Need(f"Reactive task {one.name}: {counted(one.failed, 'row')} failed.", "/") for one in tasks]
+    for one in tasks:
+        where = f"/tasks/task?task={quote_plus(one.name)}&state=failed"
+        needs.append(Need(f"Reactive task {one.name}: {counted(one.failed, 'row')} failed.", where))
     return {
         "seen": seen,
         "pools": pools,
+        "most": MOST_COUNTED,
         "totals": totals,
+        "latency": percentiles(meters.timings.seconds, 0.5, 0.95),
         "ended": sum(one.ended for one in pools),
         "needs": needs,
         "charts": {name: view.activity.series(name) for name in ("ended", "failed", "ready")},
@@ -50,7 +58,7 @@ def _of_pools(seen: Look, pools: Sequence[PoolNow]) -> list[Need]:
     if not seen.workers:
         needs.append(Need("No worker runs. Start one with: penstock worker", "/work"))
     for one in pools:
-        where = f"/work?pool={one.name}"
+        where = f"/work?pool={quote_plus(one.name)}"
         if one.paused:
             needs.append(
                 Need(f"Pool {one.name} is paused; {counted(one.ready, 'job')} in its queue.", "/work", bad=False)
@@ -67,14 +75,15 @@ def _of_pools(seen: Look, pools: Sequence[PoolNow]) -> list[Need]:
 def _of_outboxes(outboxes: list[OutboxStatus]) -> list[Need]:
     needs = []
     for one in outboxes:
+        where = f"/outboxes/outbox?outbox={quote_plus(one.name)}"
         if one.halted:
-            needs.append(Need(f"Outbox {one.name} is halted: {one.error or 'a message failed'}", "/"))
+            needs.append(Need(f"Outbox {one.name} is halted: {one.error or 'a message failed'}", where))
         elif one.paused:
             needs.append(
-                Need(f"Outbox {one.name} is paused; {counted(one.messages, 'message')} in its queue.", "/", bad=False)
+                Need(f"Outbox {one.name} is paused; {counted(one.messages, 'message')} in its queue.", where, bad=False)
             )
         if one.parked:
-            needs.append(Need(f"Outbox {one.name}: {counted(one.parked, 'message')} parked.", "/"))
+            needs.append(Need(f"Outbox {one.name}: {counted(one.parked, 'message')} parked.", where))
     return needs
 
 

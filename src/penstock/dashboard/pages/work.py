@@ -2,72 +2,177 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
+from penstock.api.pools.activity import MOST_COUNTED, Look, hindrance
 from penstock.api.pools.workpool import change_pool
+from penstock.api.tasks.views import key_text, plain_key
 from penstock.dashboard.page import Act, Page, View
-from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import JobId, job_uuid
+from penstock.dashboard.render import counted
+from penstock.errors import ValueInvalid
+from penstock.jobs.filter import JobFilter, retriable
+from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.pools.pool import MOST_PARALLEL
+from penstock.pools.rates import rate_words
 from penstock.server.requests import Refused
 from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.contract.pools import KeyRow
 from penstock.values import decode_json
 
-_LISTED = 50
-_WORDS = ("pool", "function", "state", "name", "key", "concurrency_key", "error")
+_LISTED = 25
+_KEYS_READ, _KEY_COUNTED = 200, 1_000  # keys of a pool, and jobs of a key
+_WORDS = ("pool", "function", "state", "name", "key", "concurrency_key", "error", "on_complete_error", "since")
+_SINCE = {
+    "15 minutes": timedelta(minutes=15),
+    "1 hour": timedelta(hours=1),
+    "1 day": timedelta(days=1),
+    "7 days": timedelta(days=7),
+}
+_MAY_BE_RETRIED = {None, *(state.value for state in RETRIABLE)}
+_MAY_BE_CANCELED = {None, JobState.PENDING.value, JobState.RUNNING.value}
+
+
+# ----- pools and lists of jobs
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    given: dict[str, Any] = {word: view.word(word) for word in _WORDS}
-    where, after = JobFilter(**given), view.word("after")
-    asked = {word: value for word, value in given.items() if value is not None}
-    (seen, pools), calls = await view.activity.look(), view.backend.job_calls
+    asked, after, state = _asked(view), view.word("after"), view.word("state")
+    where, (seen, pools), calls = _filter(view), await view.activity.look(), view.backend.job_calls
     below, jobs = ABOVE_ALL if after is None else job_uuid(after), calls.store.jobs
     found = await calls.read(lambda session: jobs.list(session, where, _LISTED + 1, calls.now(), below))
+    rows = {row.name: row for row in seen.pools}
+    row = rows.get(where.pool or "")
     return {
         "pools": pools,
-        "rows": {row.name: row for row in seen.pools},
+        "rows": rows,
+        "row": row,
+        "keys": await _keys(view, row.name) if row is not None and row.waiting else [],
+        "most": MOST_COUNTED,
+        "most_of_key": _KEY_COUNTED,
+        "rates": [] if row is None else [one and rate_words(one) for one in (row.rate_limit, row.key_rate_limit)],
         "jobs": found[:_LISTED],
         "older": urlencode(asked | {"after": found[_LISTED - 1].id}) if len(found) > _LISTED else None,
-        "given": given,
+        "given": {word: asked.get(word) for word in _WORDS},
         "filtered": bool(asked) or after is not None,
-        "states": [state.value for state in JobState],
-        "most": MOST_PARALLEL,
+        "states": [one.value for one in JobState],
+        "sinces": list(_SINCE),
+        "largest": MOST_PARALLEL,
+        "may_retry": bool(asked) and state in _MAY_BE_RETRIED and where.on_complete_error is None,
+        "may_cancel": bool(asked) and state in _MAY_BE_CANCELED and where.on_complete_error is None,
     }
 
 
+def _asked(view: View) -> dict[str, str]:
+    return {word: value for word in _WORDS if (value := view.word(word)) is not None}
+
+
+def _filter(view: View) -> JobFilter:
+    given: dict[str, Any] = _asked(view)
+    if "function" in given:
+        given["function"] = view.backend.app.registry.full_name(given["function"])
+    if "since" in given:
+        if given["since"] not in _SINCE:
+            raise ValueInvalid(f"since is one of {', '.join(_SINCE)}.")
+        given["since"] = view.backend.job_calls.now() - _SINCE[given["since"]]
+    return JobFilter(**given)
+
+
+async def _keys(view: View, pool: str) -> list[KeyRow]:
+    calls = view.backend.job_calls
+    return await calls.read(lambda session: calls.store.pools.waiting(session, pool, _KEYS_READ, _KEY_COUNTED))
+
+
 async def _pause(view: View) -> str:
-    await change_pool(view.backend.engine, view.needed("name"), paused=True)
-    return f"{view.needed('name')} is paused. Running jobs continue."
+    await change_pool(view.backend.engine, view.needed("of"), paused=True)
+    return f"{view.needed('of')} is paused. Running jobs continue."
 
 
 async def _resume(view: View) -> str:
-    await change_pool(view.backend.engine, view.needed("name"), paused=False)
-    return f"{view.needed('name')} is resumed."
+    await change_pool(view.backend.engine, view.needed("of"), paused=False)
+    return f"{view.needed('of')} is resumed."
 
 
 async def _limit(view: View) -> str:
     limit = view.number("limit", 0, MOST_PARALLEL)
-    await change_pool(view.backend.engine, view.needed("name"), max_parallelism=limit)
-    return f"{view.needed('name')} runs at most {limit:,} jobs at once."
+    await change_pool(view.backend.engine, view.needed("of"), max_parallelism=limit)
+    return f"{view.needed('of')} runs at most {limit:,} jobs at once."
+
+
+def _meant(view: View) -> JobFilter:
+    if not _asked(view):
+        raise ValueInvalid("This would change all jobs.", fix="Filter the jobs first.")
+    return _filter(view)
+
+
+async def _sure_to_retry(view: View) -> str:
+    found = await view.backend.job_calls.matching(retriable(_meant(view)))
+    return f"Retry {counted(len(found), 'job')}?"
+
+
+async def _retry_all(view: View) -> str:
+    return f"{counted(await view.backend.job_calls.retry_all(_meant(view)), 'job')} retried."
+
+
+async def _sure_to_cancel(view: View) -> str:
+    return f"Cancel {counted(await view.backend.job_calls.count_cancelable(_meant(view)), 'job')}?"
+
+
+async def _cancel_all(view: View) -> str:
+    found = await view.backend.job_calls.cancel_all(_meant(view))
+    return f"Asked for {counted(found, 'job')} to be canceled."
+
+
+# ----- one job
 
 
 async def _load_job(view: View) -> Mapping[str, Any]:
     job = await view.backend.job(JobId(view.needed("job")))
     if job is None:
         raise Refused(404, "JobNotFound", "There is no such job. Its status may have expired.")
-    options = job.options
+    options, calls, waits, task = job.options, view.backend.job_calls, list[str](), None
+    if job.state is JobState.PENDING:
+        seen, _ = await view.activity.look()
+        keys = [] if options.concurrency_key is None else await _keys(view, job.pool)
+        known = view.backend.app.registry.find(job.function) is not None
+        waits = list(_reasons(job, seen, keys, calls.now(), known=known))
+    if options.task is not None:
+        task = next((one.plan.name for one in await calls.store.tasks.list() if one.id == options.task), None)
     return {
         "job": job,
+        "waits": waits,
+        "task": task,
+        "row": key_text(plain_key(job.args["key"])) if task is not None and "key" in job.args else None,
         "context": None if options.context is None else decode_json(options.context),
         "may_retry": job.state in RETRIABLE,
         "may_cancel": job.state not in {*FINISHED, JobState.COMPLETING},
         "may_recall": job.on_complete_error is not None and job.state in FINISHED,
         "ended": job.state in FINISHED,
     }
+
+
+def _reasons(job: JobStatus, seen: Look, keys: list[KeyRow], now: datetime, *, known: bool) -> Iterator[str]:
+    """Why a pending job has not begun."""
+    if job.run_at > now:
+        yield f"It is not due yet{': it waits for its next attempt' if job.attempt else ''}."
+        return
+    yield "It is in the queue. Jobs of its pool that are older or have a higher priority start first."
+    if not seen.workers:
+        yield "No worker runs. Start one with: penstock worker"
+    if not known:
+        yield "This program does not declare its function. A worker of a program that does runs it."
+    pool = next((row for row in seen.pools if row.name == job.pool), None)
+    if pool is not None and (why := hindrance(pool)) is not None:
+        yield why
+    key = next((one for one in keys if one.key == job.options.concurrency_key), None)
+    if pool is not None and key is not None and pool.key_parallelism is not None:
+        yield f"Of its concurrency key {key.running} of at most {pool.key_parallelism} jobs run, {key.waiting} wait."
+    if pool is not None and pool.waiting and (pool.rate_limit or pool.key_rate_limit):
+        limits = [rate_words(one) for one in (pool.rate_limit, pool.key_rate_limit) if one is not None]
+        yield f"Its pool starts jobs at a limited rate: {' and '.join(limits)}."
 
 
 async def _retry(view: View) -> str:
@@ -86,7 +191,19 @@ async def _cancel(view: View) -> str:
 
 
 PAGES = (
-    Page("/work", "Work", "work.html", _load, {"pause": Act(_pause), "resume": Act(_resume), "limit": Act(_limit)}),
+    Page(
+        "/work",
+        "Work",
+        "work.html",
+        _load,
+        {
+            "pause": Act(_pause),
+            "resume": Act(_resume),
+            "limit": Act(_limit),
+            "retry all": Act(_retry_all, sure=_sure_to_retry),
+            "cancel all": Act(_cancel_all, sure=_sure_to_cancel),
+        },
+    ),
     Page(
         "/jobs/{job}",
         "Job",

@@ -129,9 +129,9 @@ function sort(head) {
   const sign = head.getAttribute("aria-sort") === "descending" ? -1 : 1;
   const value = (row) => {
     const cell = row.cells[column];
-    const text = cell?.querySelector("time")?.dateTime ?? cell?.textContent.trim() ?? "";
+    const text = cell?.dataset.value ?? cell?.querySelector("time")?.dateTime ?? cell?.textContent.trim() ?? "";
     const number = Number.parseFloat(text.replaceAll(",", ""));
-    return /^[\d,.]+\D{0,5}$/.test(text) ? number : text;
+    return /^[\d,.]+(e-\d+)?\D{0,5}$/.test(text) ? number : text;
   };
   const compare = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
   const sorted = [...rows.rows].sort((a, b) => sign * compare(value(a), value(b)));

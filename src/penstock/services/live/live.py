@@ -8,7 +8,7 @@ is stored: each process has its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.live.cache import EntryCache
-from penstock.live.entry import ANYBODY, QUICK, Entry, EntryReport, Key
+from penstock.live.entry import ANYBODY, QUICK, Entry, EntryReport, Key, as_text
 from penstock.live.view import Tick, View
 from penstock.schema.table import TableDefinition
 from penstock.services.live.batch import Batch, Run
@@ -128,9 +128,9 @@ class LiveQueries(Service):
         self._views.discard(view)
         self._expecting.pop(view, None)
 
-    def report(self) -> list[EntryReport]:
-        """How each watched query fares, in no order."""
-        return [entry.report(self.clock.monotonic()) for entry in self._entries]
+    def report(self, told: Callable[[AnyFunction, Mapping[str, Any]], str] = as_text) -> list[EntryReport]:
+        """How each watched query fares, in no order; `told` gives the text of its arguments."""
+        return [entry.report(self.clock.monotonic(), told) for entry in self._entries]
 
     async def close(self) -> None:
         """End all views, and the service."""

@@ -78,8 +78,8 @@ class Activity:
     place: str  # ready, completing, scheduled or running; or success, failed or canceled
     count: int  # their number; for ended jobs, those that ended since a time
     # for waiting jobs, when the first one may run; for running ones, when the first one began; for those that have
-    # ended, when the first one did
-    first: datetime
+    # ended, when the first one did. None if that was not asked
+    first: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobStatus, NewJob, Settlement
+from penstock.jobs.states import JobState
 from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Access, Noun
@@ -46,7 +47,8 @@ class Jobs(Noun, ABC):
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first, those below one id."""
-        rows = await self._fetch(session, "list", **filter_values(where), limit=limit, now=now, below=below)
+        query = "list_failed" if where.state == JobState.FAILED.value else "list"
+        rows = await self._fetch(session, query, **filter_values(where), limit=limit, now=now, below=below)
         return [self._access.status(row) for row in rows]
 
     async def naming(
@@ -61,11 +63,18 @@ class Jobs(Noun, ABC):
     ) -> builtins.list[UUID]:
         """Ids of jobs that meet a filter, newest first, those below one id."""
         values = {**filter_values(where), "limit": limit, "now": now, "below": below}
-        return [self._access.uuid(row[0]) for row in await self._fetch(session, "matching", **values)]
+        query = "matching_failed" if where.state == JobState.FAILED.value else "matching"
+        return [self._access.uuid(row[0]) for row in await self._fetch(session, query, **values)]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """The number of jobs in each place: ready, scheduled, running, finished."""
         return {row[0]: row[1] for row in await self._fetch(session, "count", now=now)}
+
+    async def count_failed(self, session: Session, now: datetime) -> int:
+        """The number of failed jobs."""
+        rows = await self._fetch(session, "count_failed", now=now)
+        count: int = rows[0][0]
+        return count
 
     # ----- different on each store
 

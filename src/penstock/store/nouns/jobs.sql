@@ -17,6 +17,11 @@ select * from (
     ) j {wanted}) few
 ) job order by id desc limit :limit
 
+-- {failed}: failed jobs that meet a filter, newest first, those below one id.
+select * from (
+    {ended} from penstock.finished_job where state = 'failed' and /* by id */ expires_at > :now
+) j {wanted}
+
 -- {wanted}: those of them that are in one place.
 where {filter} and {on_complete} and id < :below order by id desc limit :limit
 
@@ -82,6 +87,15 @@ select * from (
 -- matching: the same, of which the ids are enough.
 -- Unbounded: of jobs that are rare it reads all.
 select id from ({found}) found order by id desc;
+
+-- list_failed: the same of failed jobs only, which have an index of their own.
+{failed};
+
+-- matching_failed: of these the ids.
+select id from ({failed}) found order by id desc;
+
+-- count_failed: the number of failed jobs.
+select count(*) from penstock.finished_job where state = 'failed' and /* by id */ expires_at > :now;
 
 -- count: the number of jobs in each state. A job that waits at a gate could start, and counts as ready.
 -- Unbounded: it reads whole indexes.

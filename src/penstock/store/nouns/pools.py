@@ -93,8 +93,20 @@ class Pools(Noun):
             for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most)
         ]
 
-    async def activity(self, session: Session, since: datetime | None) -> builtins.list[Activity]:
-        """The present jobs of each pool, and of the one without a limit, and those that ended since a time, if given.
+    async def now(self, session: Session, most: int) -> tuple[builtins.list[PoolRow], builtins.list[Activity]]:
+        """All pools, by name, and the present jobs of each, and of the one without a limit, counted up to `most`."""
+        pools, activity = builtins.list[PoolRow](), builtins.list[Activity]()
+        for *row, oldest in await self._fetch(session, "now", most=most):
+            name, declared, _limit, _paused, _granted, ready, scheduled, running, *_rest = row
+            if declared is not None:
+                pools.append(_pool_row_of(row))
+            places = {"ready": ready, "scheduled": scheduled, "running": running}
+            first = self._access.time(oldest)
+            activity += [Activity(name, place, count, first) for place, count in places.items() if count]
+        return pools, activity
+
+    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
+        """The present jobs of each pool, and of the one without a limit, and those that ended since a time.
 
         To find those that ended reads all that are kept.
         """

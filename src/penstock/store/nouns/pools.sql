@@ -183,6 +183,41 @@ select p.name, p.declared, p.max_parallelism, p.paused,
        p.key_parallelism, p.rate_limit, p.key_rate_limit, p.pool_group, p.ageing
 from penstock.pool p order by p.name;
 
+-- now: all pools, and the jobs without one, as `list` has them, and since when the first ready job is due; of many jobs it
+-- counts only some, and those whose on_complete is still to run as ready.
+select p.name, l.declared, l.max_parallelism, l.paused, p.granted, (
+           select count(*) from (
+               select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most
+           ) few
+       ) + (
+           select count(*) from (
+               select 1 from penstock.ready_job e where e.ending is not null and e.pool = p.name limit :most
+           ) few
+       ) + waiting.number, coalesce(later.number, 0),
+       (select count(*) from penstock.running_job j where j.pool = p.name), waiting.number,
+       l.key_parallelism, l.rate_limit, l.key_rate_limit, l.pool_group, l.ageing, (
+           select min(few.run_at) from (
+               select * from (
+                   select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
+                   order by r.rank, r.seq limit 100
+               ) first
+               union all
+               select * from (
+                   select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
+                   order by w.concurrency_key, w.rank, w.place, w.id limit 100
+               ) gated
+           ) few
+       )
+from {limited} p
+left join penstock.pool l on l.name = p.name
+left join {scheduled} later on later.pool = p.name
+join (
+    select g.name, (
+        select count(*) from (select 1 from penstock.scheduled_job w where w.waiting and w.pool = g.name limit :most) few
+    ) as number from {limited} g
+) waiting on waiting.name = p.name
+order by p.name;
+
 -- waiting: the keys whose jobs wait at the gate of a pool, in order: of each, how many wait and how many run.
 with recursive line (key) as (
     select * from (
@@ -247,8 +282,8 @@ from {limited} p cross join lateral (
 order by p.name;
 
 -- activity: what goes on in each pool, the one without a limit too: how many jobs stand in each place, and since when the
--- first of them; and how many have ended since a time, if one is given.
--- Unbounded: it counts jobs, and with a time reads all that have ended.
+-- first of them; and how many have ended since a time.
+-- Unbounded: it counts jobs, and reads all that have ended.
 select pool, 'ready', count(*), min(run_at) from (
     select pool, run_at from penstock.ready_job where ending is null
     union all select pool, run_at from penstock.scheduled_job where waiting
@@ -261,7 +296,7 @@ union all
 select pool, 'running', count(*), min(started_at) from penstock.running_job group by pool
 union all
 select pool, state, count(*), min(finished_at) from penstock.finished_job
-where :since::timestamptz is not null and finished_at >= :since group by pool, state;
+where finished_at >= :since group by pool, state;
 
 -- oldest: the jobs that have run longest, and the ready ones that have waited longest, at most so many of each.
 -- Unbounded: it sorts jobs.

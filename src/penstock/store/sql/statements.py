@@ -258,6 +258,11 @@ class TableStatements:
         key = ("aggregate", conditions, what, column, groups, where.sql)
         return self._cached(key, build, bounded=False, reads=True)
 
+    def count(self) -> Statement:
+        """The number of rows, up to a limit."""
+        sql = f"select count(*) from (select 1 from {self.table} limit {self._p(1)}) as counted"
+        return self._cached("count", lambda: sql, bounded=False, reads=True)
+
     # ----- parts
 
     def _cached(self, key: Any, build: Any, *, bounded: bool = True, reads: bool = False) -> Statement:

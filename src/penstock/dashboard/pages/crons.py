@@ -1,0 +1,66 @@
+"""Crons: their schedules in words, their next times, and how their last runs ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.crons.plan import schedule_of
+from penstock.crons.schedule import in_words
+from penstock.dashboard.page import Act, Page, View
+from penstock.errors import DataError
+from penstock.jobs.filter import JobFilter
+
+_LISTED = 100
+_NEXT, _RUNS = 5, 20
+
+
+async def _load(view: View) -> Mapping[str, Any]:
+    after = view.word("after") or ""
+    found = [one for one in await view.backend.app.crons.list(view.backend) if one.name > after]
+    crons = found[:_LISTED]
+    return {
+        "crons": [(one, in_words(one.schedule)) for one in crons],
+        "after": crons[-1].name if len(found) > _LISTED else None,
+    }
+
+
+async def _load_one(view: View) -> Mapping[str, Any]:
+    backend, calls, name = view.backend, view.backend.job_calls, view.needed("cron")
+    cron = next((one for one in await backend.app.crons.list(backend) if one.name == name), None)
+    if cron is None:
+        raise DataError(f"The database knows no cron {name!r}.")
+    kept = await calls.read(lambda session: calls.store.crons.list(session, calls.now()))
+    schedule = schedule_of(next(one.plan.schedule for one, _ in kept if one.plan.name == name))
+    times = [cron.next_at]
+    while len(times) < _NEXT:
+        times.append(schedule.next(times[-1]))
+    return {
+        "cron": cron,
+        "words": in_words(cron.schedule),
+        "times": times,
+        "runs": await backend.jobs(None, _RUNS, where=JobFilter(function=cron.function)),
+    }
+
+
+async def _run(view: View) -> str:
+    job = await view.backend.app.crons.run(view.backend, view.needed("cron"))
+    return f"{view.needed('cron')} runs now, as job {job}."
+
+
+async def _pause(view: View) -> str:
+    await view.backend.app.crons.pause(view.backend, view.needed("cron"))
+    return f"{view.needed('cron')} is paused. A run in progress continues."
+
+
+async def _resume(view: View) -> str:
+    await view.backend.app.crons.resume(view.backend, view.needed("cron"))
+    return f"{view.needed('cron')} runs again, from its next planned time."
+
+
+_ACTS = {"run": Act(_run), "pause": Act(_pause), "resume": Act(_resume)}
+
+PAGES = (
+    Page("/crons", "Crons", "crons.html", _load, _ACTS),
+    Page("/crons/cron", "Cron", "cron.html", _load_one, _ACTS, above="/crons"),
+)

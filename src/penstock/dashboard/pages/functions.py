@@ -1,0 +1,173 @@
+"""Functions: how often they run, how long they take and why; and one of them, to be called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from penstock.dashboard.forms import inputs_of, read_all, typed, wrong_fields
+from penstock.dashboard.mask import masked, secrets_of
+from penstock.dashboard.page import Act, Answer, Page, Role, View
+from penstock.errors import PenstockError, ValueInvalid
+from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.written import signature_text
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.claims import identity_of_fields
+from penstock.observe.errortext import error_text, trace_text
+from penstock.observe.meters import Meters
+from penstock.observe.timing import Timing, percentiles
+from penstock.server.requests import Refused
+from penstock.wire.outgoing import Format, encode_result
+
+_LISTED = 20
+_SHARES = 0.5, 0.95, 0.99
+_OUTCOMES = "success", "error", "canceled"
+_WORTH_TELLING = 0.1  # of the time
+_OWN = {FunctionKind.ACTION: "own code and the outside world"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A function as the page shows it. Times are in seconds, of its last runs in this process; None without any."""
+
+    function: AnyFunction
+    access: str
+    outcomes: Mapping[str, int]
+    conflicts: int
+    times: Mapping[float, float | None]
+    lag: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)  # the shares of its time, the greatest first
+
+    @property
+    def runs(self) -> int:
+        return sum(self.outcomes.values())
+
+    @property
+    def why(self) -> str:
+        """Where most of its time went."""
+        return ", ".join(f"{name} {share:.0%}" for name, share in self.parts.items() if share >= _WORTH_TELLING)
+
+
+def _seen(function: AnyFunction, meters: Meters) -> Seen:
+    timing = meters.timings.of.get(function.name) or Timing()
+    return Seen(
+        function,
+        (function.access_text or "public, not said") if function.public else "internal",
+        {one: meters.counters["penstock_calls"][function.name, one] for one in _OUTCOMES},
+        meters.counters["penstock_conflicts"][(function.name,)],
+        dict(zip(_SHARES, percentiles([run.seconds for run in timing.runs], *_SHARES), strict=True)),
+        percentiles(timing.lags, 0.95)[0],
+        _parts(function, timing),
+    )
+
+
+def _parts(function: AnyFunction, timing: Timing) -> Mapping[str, float]:
+    whole = sum(run.seconds for run in timing.runs)
+    found = {name: sum(getattr(run.spent, name) for run in timing.runs) for name in ("database", "waits", "retries")}
+    found[_OWN.get(function.kind, "own code")] = max(0.0, whole - sum(found.values()))
+    whole = max(whole, sum(found.values()))  # calls that run at the same time take more together
+    in_order = sorted(found.items(), key=lambda one: -one[1])
+    return {name: seconds / whole for name, seconds in in_order} if whole else {}
+
+
+async def _load(view: View) -> Mapping[str, Any]:
+    meters = view.backend.engine.journal.meters or Meters()
+    functions = sorted(view.backend.app.registry, key=lambda one: one.name)
+    return {"functions": [_seen(one, meters) for one in functions], "shares": _SHARES}
+
+
+def _find(view: View) -> AnyFunction:
+    found = view.backend.app.registry.find(view.needed("function"))
+    if found is None:
+        raise Refused(404, "FunctionNotFound", "This app has no such function.")
+    return found
+
+
+async def _load_function(view: View) -> Mapping[str, Any]:
+    function = _find(view)
+    meters, inputs = view.backend.engine.journal.meters or Meters(), inputs_of(function, view.secrets)
+    timing = meters.timings.of.get(function.name) or Timing()
+    allowed = view.role >= (Role.look if function.kind is FunctionKind.QUERY else Role.operate)
+    return {
+        "one": _seen(function, meters),
+        "shares": _SHARES,
+        "signature": signature_text(function),
+        "about": inspect.getdoc(function.declared) or "",
+        "runs": list(timing.runs)[: -_LISTED - 1 : -1],
+        "inputs": inputs,
+        "typed": typed(inputs, view.words),
+        "is_sent": "act" in view.words,
+        "identity": view.words.get("identity", ""),
+        "wrong": {},
+        "answer": None,
+        "may_call": allowed,
+    }
+
+
+def _about(view: View) -> Mapping[str, Any]:
+    """What the audit log says of a call: values that are no secrets by their names or their types."""
+    function = _find(view)
+    values, _ = read_all(inputs_of(function, view.secrets), view.words)
+    user = {"identity": view.words["identity"]} if view.word("identity") else {}
+    return {"function": function.name, **user, "arguments": masked(values, secrets_of(function))}
+
+
+async def _call(view: View, *, queries: bool) -> Answer:
+    function = _find(view)
+    if (function.kind is FunctionKind.QUERY) is not queries:
+        raise ValueInvalid(f"{function.name} is a {function.kind.value}.")
+    inputs = inputs_of(function, view.secrets)
+    values, wrong = read_all(inputs, view.words)
+    if wrong:
+        return Answer("Not done: an argument is no JSON.", {"wrong": wrong})
+    machine = view.backend.engine.machine
+    began = machine.monotonic()
+    try:
+        result = await view.backend.dispatch.call(
+            function.name,
+            function.kind,
+            to_json(values),
+            internal=True,
+            caller=_caller(view.word("identity")),
+            finish=partial(encode_result, form=Format.CLEAN),
+        )
+    except Exception as error:  # noqa: BLE001 - the function's own, to be shown to who has called it
+        wrong = wrong_fields(error, {one.name for one in inputs}) if isinstance(error, PenstockError) else {}
+        told, trace = error_text(error), None if isinstance(error, PenstockError) else trace_text(error)
+        answer = {"error": told, "trace": trace, "seconds": machine.monotonic() - began}
+        return Answer(f"It failed: {told}", {"wrong": wrong, "answer": answer})
+    seconds = machine.monotonic() - began
+    return Answer("It succeeded.", {"answer": {"result": from_json(result), "error": None, "seconds": seconds}})
+
+
+def _caller(identity: str | None) -> Caller:
+    if identity is None:
+        return SYSTEM
+    try:
+        fields = from_json(identity)
+    except ValueError as error:
+        raise ValueInvalid(f"The identity is no JSON: {error}.") from error
+    if not isinstance(fields, dict):
+        raise ValueInvalid("The identity is no JSON object.")
+    return Caller(identity_of_fields(fields))
+
+
+PAGES = (
+    Page("/functions", "Functions", "functions.html", _load, {}),
+    Page(
+        "/functions/{function}",
+        "Function",
+        "function.html",
+        _load_function,
+        {
+            "query": Act(partial(_call, queries=True), Role.look, about=_about),
+            "call": Act(partial(_call, queries=False), about=_about),
+        },
+        above="/functions",
+    ),
+)

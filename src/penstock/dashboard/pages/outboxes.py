@@ -1,0 +1,142 @@
+"""Outboxes: how far they are, the messages that they cannot deliver, and what can be done about these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+from typing import Any
+from urllib.parse import urlencode
+
+from penstock.api.outbox.views import OutboxMessage, OutboxStatus, look_at, outbox_of, read_place
+from penstock.dashboard.page import Act, Page, View
+from penstock.dashboard.render import counted
+from penstock.errors import ValueInvalid
+
+_LISTED = 20
+_MOST_COUNTED = 10_000  # messages of an outbox
+
+
+async def _load(view: View) -> Mapping[str, Any]:
+    calls = view.backend.job_calls
+    rows = await calls.store.outboxes.list()
+    found = await look_at(calls.store, rows, calls.now(), view.backend.app.outboxes.declares, _MOST_COUNTED)
+    found.sort(key=lambda one: (not one.halted, one.error is None, not one.parked, one.name))
+    return {"outboxes": found, "most": _MOST_COUNTED}
+
+
+async def _load_one(view: View) -> Mapping[str, Any]:
+    backend, calls = view.backend, view.backend.job_calls
+    row = await outbox_of(calls.store, view.needed("outbox"))
+    (one,) = await look_at(calls.store, [row], calls.now(), backend.app.outboxes.declares, _MOST_COUNTED)
+    after = None if view.word("after") is None else _number(view, "after")
+    page = await backend.app.outboxes.messages(backend, one.name, limit=_LISTED, after=after)
+    declared = backend.app.outboxes.find(one.name)
+    resends = declared is not None and declared.outbox.definition is not None and "insert" in declared.outbox.on
+    return {
+        "one": one,
+        "most": _MOST_COUNTED,
+        "advice": list(_advice(one, page.messages)),
+        "messages": page.messages,
+        "more": None if page.next is None else urlencode({"outbox": one.name, "after": page.next}),
+        "may_rebuild": declared is not None and declared.reset is not None,
+        "may_resend": resends,
+    }
+
+
+def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[str]:
+    """What a person can do about an outbox."""
+    if not one.declared and one.read_by is None:
+        yield (
+            "This program does not declare it, and nobody delivers its messages: its handler was renamed or removed. "
+            "They wait for a program that declares it under this name. "
+            f"To let it go: penstock outbox drop {quote(one.name)}"
+        )
+    elif one.position is None:
+        yield "Its reader is gone. Start the program once: it halts the outbox, and says what can be done."
+    elif one.halted and not found:
+        yield "It waits for a person. Rebuild it, move it, or retry."
+    elif one.halted:
+        yield "Messages wait for one whose attempts are used up. Mend the cause and retry it, or skip it."
+    elif one.paused:
+        yield "It is paused: new messages are kept, and the change feed grows. Resume it."
+    elif one.error is not None:
+        yield "It tries the message again by itself. Retry does so now."
+    if one.parked:
+        yield f"{counted(one.parked, 'message')} parked: retry or skip them. All others are delivered."
+
+
+def _number(view: View, word: str) -> int:
+    try:
+        return int(view.needed(word))  # rows that are older than the outbox have negative numbers
+    except ValueError:
+        raise ValueInvalid(f"{word} is the number of a message.") from None
+
+
+async def _retry(view: View) -> str:
+    numbers = None if view.word("number") is None else [_number(view, "number")]
+    count = await view.backend.app.outboxes.retry(view.backend, view.needed("outbox"), numbers)
+    return f"{counted(count, 'message')} will be retried."
+
+
+async def _skip(view: View) -> str:
+    name, number = view.needed("outbox"), _number(view, "number")
+    await view.backend.app.outboxes.skip(view.backend, name, number, view.needed("reason"))
+    return f"Message {number} is skipped."
+
+
+async def _pause(view: View) -> str:
+    await view.backend.app.outboxes.pause(view.backend, view.needed("outbox"))
+    return f"{view.needed('outbox')} is paused. New messages are kept."
+
+
+async def _resume(view: View) -> str:
+    await view.backend.app.outboxes.resume(view.backend, view.needed("outbox"))
+    return f"{view.needed('outbox')} is resumed."
+
+
+async def _sure_to_move(view: View) -> str:
+    read_place(view.needed("to"))  # refuse a wrong place before asking
+    calls = view.backend.job_calls
+    row = await outbox_of(calls.store, view.needed("outbox"))
+    (one,) = await look_at(calls.store, [row], calls.now(), view.backend.app.outboxes.declares, _MOST_COUNTED)
+    what = "None of these will be delivered." if view.word("to") == "end" else "Some are skipped, or delivered again."
+    return f"Move {one.name}? It has {counted(one.messages, 'message')} to deliver. {what}"
+
+
+async def _move(view: View) -> str:
+    name, to = view.needed("outbox"), read_place(view.needed("to"))
+    moved = await view.backend.app.outboxes.move(view.backend, name, to)
+    return f"{moved.name} is moved, and has {counted(moved.messages, 'message')} to deliver."
+
+
+async def _resend(view: View) -> str:
+    count = await view.backend.app.outboxes.resend(view.backend, view.needed("outbox"), view.needed("where"))
+    return f"{counted(count, 'row')} will be sent again."
+
+
+async def _rebuild(view: View) -> str:
+    await view.backend.app.outboxes.rebuild(view.backend, view.needed("outbox"))
+    return f"{view.needed('outbox')} starts again with all rows."
+
+
+_PAUSE = {"pause": Act(_pause), "resume": Act(_resume)}
+_REBUILD = "Rebuild it? What its handler has written is cleared, and incomplete until all rows are delivered."
+
+PAGES = (
+    Page("/outboxes", "Outboxes", "outboxes.html", _load, _PAUSE),
+    Page(
+        "/outboxes/outbox",
+        "Outbox",
+        "outbox.html",
+        _load_one,
+        {
+            **_PAUSE,
+            "retry": Act(_retry),
+            "skip": Act(_skip, sure="Skip this message for good? Its handler never gets it."),
+            "move": Act(_move, sure=_sure_to_move),
+            "resend": Act(_resend, sure="Send these rows again? The handler gets each row that matches."),
+            "rebuild": Act(_rebuild, sure=_REBUILD),
+        },
+        above="/outboxes",
+    ),
+)

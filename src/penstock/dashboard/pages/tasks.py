@@ -1,0 +1,114 @@
+"""Reactive tasks: their backlogs, their rows, and why one row ran or did not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlencode
+
+from penstock.api.tasks.selection import Verb, changeable, rows_by_text, task_of
+from penstock.api.tasks.views import key_text
+from penstock.dashboard.page import Act, Page, View
+from penstock.dashboard.render import counted
+from penstock.jobs.states import JobState
+from penstock.reactive.describe import describe
+from penstock.reactive.filter import GONE, STATES, TaskFilter
+
+_LISTED = 50
+_WORDS = ("state", "error", "key", "rows")
+
+
+async def _load(view: View) -> Mapping[str, Any]:
+    return {"tasks": await view.backend.app.tasks.list(view.backend)}
+
+
+async def _load_task(view: View) -> Mapping[str, Any]:
+    backend, given = view.backend, {word: view.word(word) for word in _WORDS}
+    row = task_of(await backend.engine.store.tasks.list(), view.needed("task"))
+    name, condition, watch = row.plan.name, row.plan.spec.condition(), row.plan.spec.expressions()
+    page = await backend.app.tasks.records(backend, _filter(view), limit=_LISTED, after=view.word("after"))
+    asked = {"task": name} | {word: value for word, value in given.items() if value is not None}
+    return {
+        "task": next(one for one in await backend.app.tasks.list(backend) if one.name == name),
+        "plan": row.plan,
+        "filter": None if condition is None else describe(condition),
+        "watch": None if watch is None else ", ".join(map(describe, watch)),
+        "records": [(key_text(one.key), one) for one in page.records],
+        "more": None if page.next is None else urlencode(asked | {"after": page.next}),
+        "given": given,
+        "filtered": len(asked) > 1,
+        "states": STATES,
+    }
+
+
+def _filter(view: View) -> TaskFilter[Any]:
+    task, text, app = view.needed("task"), view.word("rows"), view.backend.app
+    of_rows: dict[str, Any] = {}
+    if text is not None:
+        table, rows = rows_by_text([one.task for one in app.tasks], (task,), None, text)
+        of_rows = {"table": table, "rows": rows}
+    return TaskFilter(task=task, state=view.word("state"), error=view.word("error"), key=view.word("key"), **of_rows)
+
+
+async def _load_row(view: View) -> Mapping[str, Any]:
+    task, key = view.needed("task"), view.needed("key")
+    found = await view.backend.app.tasks.explain(view.backend, task, key)
+    return {"found": found, "key": key, "may_skip": found.record is not None and found.record.state is JobState.PENDING}
+
+
+def _asking(verb: Verb) -> Callable[[View], Awaitable[str]]:
+    async def ask(view: View) -> str:
+        counts = await view.backend.app.tasks.count(view.backend, changeable(verb, _filter(view)))
+        found = sum(number for state, number in counts.items() if state != GONE)
+        return f"{verb.capitalize()} {counted(found, 'row')}?"
+
+    return ask
+
+
+def _changing(verb: Verb, done: str) -> Callable[[View], Awaitable[str]]:
+    async def change(view: View) -> str:
+        found = await getattr(view.backend.app.tasks, verb)(view.backend, _filter(view))
+        return f"{counted(found, 'row')} {done}."
+
+    return change
+
+
+async def _pause(view: View) -> str:
+    await view.backend.app.tasks.pause(view.backend, view.needed("task"))
+    return f"{view.needed('task')} is paused. Running runs continue."
+
+
+async def _resume(view: View) -> str:
+    count = await view.backend.app.tasks.resume(view.backend, view.needed("task"))
+    return f"{view.needed('task')} runs again. Deferred runs that are due now: {count:,}."
+
+
+async def _reconcile(view: View) -> str:
+    await view.backend.app.tasks.reconcile(view.backend, view.needed("task"))
+    return f"The planner looks at all rows of {view.needed('task')}."
+
+
+_DONE: Mapping[Verb, str] = {"retry": "retried", "cancel": "asked to be canceled", "skip": "skipped"}
+_PAUSE = {"pause": Act(_pause), "resume": Act(_resume)}
+_OF_ROWS: Mapping[str, Act] = {verb: Act(_changing(verb, done), sure=_asking(verb)) for verb, done in _DONE.items()}
+
+PAGES = (
+    Page("/tasks", "Reactive tasks", "tasks.html", _load, _PAUSE),
+    Page(
+        "/tasks/task",
+        "Reactive task",
+        "task.html",
+        _load_task,
+        {**_PAUSE, "reconcile": Act(_reconcile), **_OF_ROWS},
+        above="/tasks",
+    ),
+    Page(
+        "/tasks/row",
+        "Row of a task",
+        "taskrow.html",
+        _load_row,
+        {verb: replace(act, sure=None) for verb, act in _OF_ROWS.items()},
+        above="/tasks",
+    ),
+)

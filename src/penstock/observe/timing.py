@@ -1,0 +1,126 @@
+"""The last runs of each function: how long they took, how they ended, and where their time went. Of this process only.
+
+Owns the numbers. `calls` measures the waits and the retries, `transaction` the database.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from penstock.clock import profile_timer
+
+KEPT = 256  # runs of a function
+_KEPT_OF_ALL = 1024
+
+Step = Literal["waits", "database", "retries"]
+Mark = tuple[float, float, float]
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds that a run has spent, with all that it called; the rest is the function's own code and what it awaits.
+
+    Attributes:
+        waits: For its turn, a thread, or a transaction: on SQLite for other writers.
+        database: In statements, and to commit.
+        retries: In attempts that conflicted, and in the pauses after them.
+    """
+
+    waits: float = 0.0
+    database: float = 0.0
+    retries: float = 0.0
+
+    def mark(self) -> Mark:
+        """The beginning of an attempt."""
+        return profile_timer(), self.waits, self.database
+
+    def retry_since(self, mark: Mark) -> None:
+        """All since the beginning of an attempt was in vain."""
+        begun, self.waits, self.database = mark
+        self.retries += profile_timer() - begun
+
+    def add(self, other: Spent) -> None:
+        self.waits += other.waits
+        self.database += other.database
+        self.retries += other.retries
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """A run that has ended: `outcome` is success, error or canceled."""
+
+    ended_at: datetime
+    seconds: float
+    outcome: str
+    error: str
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The last runs of a function, and for how long its last jobs were due before they started."""
+
+    runs: deque[PastRun] = field(default_factory=lambda: deque(maxlen=KEPT))
+    lags: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+
+class Timings:
+    """The last runs of all functions by name, and the durations of the last ones of all."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Timing] = {}
+        self.seconds: deque[float] = deque(maxlen=_KEPT_OF_ALL)
+
+    def find(self, function: str) -> Timing:
+        found = self.of.get(function)
+        if found is None:
+            found = self.of[function] = Timing()
+        return found
+
+
+def percentiles(seconds: Collection[float], *shares: float) -> Sequence[float | None]:
+    """For each share the least duration that at least this share of them do not exceed; None without any."""
+    in_order = sorted(seconds)
+    return [in_order[max(0, math.ceil(share * len(in_order)) - 1)] if in_order else None for share in shares]
+
+
+_spent: ContextVar[Spent | None] = ContextVar("penstock_spent", default=None)
+
+
+def current_spent() -> Spent | None:
+    """What the current run has spent; None if nobody wants to know."""
+    return _spent.get()
+
+
+@contextmanager
+def spending() -> Iterator[Spent]:
+    """Measure a block as one run; a run around it has spent the same."""
+    spent, around = Spent(), _spent.get()
+    token = _spent.set(spent)
+    try:
+        yield spent
+    finally:
+        _spent.reset(token)
+        if around is not None:
+            around.add(spent)
+
+
+@contextmanager
+def spent_on(step: Step) -> Iterator[None]:
+    """Count a block as a step of the current run."""
+    spent = _spent.get()
+    if spent is None:
+        yield
+        return
+    begun = profile_timer()
+    try:
+        yield
+    finally:
+        setattr(spent, step, getattr(spent, step) + profile_timer() - begun)

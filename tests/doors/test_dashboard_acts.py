@@ -1,0 +1,195 @@
+"""What people do on the dashboard about work, reactive tasks, outboxes and crons, without a browser, on both stores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import httpx
+from stage.yard import app, failing, mail, put, send, texts
+
+from penstock import asgi_app
+from penstock.identity.api_key import PREFIX, hash_of
+from penstock.testing import TestApp
+
+HERE = "http://localhost"
+
+
+class Board:
+    """The dashboard as a browser on the server's machine sees it."""
+
+    def __init__(self, test: TestApp, http: httpx.AsyncClient) -> None:
+        self.test = test
+        self._http = http
+
+    async def get(self, path: str, status: int = 200, /, **words: Any) -> str:
+        """The text of a page, without tags."""
+        answer = await self._http.get(path, params=words)
+        assert answer.status_code == status, answer.text
+        return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.text)).split())
+
+    async def act(self, path: str, name: str, words: dict[str, str] | None = None, **form: Any) -> str:
+        """Send a form; what is told then, or what is asked before."""
+        answer = await self._http.post(path, params=words, data={"act": name, **form})
+        if answer.status_code == 303:
+            answer = await self._http.get(answer.headers["location"].removeprefix("/dashboard"))
+        found = re.search(r'class="said" role="status">(.*?)<|<h1>(.*?)<|role="alert">(.*?)<', answer.text)
+        assert found is not None
+        return unescape(next(filter(None, found.groups())))
+
+
+@asynccontextmanager
+async def board(database: str) -> AsyncIterator[Board]:
+    failing.clear()
+    failing.add("bad")
+    async with TestApp(app, database, dev=True) as test:
+        transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 1))
+        base = f"{HERE}/dashboard"
+        async with httpx.AsyncClient(transport=transport, base_url=base, headers={"origin": HERE}) as http:
+            yield Board(test, http)
+
+
+async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_url: str) -> None:
+    async with board(database_url) as one:
+        for to in ("bad", "bad", "good"):
+            await mail.enqueue(one.test, send, to=to)
+        await one.test.run_until_idle(raise_errors=False)
+        failed = {"state": "failed", "function": "send", "since": "1 hour", "error": "no way"}
+        assert (await one.get("/work", **failed)).count("ConnectionError: no way for bad") == 2
+        assert await one.act("/work", "retry all", failed) == "Retry 2 jobs?"
+        assert (
+            await one.act("/work", "retry all", sure="yes")
+            == "Not done: This would change all jobs. Filter the jobs first."
+        )
+        assert len(await one.test.jobs("failed")) == 2
+        assert await one.act("/work", "retry all", failed, sure="yes") == "2 jobs retried."
+        await texts.with_options(concurrency_key="k").enqueue(one.test, send, to="good")
+        job = await texts.with_options(concurrency_key="k").enqueue(one.test, send, to="good")
+        assert (
+            await one.act("/work", "pause", {"name": "a job's"}, of="texts")
+            == "texts is paused. Running jobs continue."
+        )
+        page = await one.get("/work", pool="texts")
+        assert "Slots held 0 of 5 Rate limit 600 per min, burst 20 Limit of a key 1" in page
+        page = await one.get(f"/jobs/{job}")
+        assert "start first. The pool texts is paused. Of its concurrency key 0 of at most 1 jobs run, 2 wait." in page
+        assert await one.act("/work", "cancel all", {"state": "pending"}) == "Cancel 4 jobs?"
+        assert await one.act("/work", "cancel all", {"pool": "texts"}, sure="yes") == "Asked for 2 jobs to be canceled."
+        await one.test.run_until_idle(raise_errors=False)
+        counts = await one.test.job_counts()
+        assert {state: counts[state] for state in ("failed", "canceled")} == {"failed": 2, "canceled": 2}
+        assert "since is one of" in await one.get("/work", 400, since="ever")
+
+
+async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str) -> None:
+    async with board(database_url) as one:
+        _, bad, _ = await one.test.run_mutation(put, ["good", "bad", "good"])
+        await one.test.run_until_idle(raise_errors=False)
+        assert "ship parcel_of_yard 0 0 0 1" in await one.get("/tasks")
+        page = await one.get("/tasks/task", task="ship", state="failed")
+        assert "Runs rows of which weight > 0 Again if these change password" in page
+        assert f"{bad} failed 1" in page
+        page = await one.get("/tasks/row", task="ship", key=bad)
+        assert "weight > 0 is true: weight is 1" in page
+        assert "It was run because of a row that began to match, and failed" in page
+        assert "hush-hush" not in page
+        ship_failed = {"task": "ship", "state": "failed"}
+        assert await one.act("/tasks/task", "retry", ship_failed) == "Retry 1 row?"
+        assert await one.act("/tasks/task", "pause", {"task": "ship"}) == "ship is paused. Running runs continue."
+        assert await one.act("/tasks/task", "retry", ship_failed, sure="yes") == "1 row retried."
+        assert "The task is paused" in await one.get("/tasks/row", task="ship", key=bad)
+        assert await one.act("/tasks/row", "skip", {"task": "ship", "key": bad}) == "1 row skipped."
+        told = "ship runs again. Deferred runs that are due now: 0."
+        assert await one.act("/tasks", "resume", task="ship") == told
+        assert await one.act("/tasks/task", "reconcile", {"task": "ship"}) == "The planner looks at all rows of ship."
+        assert "Looks at all rows: 0 so far" in await one.get("/tasks/task", task="ship")
+        rows = {"task": "ship", "rows": 'name == "good"'}
+        assert await one.act("/tasks/task", "retry", rows, sure="yes") == "2 rows retried."
+        await one.get("/tasks/task", 400, task="nobody's")
+
+
+async def test_messages_are_retried_and_skipped_and_outboxes_moved_and_rebuilt(database_url: str) -> None:
+    async with board(database_url) as one:
+        await one.test.relay.drain()
+        await one.test.run_mutation(put, ["bad", "good"])
+        for _ in range(2):
+            one.test.clock.advance(timedelta(seconds=2))
+            await one.test.relay.drain()
+        assert re.search(r"Act ledger .* halted .* files .* counts ", await one.get("/outboxes"))
+        needs = await one.get("/")
+        assert "Outbox ledger is halted" in needs
+        page = await one.get("/outboxes/outbox", outbox="ledger")
+        assert "Messages wait for one whose attempts are used up." in page
+        assert "hush-hush" not in page
+        assert "1 message parked" in await one.get("/outboxes/outbox", outbox="files")
+        ledger, files, counts = ({"outbox": name} for name in ("ledger", "files", "counts"))
+        (bad,) = (await app.outboxes.messages(one.test, "files")).messages
+        told = "Skip this message for good? Its handler never gets it."
+        skip = {"number": str(bad.number), "reason": "by hand"}
+        assert await one.act("/outboxes/outbox", "skip", files, **skip) == told
+        assert (
+            await one.act("/outboxes/outbox", "skip", files, sure="yes", **skip) == f"Message {bad.number} is skipped."
+        )
+        assert "Not done:" in await one.act("/outboxes/outbox", "skip", files, sure="yes", **skip)
+        failing.clear()
+        assert await one.act("/outboxes/outbox", "retry", ledger) == "1 message will be retried."
+        await one.test.relay.drain()
+        assert "2 in all" in await one.get("/outboxes/outbox", outbox="ledger")
+        asked = "Move ledger? It has 0 messages to deliver. Some are skipped, or delivered again."
+        assert await one.act("/outboxes/outbox", "move", ledger, to="beginning") == asked
+        assert "is moved, and has" in await one.act("/outboxes/outbox", "move", ledger, to="beginning", sure="yes")
+        resend = await one.act("/outboxes/outbox", "resend", files, where='name == "good"', sure="yes")
+        assert resend == "1 row will be sent again."
+        assert await one.act("/outboxes", "pause", outbox="counts") == "counts is paused. New messages are kept."
+        assert await one.act("/outboxes/outbox", "rebuild", counts, sure="yes") == "counts starts again with all rows."
+        assert "Sends all rows that there are: 0 so far." in await one.get("/outboxes/outbox", outbox="counts")
+
+
+async def test_crons_are_told_in_words_and_run_by_hand(database_url: str) -> None:
+    async with board(database_url) as one:
+        assert "remind At 09:00 on Monday through Friday Europe/Prague" in await one.get("/crons")
+        assert "remind runs now, as job" in await one.act("/crons", "run", cron="remind")
+        assert await one.act("/crons/cron", "run", {"cron": "remind"}) != ""
+        await one.test.run_until_idle()
+        page = await one.get("/crons/cron", cron="remind")
+        assert re.search(r"Next times 2030-01-0\d 08:00:00 UTC 2030-01-0\d 08:00:00 UTC", page)
+        assert "success" in page
+        told = "remind is paused. A run in progress continues."
+        assert await one.act("/crons/cron", "pause", {"cron": "remind"}) == told
+        assert "none while it is paused" in await one.get("/crons/cron", cron="remind")
+        assert [(cron.name, cron.paused) for cron in await app.crons.list(one.test)] == [("remind", True)]
+        acts = [(it.act, (it.outcome or "")[:9]) for it in await one.test.engine.store.audit.list(10)]
+        assert acts == [("Cron: pause", "remind is"), ("Cron: run", "Not done:"), ("Crons: run", "remind ru")]
+
+
+async def test_who_may_only_look_gets_no_forms_and_changes_nothing() -> None:
+    async with TestApp(app, admin_token="the-admin-token") as test:
+        await test.engine.store.api_keys.create(
+            "looker", hash_of(f"{PREFIX}look"), ["dashboard:look"], test.clock.now(), None
+        )
+        await test.run_mutation(put, ["good"])
+        http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True)),
+            base_url=f"{HERE}/dashboard",
+            headers={"origin": HERE},
+        )
+        async with http:
+            await http.post("/sign-in", data={"token": f"{PREFIX}look"})
+            for path, act in (
+                ("/work?pool=mail", "cancel all"),
+                ("/tasks/task?task=ship", "pause"),
+                ("/tasks", "pause"),
+                ("/outboxes/outbox?outbox=counts", "rebuild"),
+                ("/outboxes", "pause"),
+                ("/crons/cron?cron=remind", "run"),
+                ("/crons", "run"),
+            ):
+                page = await http.get(path)
+                assert page.status_code == 200
+                assert 'name="act"' not in page.text
+                assert (await http.post(path, data={"act": act, "sure": "yes"})).status_code == 403
+            assert await test.engine.store.audit.list(1) == []
