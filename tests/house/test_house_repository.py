@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from stage.releases import last_release
 
 # Written in pieces, so that this file holds none of them itself.
 _MACHINE = re.compile(
@@ -121,5 +123,29 @@ def test_the_folders_of_tests_that_are_told_of_hold_tests(root: Path) -> None:
 
 
 def test_the_pages_that_a_reader_looks_for_are_there(root: Path) -> None:
-    for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile"):
+    for name in (
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "Makefile",
+        "SECURITY.md",
+    ):
         assert (root / name).read_text("utf-8").strip(), name
+
+
+def test_migrations_that_were_released_are_as_they_were(root: Path) -> None:
+    release = last_release() if (root / ".git").exists() else "none"
+    if subprocess.run(["git", "cat-file", "-e", release], cwd=root, capture_output=True, check=False).returncode:
+        pytest.skip("there is no history of the repository")
+    listed = git(root, "ls-tree", "-r", "--name-only", release, "src/penstock/store").splitlines()
+    released = [name for name in listed if "/migrations/" in name]
+    assert len(released) >= 3
+    assert [
+        name for name in released if git(root, "show", f"{release}:{name}") != (root / name).read_text("utf-8")
+    ] == []
+
+
+def git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout

@@ -114,7 +114,7 @@ def test_a_new_column_without_a_value_for_old_rows_needs_an_empty_table(declarat
     assert problem is not None
     assert problem.rows == 7
     assert problem.what.endswith("7 rows.")
-    assert "make it optional" in problem.fix
+    assert "penstock migration new" in problem.fix
 
 
 @pytest.mark.parametrize(

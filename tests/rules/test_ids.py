@@ -110,7 +110,7 @@ def test_the_largest_id_is_one_and_the_next_is_none() -> None:
 def test_an_annotation_checks_the_table_of_an_id() -> None:
     text = format_id("booking", 5)
     bare: Any = Id
-    adapters: list[TypeAdapter[Any]] = list(map(TypeAdapter, (Id[Booking], Id[Any], bare, Id[Orders])))
+    adapters: list[TypeAdapter[Any]] = list(map(TypeAdapter, (Id[Booking], Id[Any], bare)))
     for adapter in adapters:
         found = adapter.validate_python(text)
         assert (found, type(found)) == (text, Id)
@@ -120,7 +120,7 @@ def test_an_annotation_checks_the_table_of_an_id() -> None:
     with pytest.raises(ValidationError, match="should be an id of table booking"):
         TypeAdapter(Id[Booking]).validate_python(format_id("other", 5))
     with pytest.raises(ValidationError):
-        TypeAdapter(Id[Orders]).validate_python("x" * 1025)
+        TypeAdapter(Id[Orders]).validate_python(text)  # its key is a number
     assert TypeAdapter(Id[Orders]).validate_python("17") == "17"
 
 

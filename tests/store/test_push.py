@@ -68,7 +68,7 @@ def test_a_plan_prints_everything_and_writes_nothing(store: Store, tmp_path: Pat
     async def main() -> None:
         plan = await push(store, Booking, apply=False)
         name, migration = plan.migrations[0]
-        assert name == "0001_initial"
+        assert (name, len(plan.migrations)) == ("0001_initial", 3)
         assert "running_job" in migration
         assert plan.sql[0].startswith('create table "booking"')
         assert plan.sql[1].startswith('create index "booking_by_customer"')
@@ -87,6 +87,23 @@ def test_a_second_push_does_nothing_and_takes_no_lock(store: Store, monkeypatch:
         assert not (await push(store, Booking)).empty
         monkeypatch.setattr(type(store.catalog), "lock", None)
         assert (await push(store, Booking)).empty
+
+    tell(main(), store)
+
+
+def test_a_database_of_an_earlier_release_gets_the_migrations_that_it_lacks(store: Store, sql: Sql) -> None:
+    prefix = "penstock." if "postgres" in store.dialect.name else "penstock_"
+
+    async def main() -> None:
+        await push(store, Booking)
+        for lacking in ((), ("api_key", "audit", "migration_file")):  # one that has the tables, and one that lacks them
+            for table in lacking:
+                await sql(f"drop table {prefix}{table}")
+            await sql(f"delete from {prefix}migration where name <> '0001_initial'")
+            done = await push(store, Booking)
+            assert [name for name, _ in done.migrations] == ["0002_api_keys_and_audit", "0003_migration_files"]
+            assert await sql(f"select count(*) from {prefix}api_key, {prefix}audit") == [(0,)]
+            await settled(store, Booking)
 
     tell(main(), store)
 

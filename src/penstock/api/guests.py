@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+from penstock.api.holding import NOWHERE
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
@@ -28,8 +29,6 @@ from penstock.store.open import make_store
 
 T = TypeVar("T")
 
-# Nobody connects there: such a store only provides statements.
-_NOWHERE = {"postgres": "postgresql://", "sqlite": "sqlite:///nowhere.db"}
 _SAME_TIME_FOR = 60.0
 _PIECE = 5_000  # jobs
 
@@ -79,7 +78,7 @@ class Guests:
     def _new_home(self, session: GuestSession) -> _Home:
         config = self._config()
         if config.database == Config().database:  # no database is set: the connection leads to it
-            config = replace(config, database=_NOWHERE[session.dialect])
+            config = replace(config, database=NOWHERE[session.dialect])
         clock = SystemClock()
         store = make_store(config, clock)
         session.check_dialect(store.dialect.name)

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.check.program import AnyDef, Ctx, Function, Program, Table
+from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
+from penstock.check.values import Entries, Instance, Local, Method, Pending, Pool, Rows, Scan, Word
 
 Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -42,87 +43,6 @@ _FOLLOWED = (
     | ast.IfExp | ast.BoolOp | ast.Compare | ast.UnaryOp | Comprehension
 )  # fmt: skip
 _WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """What hangs on a ctx: ``ctx.db``."""
-
-    ctx: Ctx
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """A query that is being built."""
-
-    ctx: Ctx
-    table: Table | None
-    index: str = ""
-    equal: tuple[str, ...] = ()
-    is_bounded: bool = False  # by an equal value or a range
-    filters: tuple[ast.Call, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A pool, with the options that were set on the way."""
-
-    name: str
-    options: tuple[ast.Call, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """An object of a class of the program."""
-
-    owner: ast.ClassDef
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """An async function within the function that uses its ctx."""
-
-    node: ast.AsyncFunctionDef
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """The values of a dictionary that is written out."""
-
-    values: dict[Any, Any]
-
-    def at(self, key: ast.expr | None) -> Any:
-        """The value of a key; the first known one if nobody knows the key."""
-        if isinstance(key, ast.Constant):
-            return self.values.get(key.value)
-        return next((one for one in self.values.values() if one is not None), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A method of one of these, before it is called."""
-
-    of: Any
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A call that runs when it is awaited."""
-
-    call: ast.Call
-    what: str
-    gives: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of a query: all of them, some, or one."""
-
-    scan: Scan
-    end: str
-    call: ast.Call | None  # None if a loop reads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +122,7 @@ class _Reader:
             self._values[one.arg] = program.ctx_of(self._module, one.annotation)
         if function.owner is not None and function.parameters and self._own_ctx()[1] != function.parameters[0].arg:
             itself = function.parameters[0].arg
-            self._values[itself] = Instance(function.owner)
+            self._values[itself] = Instance(self._module, function.owner)
             if function.name != "__init__":
                 kept = _kept(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
@@ -430,6 +350,10 @@ class _Reader:
 
     def _made(self, module: Module, made: ast.expr | None, name: str) -> Any:  # noqa: PLR0911 - one for each kind
         """The value of an expression at the top of a file."""
+        if isinstance(made, ast.Subscript):
+            place, value = self._program.behind(module, made.value)
+            of = self._made(place, value, name) if isinstance(value, ast.Dict) else None
+            return of.at(made.slice) if isinstance(of, Entries) else None
         if isinstance(made, ast.Dict):
             pairs = zip(made.keys, made.values, strict=True)
             return Entries(
@@ -444,7 +368,7 @@ class _Reader:
                 return Pool(inner.name if isinstance(inner, Place) else name, (made,))
             kind = self._program.meaning(module, made.func)
             if isinstance(kind, Place):
-                return Instance(kind.node) if isinstance(kind.node, ast.ClassDef) else None
+                return Instance(kind.module, kind.node) if isinstance(kind.node, ast.ClassDef) else None
             if isinstance(kind, Outside) and kind.name.rpartition(".")[2][:1].isupper():  # a client that all share
                 return Outside(f"{kind.name}()")
             return None
@@ -485,9 +409,10 @@ class _Reader:
         if isinstance(of, Module | Outside):
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
-            return self._program.method(of.owner, node.attr)
+            kept = _kept(self._program, of.module, of.owner).get(node.attr)
+            return kept or self._program.method(of.module, of.owner, node.attr)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
-            return self._program.method(of.node, node.attr)
+            return self._program.method(of.module, of.node, node.attr)
         if isinstance(of, Ctx | Word | Scan | Pool | Function | Entries):
             return Method(of, node.attr)
         return None
@@ -504,7 +429,7 @@ class _Reader:
         if isinstance(of, Local):
             return Pending(node, of.node.name)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
-            return Instance(of.node)
+            return Instance(of.module, of.node)
         if isinstance(node.func, ast.Name) and node.func.id == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
             self._over(node, given[1])
         return self._result(node, of, given) if isinstance(of, Method) else None
@@ -568,20 +493,25 @@ def _awaits(of: Any, name: str) -> bool:
 def _kept(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
     """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
     found: dict[str, Any] = {}
-    for node in owner.body:
+    lineage = [(place, node) for place, one in program.lineage(module, owner) for node in one.body]
+    for place, node in reversed(lineage):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = program.ctx_of(module, node.annotation)
+            found[node.target.id] = program.ctx_of(place, node.annotation)
         if isinstance(node, AnyDef) and node.name == "__init__":
-            given = {one.arg: program.ctx_of(module, one.annotation) for one in node.args.args}
+            given = {one.arg: program.ctx_of(place, one.annotation) for one in node.args.args}
             for one in node.body:
                 if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
-                    found[one.targets[0].attr] = _hanging(one.value, given)
+                    found[one.targets[0].attr] = _hanging(program, place, one.value, given)
     return found
 
 
-def _hanging(node: ast.expr, given: dict[str, Ctx | None]) -> Any:
+def _hanging(program: Program, module: Module, node: ast.expr, given: dict[str, Ctx | None]) -> Any:
     if isinstance(node, ast.Name):
         return given.get(node.id)
+    if isinstance(node, ast.Call) and any(isinstance(one, ast.Name) and given.get(one.id) for one in node.args):
+        made = program.meaning(module, node.func)  # self.lots = LotReader(ctx)
+        if isinstance(made, Place) and isinstance(made.node, ast.ClassDef):
+            return Instance(made.module, made.node)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         ctx = given.get(node.value.id)
         return Word(ctx, node.attr) if ctx and node.attr in _WORDS else None

@@ -319,9 +319,18 @@ class Program:
                     name = one.targets[0].id
                     table.indexes[name] = Index(name, tuple(map(str, names)), is_unique, one)
 
-    def method(self, owner: ast.ClassDef, name: str) -> Function | None:
-        """The method of a class."""
-        found = next((self._known.get(one) for one in owner.body if isinstance(one, AnyDef) and one.name == name), None)
+    def lineage(self, module: Module, owner: ast.ClassDef, depth: int = 0) -> Iterator[tuple[Module, ast.ClassDef]]:
+        """A class, and the classes of the program that it derives from, each with its file."""
+        yield module, owner
+        for base in owner.bases if depth < _DEEPEST else ():
+            found = self.meaning(module, base.value if isinstance(base, ast.Subscript) else base)
+            if isinstance(found, Place) and isinstance(found.node, ast.ClassDef):
+                yield from self.lineage(found.module, found.node, depth + 1)
+
+    def method(self, module: Module, owner: ast.ClassDef, name: str) -> Function | None:
+        """The method of a class, perhaps an inherited one."""
+        nodes = (one for _, inner in self.lineage(module, owner) for one in inner.body)
+        found = next((self._known.get(one) for one in nodes if isinstance(one, AnyDef) and one.name == name), None)
         return found if isinstance(found, Function) else None
 
     def declared(self) -> Iterator[Function]:

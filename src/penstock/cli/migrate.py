@@ -6,22 +6,26 @@ Owns the output. Leaves declarations beside tables to `declared`.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
+from penstock.cli.migration import FOLDER, load
 from penstock.cli.opening import open_app, shown_url, snapshot
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import counted, print_json, say
+from penstock.cli.schema_check import Checked, check_files, checked
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.crons.plan import CronPlan
-from penstock.errors import DataError, DeclarationError
+from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import TableDefinition
@@ -30,29 +34,44 @@ from penstock.store.contract.outboxes import OutboxRow
 from penstock.store.contract.pools import PoolRow
 from penstock.store.contract.tasks import TaskRow
 from penstock.store.nouns.tasks import newly
+from penstock.store.open import scheme_of
+from penstock.store.push.locks import lock_of
 from penstock.store.push.migrate import Plan, push
+from penstock.store.rows.interests import IN_ORDER
+
+if TYPE_CHECKING:
+    from penstock.migrations.files import MigrationFile
 
 
 @click.command("migrate")
 @click.option("--plan", "only_plan", is_flag=True, help="Print the changes, and make none.")
 @click.option("--all", "with_own", is_flag=True, help="With --plan: print the SQL of penstock's own tables, too.")
+@click.option("--check", "only_check", is_flag=True, help="Make no changes; the exit status says what is to be done.")
+@FOLDER
 @json_option()
-def command(options: Options, only_plan: bool, with_own: bool) -> None:
+def command(options: Options, only_plan: bool, with_own: bool, only_check: bool, folder: Path) -> None:
     """Make the database fit the app.
 
     Adds tables, columns, indexes and checks, registers pools, crons, reactive tasks and outboxes, and adds the triggers
     that capture changes for them. Refuses changes that would lose data, before it changes anything.
 
     --plan prints the SQL for tables, and comments for the rest. It omits the SQL of triggers, so do not run its output
-    in place of this command.
+    in place of this command. On PostgreSQL it tells the lock of each statement.
+
+    --check is for CI: exit status 3 if changes or migration files are pending, 4 if tables are stored otherwise than
+    declared, 5 if a migration file has a statement that is unsafe under load; 0 if there is nothing.
     """
     app = open_app(options)
     config = app.config(database=options.database)
+    if only_check:
+        found = asyncio.run(_check(app, config, load(folder)))
+        print_json(asdict(found)) if options.json else found.show()
+        sys.exit(found.status)
     plan, news = asyncio.run(_migrate(app, config, apply=not only_plan))
     if options.json:
         print_json(_as_data(plan, news, applied=not only_plan))
     elif only_plan:
-        _print_script(plan, news, with_own=with_own)
+        _print_script(plan, news, with_own=with_own, locks=scheme_of(config.database) == "postgresql")
     else:
         _report(plan, news or (), shown_url(config.database))
 
@@ -86,6 +105,15 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> tuple[Plan, list
         await store.close()
 
 
+async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Checked:
+    files = await check_files(config, given)
+    try:
+        plan, news = await _migrate(app, config, apply=False)
+    except SchemaMismatch as refused:
+        return checked(refused, (), files)
+    return checked(plan, [_told(one) for one in news or ()], files)
+
+
 async def _apply(
     backend: Backend, plan: Plan, definitions: Sequence[TableDefinition], crons: Sequence[CronPlan]
 ) -> tuple[Plan, list[News]]:
@@ -100,7 +128,7 @@ async def _apply(
     return replace(pushed, migrations=(*own, *pushed.migrations)), news
 
 
-def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool) -> None:
+def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool, locks: bool) -> None:
     """The plan as a script that does the same, as far as SQL that anybody may run can do it."""
     for name, sql in plan.migrations:
         click.echo(f"-- penstock's own tables: {name}")
@@ -109,7 +137,8 @@ def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool) ->
     if plan.migrations and not with_own:
         click.echo("-- penstock migrate --plan --all prints the SQL of these.\n")
     for statement in plan.sql:
-        click.echo(f"{statement.rstrip().rstrip(';')};")
+        lock = lock_of(statement) if locks else ""
+        click.echo(f"{lock and f'-- lock: {lock}'}\n{statement.rstrip().rstrip(';')};".lstrip())
     for remark in _remarks(plan):
         click.echo(f"-- {remark}")
     if news is None:
@@ -275,4 +304,4 @@ def _captured(interest: Interest, seen: _Known) -> News | None:
     known = [row for row in seen.interests if row.interest.name == interest.name]
     same = [row for row in known if row.interest.digest == interest.digest]
     what: What = "mended" if same else "changed" if known else "new"
-    return None if same and same[0].state == "ok" else News("capture", interest.name, interest.table, what)
+    return None if same and same[0].state in IN_ORDER else News("capture", interest.name, interest.table, what)

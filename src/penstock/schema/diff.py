@@ -19,6 +19,7 @@ from penstock.schema.stored import (
     StoredTable,
     choices_name,
     index_name,
+    is_synced,
     next_name,
     required_name,
     unique_keys,
@@ -155,7 +156,7 @@ class _Comparison:
                 changed.add(column.name)
                 self._refuse_type(column, found, wanted)
             else:
-                self._compare_nullable(column, found)
+                self._compare_nullable(column, found, stored)
         for _key, column in self._columns():
             if column.name not in changed:
                 self._compare_choices(column, stored, new=column.name in added)
@@ -170,7 +171,7 @@ class _Comparison:
     def _add(self, column: Column) -> None:
         where = f"{self.table}.{column.name}"
         factory = column.info.default_factory if column.info else None
-        make_optional = "make it optional (… | None), fill it with a mutation, and require it after that."
+        make_optional = "run penstock migration new, which writes a backfill."
         if not column.optional and column.required:
             what = f"{where} is new and required, but there is no value for it in"
             self._guard("any", what, f"Give it a default; or {make_optional}", column)
@@ -203,15 +204,16 @@ class _Comparison:
         self._guard(
             "not null",
             f"{self.table}.{column.name} is declared as {wanted.type}, but stored as {found.type}, with a value in",
-            "Declare it as before and add a column of another name for the new type; copy the values with a mutation. "
-            "Or alter the column by hand.",
+            "Run penstock migration new: it writes the steps that convert the values.",
             column,
             always=True,
         )
 
-    def _compare_nullable(self, column: Column, found: StoredColumn) -> None:
+    def _compare_nullable(self, column: Column, found: StoredColumn, stored: StoredTable) -> None:
         if column.optional and not found.nullable:
             self.steps.append(RelaxColumn(column))
+        elif not column.optional and found.nullable and is_synced(stored, column.name):
+            self.notes.append(f"{self.table}.{column.name} may be NULL until the contract of its migration file.")
         elif not column.optional and found.nullable:
             self.steps.append(RequireColumn(column))
             self._guard(
@@ -226,15 +228,25 @@ class _Comparison:
             if key in self.declared.columns:
                 continue
             where = f"{self.table}.{column.name}"
+            renamed = self._renamed_to(column)
             if column.nullable or column.filled or column.generated:
-                self.notes.append(f"{where} is stored, but not declared any more; it is left alone.")
+                self.notes.append(f"{where} is stored, but not declared any more; it is left alone.{renamed}")
             else:
                 self._problem(
                     f"{where} is not declared any more, but stored as NOT NULL without a default: inserts would fail.",
-                    f"Declare it again, as optional if rows should do without it. Or, if nobody needs its values: "
-                    f'alter table "{self.table}" drop column "{column.name}".',
+                    f"Declare it again, or run penstock migration new, which writes steps that drop it.{renamed}",
                     column=column.name,
                 )
+
+    def _renamed_to(self, gone: StoredColumn) -> str:
+        """The question whether a new column of the same type is one that is gone."""
+        types = {column.name: self.declared.columns[key].type for key, column in self._columns()}
+        new = [
+            step.column.name
+            for step in self.steps
+            if isinstance(step, AddColumn) and types[step.column.name].casefold() == gone.type.casefold()
+        ]
+        return f" Did you rename it to {' or '.join(new)}? Then run penstock migration new." if new else ""
 
     # ----- choices
 

@@ -93,6 +93,17 @@ def next_name(name: str) -> str:
     return _fit(f"{name}~next")
 
 
+def sync_name(table: str, name: str, event: str = "") -> str:
+    """The name of the triggers by which a migration file keeps columns equal."""
+    return _fit(f"{table.rpartition('.')[2]}_{name}_sync{event and '_'}{event}")
+
+
+def is_synced(table: StoredTable, column: str) -> bool:
+    """Whether a trigger fills a column after inserts, as on SQLite: it cannot be NOT NULL meanwhile."""
+    triggers = (sql for sql in table.attached.values() if " after insert " in sql)
+    return any(f'"{column}" = ' in sql.partition(" begin update ")[2] for sql in triggers)
+
+
 def _fit(name: str) -> str:
     if len(name) <= MAX_SQL_NAME:
         return name

@@ -24,6 +24,7 @@ MOST = 1_000
 _PAUSE = 60.0
 _DEAF_LOOKS = 2
 _FIXES: dict[State, str] = {
+    "held": "Run penstock release with the name of its table, once its schema is changed.",
     "missing": "Find out who dropped its triggers, or added a partition; penstock makes them anew.",
     "disabled": "Find out who switched its triggers off; penstock makes them anew.",
     "altered": "Declare it in a form that fits the table.",

@@ -19,6 +19,7 @@ _AT_ONCE = 1000
 _TRUNCATED_AT_ONCE = 2000
 _SOON = 0.1
 _LATER = 600.0
+_AFTER_FAILURE = 5.0  # however many signals come meanwhile
 
 
 class Pruner(Service):
@@ -40,6 +41,7 @@ class Pruner(Service):
         failed: Exception | None = None
         for look, due in self._due.items():
             if due <= self.clock.monotonic():
+                self._due[look] = self.clock.monotonic() + _AFTER_FAILURE
                 try:
                     self._due[look] = self.clock.monotonic() + await look()
                 except Exception as error:  # noqa: BLE001 - it is raised once the others have looked

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import RUNS, Body, Call, Local, Method, Pool, Word
+from penstock.check.body import RUNS, Body, Call
 from penstock.check.program import Ctx, Function, keyword_of
-from penstock.check.project import Outside
+from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, kind_of, rule
+from penstock.check.values import Local, Method, Pool, Word
 
 _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
@@ -37,6 +38,10 @@ def internal_only(facts: Facts, rule: Rule) -> Places:
                         f"{function.name} is public: it checks its callers, and a job has none.",
                         f"Call an internal {function.kind}, and share a helper with {function.name}.",
                     )
+    for module, node, function in _crons(facts):
+        yield rule.at(
+            module, node, f"{function.name} is public: it checks its callers, and a cron has none.", _CRON_FIX
+        )
     for function in facts.program.declared():
         if function.handles == "cron" and function.is_public:
             yield rule.at(
@@ -46,6 +51,21 @@ def internal_only(facts: Facts, rule: Rule) -> Places:
                 f"Declare it with internal_{function.kind}.",
                 head=True,
             )
+
+
+_CRON_FIX = "Declare a cron of an internal function, and share a helper with this one."
+
+
+def _crons(facts: Facts) -> Iterator[tuple[Module, ast.expr, Function]]:
+    """The public functions of ``app.crons.declare(…)`` and ``app.crons.create(…)``."""
+    for module in facts.program.project.modules:
+        for node in ast.walk(module.tree) if ".crons." in module.text else ():
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="crons"), attr="declare" | "create")):
+                    for one in (*node.args, *(word.value for word in node.keywords)):
+                        found = facts.program.meaning(module, one)
+                        if isinstance(found, Function) and found.is_public:
+                            yield module, one, found
 
 
 def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.expr, Function]]:
@@ -204,7 +224,7 @@ def enqueued_within(facts: Facts, rule: Rule) -> Places:
             run = _run_of(facts, body, call)
             is_run = (run is not None and run.method == "run_mutation") or _is_backend_run(call)
             enqueues = call.is_of(Pool, "enqueue", "enqueue_batch")
-            if enqueues or call.is_word("scheduler", "run_after", "run_at"):
+            if enqueues or call.is_word("scheduler", "run_after", "run_at") or call.is_word("outbox", "send"):
                 if last is not None and call.loop is last.loop and call.branch[: len(last.branch)] == last.branch:
                     yield rule.at(
                         body.function.module,

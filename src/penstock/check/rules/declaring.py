@@ -6,14 +6,16 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from penstock.check.body import Body, Word
+from penstock.check.body import Body
 from penstock.check.program import Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, rule
+from penstock.check.values import Word
 
 _ANYTHING = {"any", "dict", "list", "set", "tuple", "object"}
 _DEEPEST = 3  # helpers that pass an argument on
-_INVENTED = re.compile(r"(^|_)(email|user|user_id|username|login|account|account_id|owner|owner_id|author|caller)$")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_INVENTED = re.compile(r"(^|_)(email|username|login|(user|account|owner|author|caller)(_id)?)$")
 
 
 def _public(facts: Facts) -> list[Function]:
@@ -124,10 +126,10 @@ def _looks_at_auth(body: Body) -> bool:
 def invented(facts: Facts, rule: Rule) -> Places:
     """Access is decided by an argument that a caller can invent."""
     for function in _public(facts):
-        names = {one.arg for one in function.parameters[1:] if _INVENTED.search(one.arg)}
+        names = _invented(function)
         guard = _guard(facts, function)
         if isinstance(guard, Function):
-            used = _answers(guard, {one.arg for one in guard.parameters[1:] if _INVENTED.search(one.arg)})
+            used = _answers(guard, _invented(guard))
             access = function.option("access")
             if used and access and not _asks_who(facts, guard):
                 yield rule.at(function.module, access, _told(function, used), _INVENTED_FIX)
@@ -139,6 +141,11 @@ def invented(facts: Facts, rule: Rule) -> Places:
         elif names and not _asks_who(facts, function):
             for node, used in _refusals(facts, function, names):
                 yield rule.at(function.module, node, _told(function, used), _INVENTED_FIX)
+
+
+def _invented(function: Function) -> set[str]:
+    """The arguments that name somebody: ``owner_id``, ``ownerId``."""
+    return {one.arg for one in function.parameters[1:] if _INVENTED.search(_HUMP.sub("_", one.arg).lower())}
 
 
 _INVENTED_FIX = "Decide by await ctx.auth.require(), which comes from a token that was checked."

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from difflib import get_close_matches
 
-from penstock.check.body import Call, Scan
+from penstock.check.body import Call
 from penstock.check.program import Index, Program, Table
 from penstock.check.project import Module, Place
 from penstock.check.rule import Facts, Places, Rule, rule
+from penstock.check.values import Scan
 
 _DEEPEST = 10  # classes that derive from each other
 

@@ -22,6 +22,7 @@ _NETWORK = (
     "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.",
 )  # fmt: skip
 _DATA = re.compile(r"(Error|Exception|Timeout|URL|Limits|Request|Response|Headers|Cookies|Auth|Retry|codes)\b")
+_FILES = {"read_text", "read_bytes", "write_text", "write_bytes"}  # methods of a Path
 _SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 
 
@@ -88,8 +89,10 @@ def inside_only(facts: Facts, rule: Rule) -> Places:
             elif name.startswith(_NETWORK) and not _DATA.search(name):
                 yield rule.at(module, node, _reaches(name, root), _OUTSIDE_FIX)
         for call in body.calls:
-            if isinstance(call.node.func, ast.Name) and call.node.func.id == "open" and call.of is None:
-                yield rule.at(module, call.node, _reaches("open", root), _OUTSIDE_FIX)
+            name = getattr(call.node.func, "id", getattr(call.node.func, "attr", ""))
+            is_plain = isinstance(call.node.func, ast.Name)
+            if call.of is None and (name == "open" if is_plain else name in _FILES):
+                yield rule.at(module, call.node, _reaches(name, root), _OUTSIDE_FIX)
 
 
 _OUTSIDE_FIX = "Do it in an action, which this mutation schedules: await ctx.scheduler.run_after(timedelta(0), …)."

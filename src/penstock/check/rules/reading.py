@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import Body, Call, Loop, Over, Rows, Scan
+from penstock.check.body import Body, Call, Loop, Over
 from penstock.check.program import AnyDef, Index, Table
 from penstock.check.rule import Facts, Places, Rule, rule
+from penstock.check.values import Rows, Scan
 
 _FEW = 100  # rows
 _RANGES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
@@ -199,6 +200,9 @@ def _used(index: Index, equal: set[str], ranged: list[str]) -> list[str]:
     return used
 
 
+_UNBOUNDED_FIX = "Choose rows with .with_index(…), or end with .take(n), .paginate(…), .count() or .first()."
+
+
 @rule("PEN003")
 def unbounded(facts: Facts, rule: Rule) -> Places:
     """Collect reads all rows, however many there are."""
@@ -217,8 +221,14 @@ def unbounded(facts: Facts, rule: Rule) -> Places:
                     module,
                     call.node,
                     f"collect() reads all rows of {name}, and there may be more each day.",
-                    "Choose rows with .with_index(…), or end with .take(n), .paginate(…), .count() or .first().",
+                    _UNBOUNDED_FIX,
                 )
+
+        for node, rows in body.lists:
+            is_list = isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp) and not node.generators[0].ifs
+            if is_list and rows.end == "iterate" and not (rows.scan.is_bounded or rows.scan.filters):
+                name = rows.scan.table.name if rows.scan.table else "the table"
+                yield rule.at(body.function.module, node, f"This reads all rows of {name}.", _UNBOUNDED_FIX)
 
 
 def _counted(call: Call) -> Rows | None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from typing import Any, TypeGuard
 
-from penstock.check.body import Body, Comprehension, Loop, Pool, Rows, Scan
+from penstock.check.body import Body, Comprehension, Loop
 from penstock.check.program import Function, Program, keyword_of
 from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, rule
+from penstock.check.values import Pool, Rows, Scan
 
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
 _KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request|doc).?id", re.IGNORECASE)
+_NEW_KEY = re.compile(r"[\w-]*idempot[\w-]*'?(:|,| =) (str\()?(uuid\.)?uuid[14]\(", re.IGNORECASE)  # in each attempt
 _RETRIES = ("retry_actions_by_default", "retry")  # what a job says goes before what its pool does
 _LONG = 10.0  # seconds
 _DEEPEST = 3  # helpers that pass rows on
@@ -28,7 +31,7 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
     """A handler that may run twice sends no idempotency key."""
     for function, why in _again(facts):
         reached = [one for one, _ in facts.reached([facts.body(function)]).values()]
-        if any(_KEY.search(ast.unparse(one.function.node)) for one in reached):
+        if any(_KEY.search(_NEW_KEY.sub("", ast.unparse(one.function.node))) for one in reached):
             continue
         for body, call in ((one, call) for one in reached for call in one.calls):
             method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
@@ -58,11 +61,14 @@ def _again(facts: Facts) -> list[tuple[Function, str]]:
     return list(found.items())
 
 
-_WHY = {"outbox": "gets messages of an outbox", "reactive_task": "handles a reactive task"}
+_WHY = {
+    "outbox": "gets messages of an outbox", "reactive_task": "handles a reactive task", "cron": "is retried",
+}  # fmt: skip
 
 
 def _handles(function: Function) -> bool:
-    return function.handles in {"outbox", "reactive_task"} and function.kind == "action"
+    is_once = function.handles == "cron" and function.option("retry") is None
+    return function.handles in _WHY and function.kind == "action" and not is_once
 
 
 def _is_retried(pool: Pool) -> bool:
@@ -133,8 +139,8 @@ def _longest_wait(program: Program, module: Module, retry: ast.Call) -> float:
             return wait
         case ast.Attribute(attr="linear"):
             return wait * (given["max_attempts"] - 1)
-        case ast.Attribute(attr="cron"):
-            return 0.0
+        case ast.Attribute(attr="cron"):  # five fields: it is due once a minute at most
+            return 60.0 if isinstance(first, ast.Constant) and len(str(first.value).split()) == 5 else 0.0  # noqa: PLR2004
     try:
         last = given["initial_backoff"] * given["base"] ** max(0.0, given["max_attempts"] - 2)
     except OverflowError:
@@ -145,18 +151,34 @@ def _longest_wait(program: Program, module: Module, retry: ast.Call) -> float:
 @rule("PEN019")
 def fails_openly(facts: Facts, rule: Rule) -> Places:
     """An outbox handler hides its failures."""
+    told = set[ast.AST]()  # handlers may share a helper
     for function in facts.program.functions:
         if function.handles != "outbox":
             continue
-        for node in ast.walk(function.node):
-            if _hides(node, facts.program, function.module):
+        for module, node in _delivering(facts, function):
+            if node not in told and _hides(node, facts.program, module):
+                told.add(node)
                 yield rule.at(
-                    function.module,
+                    module,
                     node,
                     f"{function.name}: a message whose handler returns counts as delivered, and is lost here.",
                     "Let the error rise, so that it is tried again; or catch only the one that means it was delivered.",
                     head=True,
                 )
+
+
+def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.AST]]:
+    """What is in a handler, and in helpers that it calls and that answer nothing: they cannot say that they failed."""
+    waiting, seen = [function], set[Function]()
+    while waiting:
+        one = waiting.pop()
+        seen.add(one)
+        nodes = [*ast.walk(one.node)]
+        if one is not function and any(isinstance(node, ast.Return) and node.value for node in nodes):
+            continue
+        yield from ((one.module, node) for node in nodes)
+        called = (call.of for call in facts.body(one).calls)
+        waiting.extend(of for of in called if isinstance(of, Function) and of.kind is None and of not in seen)
 
 
 def _hides(node: ast.AST, program: Program, module: Module) -> TypeGuard[ast.ExceptHandler | ast.Call]:

@@ -12,7 +12,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import NOTHING, Position
 from penstock.store.contract.session import Statement
 
-State = Literal["ok", "missing", "disabled", "altered", "gone"]
+State = Literal["ok", "held", "missing", "disabled", "altered", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,10 @@ class InterestRow:
 
     id: int  # its number, which its changes bear
     interest: Interest
-    # ``ok``; ``missing``, if a trigger was dropped, or a partition came that has none; ``disabled``, if one was
-    # switched off; ``altered``, if one, or a column that it captures, is not as it was; ``gone``, if the table is.
-    # Declaring it again mends all but the last, unless it does not fit the table any more
+    # ``ok``; ``held``, while each write of the table tells ``lost``; ``missing``, if a trigger was dropped, or a
+    # partition came that has none; ``disabled``, if one was switched off; ``altered``, if one, or a column that it
+    # captures, is not as it was; ``gone``, if the table is. Declaring it again mends all but ``held`` and the last,
+    # unless it does not fit the table any more
     state: State
     declared_at: datetime
 

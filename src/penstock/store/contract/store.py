@@ -23,6 +23,7 @@ from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.keys import Keys
 from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.locks import Locks
+from penstock.store.nouns.migration_files import MigrationFiles
 from penstock.store.nouns.noun import Access
 from penstock.store.nouns.outboxes import Outboxes
 from penstock.store.nouns.pools import Pools
@@ -102,6 +103,7 @@ class Store(Protocol):
     audit: Audit
     tokens: Tokens
     locks: Locks
+    migration_files: MigrationFiles
     statistics: DatabaseStatistics
     catalog: Catalog
     signals: Signals
@@ -113,6 +115,7 @@ class Store(Protocol):
         self.crons = Crons(access, self.jobs)
         self.tokens = Tokens(access, calls, self.jobs)
         self.locks = Locks(access, calls)
+        self.migration_files = MigrationFiles(access)
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)
         self.audit = Audit(access)

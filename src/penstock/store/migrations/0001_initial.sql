@@ -193,30 +193,6 @@ create table penstock.session_request (
 ) without rowid;  -- SQLite
 create index session_request_kept on penstock.session_request (kept_until);
 
--- A row is an API key, as the hash of its secret. Administrators insert and delete it; servers read it. `scopes` is a JSON
--- list.
-create table penstock.api_key (
-    name text collate "C" primary key,
-    hash text collate "C" not null unique,
-    scopes text not null,
-    created_at timestamptz not null,
-    expires_at timestamptz
-);
-
--- A row is something that an administrator has done on the dashboard or the admin interface; `about` is a JSON object. Servers
--- insert it before it is done, and update `outcome` afterwards; the pruner deletes it.
-create table penstock.audit (
-    id uuid primary key,
-    at timestamptz not null,
-    who text not null,
-    role text not null,
-    act text not null,
-    about text not null,
-    outcome text,
-    kept_until timestamptz not null
-);
-create index audit_kept on penstock.audit (kept_until);
-
 -- A row is a pool with a limit. Backends that start insert it, and administrators change its limit; workers read it. It
 -- stays. `declared` is the program's last limit, `max_parallelism` the one that holds now; `epoch` rises with each change of it,
 -- or of a pool of its group. `ageing` is in microseconds for a step of priority; the rates are JSON.

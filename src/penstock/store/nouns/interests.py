@@ -16,9 +16,10 @@ from typing import Any, Generic, TypeVar
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError, PenstockError
 from penstock.store.contract.changes import InterestRow, Source, State
-from penstock.store.contract.session import OpenTransaction
+from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.interests import (
+    IN_ORDER,
     Identity,
     Rebuild,
     Stored,
@@ -28,6 +29,7 @@ from penstock.store.rows.interests import (
     identity_of,
     namesakes,
     replaced,
+    still_fits,
     stored_interest,
 )
 from penstock.store.sql.conditions import ConditionSql
@@ -59,7 +61,7 @@ class Interests(Noun, ABC, Generic[Right]):
         if not interests:
             return
         stored = await self._stored()
-        if wanted := [one for one in interests if self._state(stored.get(identity_of(one))) != "ok"]:
+        if wanted := [one for one in interests if self._state(stored.get(identity_of(one))) not in IN_ORDER]:
             await self._try_out(wanted, now)
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
@@ -74,7 +76,7 @@ class Interests(Noun, ABC, Generic[Right]):
             DatabaseBusy: Others hold locks on the table for too long.
         """
         stored = await self._stored()
-        if any(self._state(stored.get(identity_of(one))) != "ok" for one in interests):
+        if any(self._state(stored.get(identity_of(one))) not in IN_ORDER for one in interests):
             async with self._changing() as right:
                 stored = await self._declare(right, interests, now)
         return [stored[identity_of(one)].id for one in interests]
@@ -123,6 +125,51 @@ class Interests(Noun, ABC, Generic[Right]):
             async with self._changing() as right:
                 stored = (await self._stored(self._within(right))).values()
                 await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
+
+    async def hold(self, table: str, session: OpenTransaction | None = None) -> builtins.list[str]:
+        """Let the columns of a table be dropped and retyped, until `release`: its triggers name none of them.
+
+        Nothing is missed silently: each statement that writes the table meanwhile tells its readers ``lost``. In one
+        transaction with the change and with `release` there is none, as nobody else can write the table.
+
+        Returns:
+            The names of the interests that are held.
+        """
+        if session is None:
+            async with self._writing() as own:
+                return await self.hold(table, own)
+        stored = await self._stored(session)
+        found = [one for one in stored.values() if self._is_of(one, table) and one.installed]
+        for number in sorted({one.capture for one in found if one.capture is not None and self._state(one) != "held"}):
+            await self._hold(session, number, [one for one in found if one.capture == number])
+        return [one.interest.name for one in found]
+
+    async def release(self, table: str, session: OpenTransaction | None = None) -> builtins.list[str]:
+        """Capture the changes of a held table again.
+
+        Returns:
+            The names of the interests that do not fit the table any more. Each is told ``lost``, and nothing after that
+            until a program declares it in a form that fits.
+
+        Raises:
+            DeclarationError: The database refuses a condition, as a column has another type.
+        """
+        if session is None:
+            async with self._writing() as own:
+                return await self.release(table, own)
+        stored = await self._stored(session)
+        held = [one for one in stored.values() if self._is_of(one, table) and self._state(one) == "held"]
+        for number in sorted({one.capture for one in held if one.capture is not None}):
+            fitting = [one for one in held if one.capture == number and still_fits(one)]
+            if fitting:  # otherwise it stays held, and each write goes on to tell that it is lost
+                await self._release(session, Rebuild(stored, fitting))
+        misfits = [one for one in held if not still_fits(one)]
+        if misfits:
+            await session.execute(Statement(self._lost([one.id for one in misfits])))
+        return [one.interest.name for one in misfits]
+
+    def _is_of(self, one: StoredInterest, table: str) -> bool:
+        return self._name(one.interest.table).casefold() == self._name(table).casefold()
 
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""
@@ -194,7 +241,7 @@ class Interests(Noun, ABC, Generic[Right]):
             if identity_of(one) not in stored:
                 added += await self._add(self._within(right), one, now)
         stored = await self._stored(self._within(right)) if added else stored
-        asked = [one for one in (stored[identity_of(each)] for each in group) if self._state(one) != "ok"]
+        asked = [one for one in (stored[identity_of(each)] for each in group) if self._state(one) not in IN_ORDER]
         dropped = [other for one in group for other in namesakes(one, stored)] if drop_namesakes else []
         try:
             if asked or dropped:
@@ -211,7 +258,7 @@ class Interests(Noun, ABC, Generic[Right]):
             await self._rebuild(right, Rebuild(await self._stored(self._within(right)), dropped=group))
 
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
-        return self._state(stored.get(identity_of(interest))) == "ok" and not namesakes(interest, stored)
+        return self._state(stored.get(identity_of(interest))) in IN_ORDER and not namesakes(interest, stored)
 
     # ----- different on each store
 
@@ -239,7 +286,17 @@ class Interests(Noun, ABC, Generic[Right]):
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
         """Declare interests, and undo that."""
 
-    # ----- different on each store
+    @abstractmethod
+    async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
+        """Replace triggers by such that name no column, and tell that a change was lost."""
+
+    @abstractmethod
+    async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
+        """Make triggers anew in a transaction."""
+
+    @abstractmethod
+    def _lost(self, numbers: Sequence[int]) -> str:
+        """The statement that tells interests that a change was lost."""
 
     @abstractmethod
     async def mend(self, id_: int) -> bool:

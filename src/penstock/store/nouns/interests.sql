@@ -37,7 +37,7 @@ select i.id, i.spec, i.declared_at, i.capture, i.installed,
         from sqlite_schema s where s.name = i.source collate nocase and s.type in ('table', 'view')) as found
 from penstock.interest i order by i.id;
 -- PostgreSQL: a view of what is there.
-select i.id, i.spec, i.declared_at, i.capture, i.installed, f.found
+select i.id, i.spec, i.declared_at, i.capture, i.installed, f.found::text
 from penstock.interest i join penstock.interest_found f on f.id = i.id order by i.id;
 
 -- declared: the names and digests of the interests with which tasks are declared now.

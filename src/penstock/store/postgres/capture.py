@@ -19,7 +19,7 @@ nothing is captured. A snapshot does not matter to a sequence, and reading it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.changes.conditions import ALWAYS, NEVER, When, all_of, any_of
@@ -135,6 +135,20 @@ def install(
         *((EACH.format(found.each),) if any(one.each for one in interests.values()) else ()),
         *(f"alter table {relation} enable {_ENABLED[one.enabled]} trigger {name}" for (relation, name), one in fires),
     )
+
+
+def hold(capture: int, numbers: Sequence[int], of: str, found: FoundTable) -> Iterator[str]:
+    """The statements that replace a table's triggers by such that name no column, and tell that a change was lost."""
+    table, function = POSTGRES.table(of), function_name(capture, "truncate")
+    yield from (f"drop trigger if exists {one.name} on {one.table}" for one in found.triggers)
+    yield _FUNCTION.format(function=function, settings="", kinds="", body=append_plain(numbers, "lost"))
+    name, each = f"_penstock_change_{capture}_held", "statement" if found.plain else "row"
+    made = [(name, f"after insert or update or delete on {table} for each {each}", table)]
+    parts = (table, *found.partitions)
+    made += [(f"{name}_truncate", f"after truncate on {one} for each statement", one) for one in parts]
+    for trigger, when, relation in made:
+        yield f"create trigger {trigger} {when} execute function {function}()"
+        yield f"alter table {relation} enable always trigger {trigger}"
 
 
 def _function(capture: int, event: str, interests: Interests, types: Mapping[str, str], path: str) -> str:

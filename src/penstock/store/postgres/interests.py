@@ -16,11 +16,12 @@ from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.nouns.interests import Interests, by_one_if_refused
 from penstock.store.nouns.noun import Access
-from penstock.store.postgres.capture import EVENTS, function_name, install, source, triggers
+from penstock.store.postgres.capture import EVENTS, function_name, hold, install, source, triggers
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.triggerbodies import append_plain
 from penstock.store.rows.interests import (
+    IN_ORDER,
     FoundTable,
     Rebuild,
     Stored,
@@ -42,6 +43,9 @@ where capture = {number} or id = any('{ids}')"""
 _INSTALLED = """
 update penstock.interest i set installed = f.found from penstock.interest_found f
 where f.id = i.id and i.capture = {number}"""
+_HELD = """
+update penstock.interest i set installed = f.found || '{{"held": true}}' from penstock.interest_found f
+where f.id = i.id and i.capture = {number}"""
 _LAST_ID = 2**31 - 1  # trials use the numbers that no interest reaches
 _VIRTUAL = " virtual"  # the view adds this to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
@@ -61,7 +65,7 @@ class PostgresInterests(Interests[SchemaLock]):
                 await session.execute(Statement(_LOCK_INTERESTS))
                 stored = await self._stored(session)
                 one = next((one for one in stored.values() if one.id == id_), None)
-                if one is None or one.installed is None or self._state(one) == "ok":  # its program declares it
+                if one is None or one.installed is None or self._state(one) in IN_ORDER:  # its program declares it
                     return False
                 for statement in await self._statements(Rebuild(stored, [one]), session):
                     await session.execute(Statement(statement))
@@ -89,6 +93,22 @@ class PostgresInterests(Interests[SchemaLock]):
             await right.apply(Change(interest.table, await self._statements(rebuild)))
         except DataError as error:
             raise _refused(interest, error) from error
+
+    async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
+        one = members[0]
+        made = () if one.found is None else hold(number, [each.id for each in members], one.interest.table, one.found)
+        for statement in (_LOCK_INTERESTS, *made, _HELD.format(number=number)):
+            await session.execute(Statement(statement))
+
+    async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
+        try:
+            for statement in await self._statements(rebuild, session):
+                await session.execute(Statement(statement))
+        except DataError as error:
+            raise _refused(rebuild.asked[0].interest, error) from error
+
+    def _lost(self, numbers: Sequence[int]) -> str:
+        return append_plain(numbers, "lost")
 
     async def _statements(self, rebuild: Rebuild, session: OpenTransaction | None = None) -> tuple[str, ...]:
         ((path,),) = await self._ask(session, "path")
@@ -174,6 +194,8 @@ def _read(one: StoredInterest, table: FoundTable) -> tuple[Any, ...]:
 def _captured(one: StoredInterest | None) -> State:
     if one is None or one.installed is None or one.found is None or one.capture is None:
         return capture_state(one, _read)
+    if one.installed.held:
+        return "held"
     # Triggers that capture row by row go on doing so where the table allows to capture whole statements by now.
     now = replace(one.found, plain=one.found.plain and one.installed.plain, ordered=one.installed.ordered)
     expected, table = triggers(one.capture, one.together, now), POSTGRES.table(one.interest.table)

@@ -8,7 +8,8 @@ not suffice the table is written anew, as SQLite's documentation of ALTER TABLE 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.schema.diff import (
@@ -42,6 +43,8 @@ from penstock.store.sql.ddl import (
 from penstock.store.sql.dialect import Dialect
 
 _ANEW = "penstock_anew_"
+# In the text of a column as `column_sql` writes it.
+_NOT_NULL = re.compile(r"^(\S+\s+\w+(?:\s+/\*.*?\*/)?(?:\s+collate\s+\S+)?)\s+not\s+null", re.IGNORECASE)
 
 
 def changes(differences: Sequence[Difference], dialect: Dialect) -> list[Change]:
@@ -220,27 +223,18 @@ class _SqliteTable:
 
     def _write_anew(self, additions: Sequence[AddColumn], replaced: Sequence[str]) -> Iterator[str]:
         """Copy the rows into a new table that takes the name of the old one. Undeclared columns stay as they are."""
-        anew = self.dialect.quote(_ANEW + self.stored.name)
         changed = self._changed_columns()
         columns = [
             column_sql(self.difference.definition, changed[key], self.dialect) if key in changed else column.sql
             for key, column in self.stored.columns.items()
         ]
         columns += [column_sql(self.difference.definition, step.column, self.dialect) for step in additions]
-        parts = ",\n    ".join([*columns, *self.stored.constraints])
-        yield f"create table {anew} (\n    {parts}\n) {self.stored.options}".rstrip()
-        yield self._copy(anew, additions)
-        yield f"drop table {self._table}"
-        yield f"alter table {anew} rename to {self._table}"
-        yield from (sql for name, sql in self.stored.attached.items() if name.lower() not in replaced)
-
-    def _copy(self, anew: str, additions: Sequence[AddColumn]) -> str:
-        rowid = [] if "without" in self.stored.options.lower() else ["_rowid_"]
-        kept = [self.dialect.quote(column.name) for column in self.stored.columns.values() if not column.generated]
-        filled = [step for step in additions if step.fill is not None]
-        names = [*rowid, *kept, *(self.dialect.quote(step.column.name) for step in filled)]
-        values = [*rowid, *kept, *(literal(step.column.kind, step.fill, self.dialect) for step in filled)]
-        return f"insert into {anew} ({', '.join(names)}) select {', '.join(values)} from {self._table}"
+        filled = {
+            self.dialect.quote(step.column.name): literal(step.column.kind, step.fill, self.dialect)
+            for step in additions
+            if step.fill is not None
+        }
+        yield from rewrite(self.stored, columns, filled, self.dialect, without=replaced)
 
     @property
     def _table(self) -> str:
@@ -248,3 +242,38 @@ class _SqliteTable:
 
     def _index(self, index: Index) -> str:
         return index_name(self.difference.definition.name, index.name)
+
+
+# ----- a table of SQLite, written anew
+
+
+def rewrite(
+    stored: StoredTable,
+    columns: Sequence[str],
+    filled: Mapping[str, str],
+    dialect: Dialect,
+    without: Sequence[str] = (),
+) -> Iterator[str]:
+    """Copy the rows into a new table with these columns, given as SQL, which takes the name of the old one.
+
+    `filled` are values for new columns. Indexes and triggers are made again, but those that are named in `without`.
+    """
+    table, anew = dialect.quote(stored.name), dialect.quote(_ANEW + stored.name)
+    parts = ",\n    ".join([*columns, *stored.constraints])
+    yield f"create table {anew} (\n    {parts}\n) {stored.options}".rstrip()
+    rowid = [] if "without" in stored.options.lower() else ["_rowid_"]
+    kept = [*rowid, *(dialect.quote(column.name) for column in stored.columns.values() if not column.generated)]
+    yield (
+        f"insert into {anew} ({', '.join([*kept, *filled])}) select {', '.join([*kept, *filled.values()])} from {table}"
+    )
+    yield f"drop table {table}"
+    yield f"alter table {anew} rename to {table}"
+    yield from (sql for name, sql in stored.attached.items() if name.lower() not in without)
+
+
+def rewrite_relaxed(stored: StoredTable, column: str, dialect: Dialect) -> Iterator[str]:
+    """The statements that let a column of SQLite hold NULL; none if it may already."""
+    texts = {name: each.sql for name, each in stored.columns.items()}
+    relaxed = _NOT_NULL.sub(r"\1", texts[column.lower()], count=1)
+    if relaxed != texts[column.lower()]:
+        yield from rewrite(stored, [*(texts | {column.lower(): relaxed}).values()], {}, dialect)

@@ -8,13 +8,13 @@ counts the rows that forbid a change, and changes the schema if there are none. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 
 from penstock.errors import ConstraintViolation, DeclarationError, SchemaMismatch, UniqueViolation
 from penstock.observe.logs import event
-from penstock.schema.diff import Difference, check_names, diff
+from penstock.schema.diff import Difference, Guard, check_names, diff
 from penstock.schema.index import Index, redundant_indexes
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
@@ -91,6 +91,25 @@ async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: b
         await _refuse_problems(lock, store.dialect, found)
         await _apply(lock, store.dialect, found)
     return found.plan()
+
+
+async def differences(store: Store, definitions: Sequence[TableDefinition]) -> tuple[Difference, ...]:
+    """What is declared and stored otherwise, whether a push would change it, leave it or refuse it.
+
+    Of its guards only those are left that forbid something: rows stand against it.
+    """
+    check_names(definitions)
+    found = await _compare(store.catalog, store.dialect, definitions)
+    return tuple(
+        [
+            replace(one, guards=tuple([each for each in one.guards if each.problem(await _offend(store, each))]))
+            for one in found.differences
+        ]
+    )
+
+
+async def _offend(store: Store, guard: Guard) -> int:
+    return await store.catalog.count(count_sql(guard, store.dialect))
 
 
 async def _compare(description: Description, dialect: Dialect, definitions: Sequence[TableDefinition]) -> _Comparison:

@@ -15,6 +15,7 @@ from penstock.store.contract.changes import State
 
 Interests = Mapping[int, Interest]  # by number
 Identity = tuple[str, str]  # name and digest
+IN_ORDER: Collection[State] = ("ok", "held")  # nothing is missed, and nobody needs to mend them
 _Shared = tuple[str, tuple[str, ...], str]  # table, key, and the digest of an interest on demand
 
 
@@ -36,6 +37,7 @@ class FoundTable:
     columns: Mapping[str, str]  # their SQL types
     triggers: Sequence[FoundTrigger] = ()
     text: str = ""  # SQLite only: the statement that made the table
+    held: bool = False  # whether triggers stand in that name no column: see `Interests.hold`
     # PostgreSQL only: see the view `interest_found`.
     each: str = ""
     plain: bool = True
@@ -144,7 +146,7 @@ class Rebuild:
             asked = self.asked if number == own else ()
             members = sorted([*filter(_fits, sharing), *asked], key=lambda one: one.id)
             missed = [one.id for one in asked if identity_of(one.interest) in self.missed]
-            lost = [one.id for one in members if one.id in missed or (one.installed and state(one) != "ok")]
+            lost = [one.id for one in members if one.id in missed or (one.installed and state(one) not in IN_ORDER)]
             found = next((one.found for one in (*asked, *members) if one.found), None)
             yield Capture(number, {one.id: one.interest for one in members}, asked, found, lost)
 
@@ -163,6 +165,15 @@ def _fits(one: StoredInterest) -> bool:
     return columns_read(one, one.installed) == columns_read(one, one.found)
 
 
+def still_fits(one: StoredInterest) -> bool:
+    """Whether the columns of a held interest are there, so that it can be captured again."""
+    return (
+        one.installed is not None
+        and one.found is not None
+        and {*columns_read(one, one.installed)} <= {*one.found.columns}
+    )
+
+
 def columns_read(one: StoredInterest, table: FoundTable) -> dict[str, str | None]:
     """The columns that an interest's triggers read, with their types; also those whose name is part of its SQL."""
     sql = " ".join((one.interest.matches or "", *(one.interest.watches or ())))
@@ -176,6 +187,8 @@ def capture_state(one: StoredInterest | None, read: Callable[[StoredInterest, Fo
         return "gone"
     if one is None or one.found is None or one.installed is None or one.capture is None:
         return "missing"
+    if one.installed.held:
+        return "held"
     then, now = one.installed.trigger_names, one.found.trigger_names
     if not then <= now:
         return "missing"

@@ -37,7 +37,7 @@ _SQLITE_WORDS = tuple(
     (re.compile(pattern, re.MULTILINE), words)
     for pattern, words in (
         (r"\bpenstock\.", "penstock_"),
-        (r"^create index ", "create index penstock_"),
+        (r"^create index (if not exists )?", r"create index \1penstock_"),
         (r"^( +\w+) bigint generated always as identity primary key", r"\1 integer primary key autoincrement"),
         (r" generated always as identity primary key", " primary key"),
         (r"^( +\w+) (bigint|smallint|boolean)\b", r"\1 integer"),
@@ -100,9 +100,13 @@ def fold(name: str, dialect: Dialect) -> str:
 
 def column_type(column: Column, dialect: Dialect) -> str:
     """The SQL type of a column, with its collation."""
-    if column.long and dialect.long_type:
+    return kind_type(column.kind, dialect, long=column.long)
+
+
+def kind_type(kind: Kind, dialect: Dialect, *, long: bool = False) -> str:
+    """The SQL type of columns of a kind; `long` for decimals of more digits than a float keeps."""
+    if long and dialect.long_type:
         return dialect.long_type
-    kind = column.kind
     told = f" /* {kind.value} */" if dialect.name == SQLITE and kind in _TOLD_BY_COMMENT else ""
     return f"{dialect.types[kind]}{told}"
 

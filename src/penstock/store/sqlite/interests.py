@@ -19,6 +19,7 @@ from penstock.store.contract.changes import Source, State
 from penstock.store.contract.session import OpenTransaction, Session, Statement
 from penstock.store.nouns.interests import Interests
 from penstock.store.rows.interests import (
+    IN_ORDER,
     Capture,
     FoundTable,
     Rebuild,
@@ -27,7 +28,7 @@ from penstock.store.rows.interests import (
     check_table,
     columns_read,
 )
-from penstock.store.sqlite.capture import lost, source, triggers
+from penstock.store.sqlite.capture import hold, lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
@@ -46,7 +47,7 @@ class SqliteInterests(Interests[Session]):
         async with self._writing() as session:
             stored = await self._stored(session)
             one = next((one for one in stored.values() if one.id == id_), None)
-            if one is None or one.installed is None or self._state(one) == "ok":  # its program declares it
+            if one is None or one.installed is None or self._state(one) in IN_ORDER:  # its program declares it
                 return False
             await self._rebuild(session, Rebuild(stored, [one]))
         return True
@@ -69,7 +70,41 @@ class SqliteInterests(Interests[Session]):
         async with self._kept_if_committed() as session:
             await self._declare(session, interests, now)
 
-    async def _rebuild(self, right: Session, rebuild: Rebuild) -> None:
+    async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
+        one = members[0]
+        if one.found is None:
+            return
+        made = hold(number, [each.id for each in members], one.interest.table)
+        # First: Python's driver begins a transaction for an update, but for no change of the schema.
+        await self._installed(session, number, [each.id for each in members], one.found, made, held=True)
+        for trigger in one.found.triggers:
+            await session.execute(Statement(f"drop trigger {trigger.name}"))
+        for statement in made.values():
+            await session.execute(Statement(statement))
+
+    async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
+        await self._rebuild(session, rebuild)
+
+    def _lost(self, numbers: Sequence[int]) -> str:
+        return lost(numbers)
+
+    async def _installed(
+        self,
+        session: OpenTransaction,
+        number: int,
+        ids: Iterable[int],
+        found: FoundTable,
+        made: Iterable[str],
+        *,
+        held: bool = False,
+    ) -> None:
+        """Note which triggers capture interests."""
+        named = [{"name": name} for name in made]
+        table = {"kind": found.kind, "columns": found.columns, "triggers": named, "held": held}
+        for id_ in ids:
+            await self._fetch(session, "captured", id=id_, capture=number, installed=json.dumps(table))
+
+    async def _rebuild(self, right: OpenTransaction, rebuild: Rebuild) -> None:
         for capture in rebuild.captures(self._state):
             made = _checked_triggers(capture)
             for event in ("insert", "update", "delete"):
@@ -81,10 +116,7 @@ class SqliteInterests(Interests[Session]):
                 await right.execute(Statement(statement))
             if capture.lost:
                 await right.execute(Statement(lost(capture.lost)))
-            named = [{"name": name} for name in made]
-            installed = json.dumps({"kind": capture.found.kind, "columns": capture.found.columns, "triggers": named})
-            for id_ in capture.members:
-                await self._fetch(right, "captured", id=id_, capture=capture.number, installed=installed)
+            await self._installed(right, capture.number, capture.members, capture.found, made)
         for one in rebuild.dropped:
             await self._fetch(right, "remove", id=one.id)
 

@@ -4,8 +4,6 @@ do $$ begin
         execute format('create table penstock.finished_job_%s partition of penstock.finished_job for values in (%s)', day, day);
     end loop;
 end $$;
--- Failed jobs, to be listed and counted.
-create index finished_job_failed_id on penstock.finished_job (id, expires_at) where state = 'failed';
 create index finished_job_long_expires_at on penstock.finished_job_long (expires_at);
 -- Failed jobs of tasks, to be counted. As text, since a value that somebody wrote by hand may be no number.
 create index finished_job_long_failed on penstock.finished_job_long ((options::jsonb ->> 'task')) where state = 'failed';

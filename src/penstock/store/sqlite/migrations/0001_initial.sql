@@ -1,6 +1,5 @@
 create index penstock_finished_job_expires_at on penstock_finished_job (expires_at);
--- Failed jobs, to be listed and counted; and those of tasks, to be counted.
-create index penstock_finished_job_failed_id on penstock_finished_job (id, expires_at) where state = 'failed';
+-- Failed jobs of tasks, to be counted.
 create index penstock_finished_job_failed on penstock_finished_job (options ->> 'task') where state = 'failed' and options ->> 'task' is not null;
 
 -- The job for the last generation of each record: its arguments, its rank as jobs/order.py says, the key of the gate that it

@@ -1,0 +1,67 @@
+"""Holds the capture of tables inside the migrations of other programs: Alembic's, Django's, or plain SQL.
+
+Owns the words for a connection of the user's. Leaves triggers to the store: see `Interests.hold`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.store.guest.session import GuestSession, finish, guest_session
+from penstock.store.nouns.interests import Interests
+from penstock.store.open import make_store
+
+# Nobody connects there: such a store only provides statements.
+NOWHERE = {"postgres": "postgresql://", "sqlite": "sqlite:///nowhere.db"}
+
+
+def hold(connection: Any, table: str) -> list[str]:
+    """Take away the triggers of a table in the transaction that is open on a connection, until `release`.
+
+    Columns can be dropped and retyped then. If the transaction also releases the table, no change is missed.
+
+    Args:
+        connection: A sync connection of psycopg, psycopg2, SQLAlchemy, Django or sqlite3.
+        table: The SQL name of the table, as the program that watches it declares it.
+
+    Returns:
+        The names of the interests that are held; none if nobody watches the table.
+    """
+    session, interests = _interests(connection)
+    return finish(interests.hold(table, session))
+
+
+def release(connection: Any, table: str) -> list[str]:
+    """Capture the changes of a held table again.
+
+    Returns:
+        The names of the interests that the table does not fit any more, as a column of theirs is gone. Each is told
+        that a change was lost. It captures again once a program declares it in a form that fits.
+    """
+    session, interests = _interests(connection)
+    return finish(interests.release(table, session))
+
+
+@contextmanager
+def held(connection: Any, *tables: str) -> Iterator[None]:
+    """Hold tables for the block of a ``with`` statement, and release them at its end.
+
+    In an Alembic migration the connection is ``op.get_bind()``.
+    """
+    for table in tables:
+        hold(connection, table)
+    yield
+    for table in tables:
+        release(connection, table)
+
+
+def _interests(connection: Any) -> tuple[GuestSession, Interests[Any]]:
+    session = guest_session(connection)
+    session.check_sync()
+    store = make_store(replace(Config(), database=NOWHERE[session.dialect]), SystemClock())
+    return session, store.interests

@@ -1,0 +1,303 @@
+"""``penstock migration``: writes migration files, runs them, and shows how far each was run.
+
+Owns the questions. Leaves files and their steps to `penstock.migrations`, which loads Alembic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from penstock.cli.opening import open_app, with_backend
+from penstock.cli.options import Listing, Options, json_option, pass_options
+from penstock.cli.output import print_json, say
+from penstock.clock import SystemClock
+from penstock.errors import ConfigError, SchemaMismatch, UsageError
+from penstock.schema.table import TableDefinition
+from penstock.store.contract.store import Store
+from penstock.store.open import make_store
+from penstock.store.push.locks import lock_of
+from penstock.store.push.migrate import differences, push
+from penstock.store.sql.dialect import Dialect
+
+if TYPE_CHECKING:
+    from penstock.migrations.files import MigrationFile, Progress
+    from penstock.migrations.running import Runner
+    from penstock.migrations.writing import TableChange
+
+T = TypeVar("T")
+Renames = dict[tuple[str, str], Sequence[str]]
+
+_COLUMN = re.compile(r"(.+)\.([^.=]+)")
+FOLDER = click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("migrations"), show_default=True,
+    help="Where the files lie.",
+)  # fmt: skip
+
+
+@click.group("migration", cls=Listing)
+def command() -> None:
+    """Rename, split, retype, require and drop columns, by files that you review."""
+
+
+@command.command("new")
+@click.argument("name")
+@click.option("--rename", "renames", multiple=True, metavar="TABLE.OLD=NEW", help="A renamed column; NEW,NEW to split.")
+@click.option("--drop", "drops", multiple=True, metavar="TABLE.OLD", help="A column that is not renamed.")
+@FOLDER
+@pass_options
+def new(options: Options, name: str, renames: Sequence[str], drops: Sequence[str], folder: Path) -> None:
+    """Write a file for what `penstock migrate` refuses or leaves alone.
+
+    Asks whether a column that is gone is one that is new; without a terminal --rename and --drop have to say it.
+    """
+    if not re.fullmatch(r"\w+", name):
+        raise ConfigError(f"{name!r} cannot be the name of a file.", fix="Use letters, digits and underlines.")
+    given: Renames = {}
+    for one in renames:
+        old, _equals, names = one.partition("=")
+        given[_column(old)] = tuple(filter(None, names.split(",")))
+    given |= {_column(one): () for one in drops}
+
+    async def work(store: Store, definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> tuple[str, str]:
+        known = await files_with_progress(store, files)
+        if left := [file.name for file, progress in known if progress is None or progress.step != "done"]:
+            raise UsageError(
+                f"{', '.join(left)} is not complete on this database.",
+                fix="Run penstock migration run --contract on a database for development first.",
+            )
+        writing = lazy("writing")
+        found = [writing.table_change(one, store.dialect) for one in await differences(store, definitions)]
+        changes = [one for one in found if not one.empty or any(table == one.table for table, _ in given)]
+        if not changes:
+            raise UsageError("There is nothing that needs a migration file.", fix="Run penstock migrate.")
+        text: str = writing.write_file(changes, _answered(changes, given), store.dialect)
+        last = max((int(file.name[:4]) for file in files), default=0)
+        return f"{last + 1:04}_{name}.py", text
+
+    file, text = _with_store(options, folder, work)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text(text, "utf-8")
+    say(f"{folder / file}: review it, then run penstock migration run.")
+
+
+@command.command("run")
+@click.option("--contract", is_flag=True, help="Run contract() too: no process of the old release runs any more.")
+@click.option("--stamp", is_flag=True, help="Note all files as done, and run none.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print the statements that are left with their locks, only.")
+@FOLDER
+@pass_options
+def run(options: Options, folder: Path, *, contract: bool, stamp: bool, only_plan: bool) -> None:
+    """Run the files that are not complete, in order: expand() and backfills, each from where it was left.
+
+    On a database without tables of the app all files are noted as done, as new tables have their last form.
+    """
+
+    async def work(store: Store, definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> None:
+        if only_plan:
+            _print_left(await files_with_progress(store, files), store.dialect)
+            return
+        managed = [one.name for one in definitions if one.managed]
+        is_new = bool(managed) and not await store.catalog.stored_tables(managed)
+        await store.open()
+        await push(store, [])
+        runner = runner_of(store)
+        for file in files:
+            if stamp or is_new:
+                await runner.stamp(file)
+            before = (await runner.progress()).get(file.name)
+            after = await runner.run(file, contract=contract)
+            if after != before:
+                click.echo(f"{file.name}: {_told(file, after)}")
+        if not files:
+            say(f"There are no files in {folder}.")
+
+    _with_store(options, folder, work)
+
+
+@command.command("down")
+@click.argument("name")
+@FOLDER
+@pass_options
+def down(options: Options, name: str, folder: Path) -> None:
+    """Undo what a file has expanded. Values that only new columns hold are lost."""
+
+    async def work(store: Store, _definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> None:
+        found = [file for file in files if file.name == name]
+        if not found:
+            raise ConfigError(f"There is no file {folder / name}.py.")
+        await store.open()
+        await runner_of(store).down(found[0])
+
+    _with_store(options, folder, work)
+    say(f"{name} is undone.")
+
+
+@command.command("status")
+@FOLDER
+@json_option()
+def status(options: Options, folder: Path) -> None:
+    """Show each file, and how far it was run on this database."""
+
+    async def work(
+        store: Store, _definitions: Sequence[TableDefinition], files: list[MigrationFile]
+    ) -> list[tuple[MigrationFile, Progress | None]]:
+        return await files_with_progress(store, files)
+
+    found = _with_store(options, folder, work)
+    if options.json:
+        print_json({"files": [_as_data(file, progress) for file, progress in found]})
+    for file, progress in found if not options.json else ():
+        click.echo(f"{file.name}: {_told(file, progress)} ({file.title})")
+
+
+@click.command("hold")
+@click.argument("table")
+@pass_options
+def hold(options: Options, table: str) -> None:
+    """Take the triggers of a table away, so that its columns can be dropped and retyped.
+
+    A statement that writes the table before `penstock release` tells its readers that a change was lost: tasks scan all
+    rows then, and outboxes halt.
+    """
+    names = with_backend(options, lambda backend: backend.engine.store.interests.hold(table))
+    said = f"{table} is held for {', '.join(names)}" if names else f"No changes of {table} are captured"
+    say(f"{said}.")
+
+
+@click.command("release")
+@click.argument("table")
+@pass_options
+def release(options: Options, table: str) -> None:
+    """Capture the changes of a held table again. Exit status 1 if that of some interests cannot be."""
+    names = with_backend(options, lambda backend: backend.engine.store.interests.release(table))
+    if names:
+        raise SchemaMismatch(
+            f"{', '.join(names)} cannot be captured any more: a column of {table} is gone.",
+            fix="Start a program that declares them in a form that fits. They were told that changes are lost.",
+        )
+    say(f"Changes of {table} are captured.")
+
+
+async def files_with_progress(
+    store: Store, files: Sequence[MigrationFile]
+) -> list[tuple[MigrationFile, Progress | None]]:
+    """Files with their progress; None for those that were not begun. It needs no table of penstock's own."""
+    known: Mapping[str, Any] = {}
+    if await store.catalog.applied_migrations():
+        await store.open(look=True)
+        known = await runner_of(store).progress()
+    return [(file, known.get(file.name)) for file in files]
+
+
+# ----- steps
+
+
+def _with_store(
+    options: Options,
+    folder: Path,
+    use: Callable[[Store, Sequence[TableDefinition], list[MigrationFile]], Awaitable[T]],
+) -> T:
+    app = open_app(options)
+    files = load(folder)
+
+    async def work() -> T:
+        store = make_store(app.config(database=options.database), SystemClock())
+        try:
+            return await use(store, app.definitions(), files)
+        finally:
+            await store.close()
+
+    return asyncio.run(work())
+
+
+def load(folder: Path) -> list[MigrationFile]:
+    """The files of a folder, in order. Without files it needs no Alembic."""
+    return lazy("files").load_files(folder) if any(folder.glob("*.py")) else []
+
+
+def lazy(name: str) -> Any:
+    """A module of `penstock.migrations`, if Alembic is installed."""
+    try:
+        return importlib.import_module(f"penstock.migrations.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in {"alembic", "sqlalchemy"}:
+            raise
+        raise ConfigError(
+            "Migration files need Alembic, which is not installed.", fix="pip install 'penstock[migrations]'"
+        ) from error
+
+
+def runner_of(store: Store) -> Runner:
+    runner: Runner = lazy("running").Runner(store, SystemClock(), click.echo)
+    return runner
+
+
+def _column(text: str) -> tuple[str, str]:
+    match = _COLUMN.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} names no column.", fix="Write it as TABLE.COLUMN.")
+    return match[1], match[2]
+
+
+def _answered(changes: Sequence[TableChange], given: Renames) -> Renames:
+    """The new names of each column that is gone; asked for where there are new columns, and never guessed."""
+    answers = dict(given)
+    for (table, old), names in given.items():
+        change = next((one for one in changes if one.table == table), None)
+        if change is None or old not in change.gone or any(name not in change.declared for name in names):
+            raise ConfigError(
+                f"{table}.{old} cannot be renamed to {', '.join(names) or 'nothing'}.",
+                fix="Name a column that is stored and not declared any more, and fields that are declared.",
+            )
+    for change in changes:
+        said = {name for (table, _old), names in answers.items() if table == change.table for name in names}
+        left = [name for name in change.new if name not in said]
+        for old in change.gone:
+            if (change.table, old) in answers or not left:
+                continue
+            question = f"{change.table}.{old} is not declared any more, and {', '.join(left)} is new."
+            if not sys.stdin.isatty():
+                raise ConfigError(
+                    f"{question} Was it renamed?",
+                    fix=f"Say --rename {change.table}.{old}={left[0]}, or --drop {change.table}.{old}.",
+                )
+            say(question)
+            name = click.prompt("Its new name (none if it is dropped)", type=click.Choice([*left, "none"]), err=True)
+            answers[change.table, old] = () if name == "none" else (name,)
+            left = [one for one in left if one != name]
+    return answers
+
+
+def _print_left(files: Sequence[tuple[MigrationFile, Progress | None]], dialect: Dialect) -> None:
+    for file, now in files:
+        begun = now is not None and now.step != "expand"
+        for step in ("contract",) if begun else ("expand", "contract"):
+            pieces = [] if now is not None and now.step == "done" else file.pieces(step, dialect)
+            for piece in pieces:
+                sql = piece if isinstance(piece, str) else f"-- {piece.table} is written anew"
+                lock = lock_of(sql) if dialect.schemas else ""
+                click.echo(f"-- {file.name}, {step}(){lock and f', lock: {lock}'}\n{sql};")
+
+
+def _told(file: MigrationFile, progress: Progress | None) -> str:
+    if progress is None:
+        return "pending"
+    if progress.step == "contract":
+        return "waits for run --contract, once no process of the old release runs"
+    of = file.backfills[progress.done] if progress.step == "backfill" and progress.done < len(file.backfills) else None
+    if of is not None:
+        return f"backfill of {of.table} stopped at {progress.rows} rows"
+    return "done" if progress.step == "done" else "expand stopped"
+
+
+def _as_data(file: MigrationFile, progress: Progress | None) -> dict[str, Any]:
+    step = "pending" if progress is None else progress.step
+    return {"name": file.name, "title": file.title, "step": step, "rows": 0 if progress is None else progress.rows}

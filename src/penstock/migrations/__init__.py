@@ -1,0 +1,10 @@
+"""Migration files: what `penstock migration new` writes, and the operations that such files use beside Alembic's.
+
+Loads Alembic and SQLAlchemy, which servers and workers never do. Alembic writes the SQL of a file; penstock runs it on
+its own connection, with short locks. See docs/migrations.md.
+"""
+
+from penstock.api.holding import held
+from penstock.migrations.operations import Backfill, Stored, relax, sync, unsync
+
+__all__ = ["Backfill", "Stored", "held", "relax", "sync", "unsync"]

@@ -1,0 +1,96 @@
+"""Migration files as they lie in `migrations/`: their steps, as SQL that Alembic's operations write.
+
+A file has a function for each step that it needs: `expand`, `contract` and `down`; and a list `backfills`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import sqlalchemy.dialects.postgresql
+import sqlalchemy.dialects.sqlite
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+
+from penstock.errors import ConfigError
+from penstock.migrations.operations import Backfill, Relax
+from penstock.store.sql.dialect import Dialect
+
+FOLDER = Path("migrations")
+Step = Literal["expand", "backfill", "contract", "done"]
+Piece = str | Relax
+_NAME = re.compile(r"\d{4}_\w+")
+_TRANSACTION = re.compile(r"(begin|commit)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a file was run on a database."""
+
+    step: Step = "expand"
+    done: int = 0  # pieces of the step, or backfills
+    cursor: str | int | None = None  # the last key of the backfill
+    rows: int = 0  # rows that its backfills have changed
+
+    @classmethod
+    def parse(cls, text: str) -> Progress:
+        """Progress as it is stored."""
+        return cls(**json.loads(text))
+
+    def text(self) -> str:
+        """The same as JSON."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationFile:
+    """A file of `migrations/`, loaded."""
+
+    name: str
+    title: str
+    steps: dict[str, Callable[[], None]] = field(default_factory=dict)
+    backfills: Sequence[Backfill] = ()
+
+    def pieces(self, step: str, dialect: Dialect) -> list[Piece]:
+        """The statements of a step."""
+        pieces: list[Piece] = []
+        if step not in self.steps:
+            return pieces
+        context = MigrationContext.configure(
+            dialect=_sqlalchemy(dialect), opts={"as_sql": True, "penstock": dialect, "pieces": pieces}
+        )
+        context.impl.static_output = lambda text: pieces.append(text.rstrip().rstrip(";"))  # type: ignore[method-assign]
+        with Operations.context(context):
+            self.steps[step]()
+        return [piece for piece in pieces if isinstance(piece, Relax) or not _TRANSACTION.match(piece)]
+
+
+def _sqlalchemy(dialect: Dialect) -> sqlalchemy.Dialect:
+    given = sqlalchemy.dialects.sqlite if dialect.name == "sqlite" else sqlalchemy.dialects.postgresql
+    made: sqlalchemy.Dialect = given.dialect(paramstyle="named")  # one that does not double percent signs
+    return made
+
+
+def load_files(folder: Path) -> list[MigrationFile]:
+    """The files of a folder, in order; none if there is no such folder."""
+    return [_load(path) for path in sorted(folder.glob("*.py")) if _NAME.fullmatch(path.stem)]
+
+
+def _load(path: Path) -> MigrationFile:
+    spec = importlib.util.spec_from_file_location(f"penstock_migration_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} cannot be loaded.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be loaded: {error}") from error
+    steps = {name: getattr(module, name) for name in ("expand", "contract", "down") if hasattr(module, name)}
+    title = (module.__doc__ or path.stem).strip().splitlines()[0]
+    return MigrationFile(path.stem, title, steps, getattr(module, "backfills", ()))

@@ -1,0 +1,226 @@
+"""Runs migration files: statements with short locks that are tried again, and backfills in batches.
+
+Progress is stored in the transaction of each piece, by compare-and-set. A killed run goes on with the next piece, and
+two processes may run one file. Statements that PostgreSQL runs outside of transactions only are run again after a kill.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, TypeVar
+
+from penstock.clock import Clock
+from penstock.errors import Conflict, DatabaseBusy, UsageError
+from penstock.migrations.files import MigrationFile, Piece, Progress, Step
+from penstock.migrations.operations import Backfill, Relax
+from penstock.schema.stored import StoredTable
+from penstock.store.contract.schema import Change
+from penstock.store.contract.session import Session, Statement
+from penstock.store.contract.store import Store
+from penstock.store.push.alter import rewrite_relaxed
+from penstock.store.sql.ddl import SQLITE
+from penstock.store.sql.dialect import placeholder
+
+T = TypeVar("T")
+Tell = Callable[[str], None]
+
+ATTEMPTS = 6  # between them 0.5, 1, 2, 4 and 8 seconds pass
+_SHORT_LOCKS = Statement("set local lock_timeout = '5s'"), Statement("set local statement_timeout = 0")
+_ALONE = re.compile(r"\bconcurrently\b|\bvalidate\s+constraint\b", re.IGNORECASE)
+_CONCURRENT = re.compile(r"create\s+(?:unique\s+)?index\s+concurrently\s+(?:if\s+not\s+exists\s+)?(\S+)", re.IGNORECASE)
+_DROPS = re.compile(r'alter\s+table\s+"?([^\s"]+)"?\s+drop\s+column\s+"?([^\s"]+)"?', re.IGNORECASE)
+_NEXT: dict[Step, Step] = {"expand": "backfill", "backfill": "contract", "contract": "done"}
+
+
+class _Overtaken(Exception):
+    """Another process has filled these rows."""
+
+
+class Runner:
+    """Runs files on a store whose own tables of penstock exist. `tell` hears of each statement and batch."""
+
+    def __init__(self, store: Store, clock: Clock, tell: Tell) -> None:
+        self._store, self._clock, self._tell = store, clock, tell
+
+    async def progress(self) -> dict[str, Progress]:
+        """The progress of each file that was begun."""
+        return {name: Progress.parse(text) for name, text in await self._store.migration_files.list()}
+
+    async def run(self, file: MigrationFile, *, contract: bool) -> Progress:
+        """Run the steps of a file that are left, `contract` only if it is asked for; the progress after that."""
+        await self._store.migration_files.begin(file.name, Progress().text())
+        while True:
+            now = (await self.progress())[file.name]
+            if now.step == "done" or (now.step == "contract" and "contract" in file.steps and not contract):
+                return now
+            await self._next(file, now)
+
+    async def stamp(self, file: MigrationFile) -> None:
+        """Note a file as done without running it."""
+        await self._store.migration_files.begin(file.name, Progress("done").text())
+
+    async def down(self, file: MigrationFile) -> None:
+        """Undo what a file has expanded."""
+        now = (await self.progress()).get(file.name)
+        undoable = now is not None and now.step != "expand" and not (now.step == "contract" and now.done)
+        if now is None or not undoable or "down" not in file.steps or (now.step == "done" and "contract" in file.steps):
+            raise UsageError(
+                f"{file.name} cannot be undone.",
+                fix="Write a new file; a file can be undone by its down(), from its expand until its contract.",
+            )
+        statements = [piece for piece in file.pieces("down", self._store.dialect) if isinstance(piece, str)]
+        await self._together(file, now, None, statements)
+
+    # ----- one piece
+
+    async def _next(self, file: MigrationFile, now: Progress) -> None:
+        if now.step == "backfill":
+            if now.done < len(file.backfills):
+                await self._batch(file, now, file.backfills[now.done])
+                return
+        elif now.done < len(pieces := file.pieces(now.step, self._store.dialect)):
+            await self._piece(file, now, pieces[now.done :])
+            return
+        await self._together(file, now, Progress(_NEXT[now.step], rows=now.rows), [])
+
+    async def _piece(self, file: MigrationFile, now: Progress, left: Sequence[Piece]) -> None:
+        """The statement that has to run alone, or those before the next one of that kind."""
+        alone, first = next((key, list(some)) for key, some in groupby(left, self._is_alone))
+        if not alone:
+            await self._together(file, now, replace(now, done=now.done + len(first)), list(map(str, first)))
+            return
+        table = ""
+        statements: tuple[str, ...] = (str(first[0]),)
+        if isinstance(first[0], Relax):
+            table, stored = first[0].table, await self._stored(first[0].table)
+            statements = tuple(rewrite_relaxed(stored, first[0].column, self._store.dialect))
+        elif interrupted := _CONCURRENT.match(statements[0]):
+            await self._alone(table, (f"drop index concurrently if exists {interrupted[1]}",))  # an invalid one
+        await self._alone(table, statements)
+        await self._together(file, now, replace(now, done=now.done + 1), [])
+
+    def _is_alone(self, piece: Piece) -> bool:
+        postgres = self._store.dialect.name != SQLITE
+        return isinstance(piece, Relax) or (postgres and _ALONE.search(piece) is not None)
+
+    async def _alone(self, table: str, statements: tuple[str, ...]) -> None:
+        if not statements:
+            return
+        self._tell("; ".join(statements))
+        async with self._store.catalog.lock() as lock:
+            await lock.apply(Change(table, statements, alone=self._store.dialect.name != SQLITE))
+
+    async def _together(
+        self, file: MigrationFile, now: Progress, after: Progress | None, statements: Sequence[str]
+    ) -> None:
+        """Statements and the progress in one transaction. Tables whose columns go are held: see `Interests.hold`."""
+        before = await self._indexes_dropped(statements)
+        held = dict.fromkeys(match[1] for one in statements if (match := _DROPS.match(one)))
+
+        async def work(session: Session) -> None:
+            if not await self._advance(session, file, now, after):
+                return  # another process has done it
+            for table in held:
+                await self._store.interests.hold(table, session)
+            for statement in (*before, *statements):
+                await session.execute(Statement(statement, bounded=False))
+            for table in held:
+                for name in await self._store.interests.release(table, session):
+                    self._tell(f"-- {name} reads a column that is gone; its reader is told that changes are lost")
+
+        for statement in statements:
+            self._tell(statement)
+        await self._patiently(work)
+
+    async def _advance(self, session: Session, file: MigrationFile, now: Progress, after: Progress | None) -> bool:
+        text = None if after is None else after.text()
+        return await self._store.migration_files.advance(session, file.name, now.text(), text)
+
+    async def _patiently(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        """Work in a transaction that waits for locks only shortly, as all writers would wait behind it."""
+        for attempt in range(ATTEMPTS):
+            try:
+                async with self._store.migration_files.transaction() as session:
+                    for setting in _SHORT_LOCKS if self._store.dialect.name != SQLITE else ():
+                        await session.execute(setting)
+                    return await work(session)
+            except (DatabaseBusy, Conflict) as error:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                self._tell(f"-- waiting for others: {error.what}")
+                await self._clock.sleep(0.5 * 2**attempt)
+        raise AssertionError
+
+    async def _stored(self, table: str) -> StoredTable:
+        return (await self._store.catalog.stored_tables([table]))[table]
+
+    async def _indexes_dropped(self, statements: Sequence[str]) -> list[str]:
+        """SQLite drops no column of an index; PostgreSQL drops the index with it."""
+        found = [match for one in statements if (match := _DROPS.match(one))] if self._is_sqlite else []
+        quote = self._store.dialect.quote
+        return [
+            f"drop index {quote(index.name)}"
+            for match in found
+            for index in (await self._stored(match[1])).indexes.values()
+            if any(column.removesuffix(" desc") == quote(match[2]) for column in index.columns)
+        ]
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._store.dialect.name == SQLITE
+
+    # ----- backfills
+
+    async def _batch(self, file: MigrationFile, now: Progress, backfill: Backfill) -> None:
+        """One batch; then as long a pause as it took, so that a backfill never takes more than half of a connection."""
+        began = self._clock.monotonic()
+
+        async def work(session: Session) -> Progress:
+            keys = await self._fill(session, backfill, now.cursor)
+            end = replace(now, done=now.done + 1, cursor=None)
+            after = replace(now, cursor=keys[-1], rows=now.rows + len(keys)) if keys else end
+            if not await self._advance(session, file, now, after):
+                raise _Overtaken
+            return after
+
+        try:
+            after = await self._patiently(work)
+        except _Overtaken:
+            return
+        if after.rows > now.rows:
+            self._tell(f"-- {backfill.table}: {after.rows} rows filled")
+            await self._clock.sleep(self._clock.monotonic() - began)
+
+    async def _fill(self, session: Session, backfill: Backfill, cursor: str | int | None) -> list[Any]:
+        """Fill the rows behind a cursor; their keys, in order."""
+        sql = self._store.dialect
+        first, second = (placeholder(sql.parameter, number) for number in (1, 2))
+        table, key = sql.table(backfill.table), sql.quote(backfill.key)
+        names = [backfill.key]
+        if callable(backfill.values):
+            names += [column.name for column in (await self._stored(backfill.table)).columns.values()]
+        behind = f" and {key} > {first}" if cursor is not None else ""
+        rows = await session.fetch(
+            Statement(
+                f"select {', '.join(map(sql.quote, names))} from {table} where ({backfill.where}){behind} "
+                f"order by {key} limit {backfill.batch}{'' if self._is_sqlite else ' for update'}"
+            ),
+            [cursor] if behind else [],
+        )
+        keys = [row[0] for row in rows]
+        if not callable(backfill.values):
+            values = ", ".join(f"{sql.quote(column)} = {value}" for column, value in backfill.values.items())
+            between = f"{key} >= {first} and {key} <= {second} and ({backfill.where})"
+            update = Statement(f"update {table} set {values} where {between}", bounded=False)
+            await session.execute(update, [keys[0], keys[-1]]) if keys else None
+            return keys
+        for row in rows:
+            given = backfill.values(dict(zip(names, row, strict=True)))
+            marks = [placeholder(sql.parameter, number) for number in range(1, len(given) + 2)]
+            values = ", ".join(f"{sql.quote(column)} = {mark}" for column, mark in zip(given, marks, strict=False))
+            update = Statement(f"update {table} set {values} where {key} = {marks[-1]}")
+            await session.execute(update, [*given.values(), row[0]]) if given else None
+        return keys

@@ -1,0 +1,1 @@
+"""An auction house in layers: handlers call services, and services call repositories."""

@@ -1,0 +1,1 @@
+"""Handlers are what callers, crons and other systems reach."""

@@ -1,0 +1,1 @@
+"""Repositories read and write one table each."""

@@ -1,0 +1,1 @@
+"""Boards and cards, ported from Convex with its names."""

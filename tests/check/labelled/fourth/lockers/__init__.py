@@ -1,0 +1,1 @@
+"""Parcel lockers, written tersely."""

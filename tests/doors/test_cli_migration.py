@@ -1,0 +1,411 @@
+"""`penstock migration`: files that rename, split, retype and require columns while old and new processes write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import click
+import psycopg
+import pytest
+from stage.databases import connected
+from stage.outboxes import run_sql
+
+from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx
+from penstock.cli import migration
+from penstock.clock import SystemClock
+from penstock.config import Config
+from penstock.migrations import running
+from penstock.migrations.files import Progress, load_files
+from penstock.migrations.running import Runner
+from penstock.store.contract.session import Statement
+from penstock.store.open import make_store
+from penstock.testing import TestApp
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console
+
+pytest_plugins = ("doors.cli_fixtures",)
+
+
+class Release:
+    """A release of a program: the field in which it keeps who travels, and its calls."""
+
+    def __init__(self, table: type[Table], field: str) -> None:
+        self.app = app = App(tables=[table])
+
+        @app.mutation
+        async def book(ctx: MutationCtx, name: str) -> str:
+            return await ctx.db.insert(table(**{field: name}))
+
+        @app.mutation
+        async def rebook(ctx: MutationCtx, trip: str, name: str) -> None:
+            await ctx.db.patch(table, Id(trip), **{field: name})
+
+        @app.query
+        async def names(ctx: QueryCtx) -> list[str]:
+            return sorted(getattr(one, field) for one in await ctx.db.query(table).collect())
+
+        @app.reactive_task(table, name="greet", cleanup="never")
+        async def greet(ctx: TaskCtx[Any]) -> None: ...
+
+        self.book, self.rebook, self.names = book, rebook, names
+
+
+def old_release() -> Release:
+    class Trip(Table, name="trip"):
+        customer: str
+        price: int = 0
+
+    return Release(Trip, "customer")
+
+
+def new_release() -> Release:
+    class Trip(Table, name="trip"):
+        client: str
+        price: int = 0
+
+    return Release(Trip, "client")
+
+
+class Pauses(SystemClock):
+    """A clock that tells of pauses in the place of waiting."""
+
+    def __init__(self, told: Callable[[float], object]) -> None:
+        super().__init__()
+        self.told = told
+
+    async def sleep(self, seconds: float) -> None:
+        self.told(seconds)
+
+
+PROGRAM = """
+from penstock import App, Table
+
+
+
+class Trip(Table, name="trip"):
+    {}
+    price: {} = 0
+
+
+app = App(tables=[Trip])
+"""
+
+
+@pytest.fixture
+def trips(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    console.write("trips.py", PROGRAM.format("client: str", "int"))
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    return console
+
+
+def test_a_rename_keeps_data_while_processes_of_both_releases_write(trips: Console, database_url: str) -> None:
+    old, new = old_release(), new_release()
+
+    async def story() -> None:
+        async with TestApp(old.app, database_url) as before:
+            first = await before.run_mutation(old.book, "ann")
+            asked = await asyncio.to_thread(trips, "migration", "new", "client")
+            assert asked.code, asked
+            assert "trip.customer is not declared any more, and client is new. Was it renamed?" in asked.err
+            await asyncio.to_thread(trips.ok, "migration", "new", "client", "--rename", "trip.customer=client")
+            plan = await asyncio.to_thread(trips.ok, "migration", "run", "--plan")
+            lock = ", lock: ACCESS EXCLUSIVE" if database_url.startswith("postgres") else ""
+            assert f"-- 0001_client, contract(){lock}\nALTER TABLE trip DROP COLUMN customer;" in plan.out
+            ran = await asyncio.to_thread(trips.ok, "migration", "run")
+            assert "0001_client: waits for run --contract" in ran.out
+            async with TestApp(new.app, database_url) as after:
+                await before.run_mutation(old.book, "bob")
+                await after.run_mutation(new.book, "cid")
+                await before.run_mutation(old.rebook, first, "anna")
+                assert await before.run_query(old.names) == await after.run_query(new.names) == ["anna", "bob", "cid"]
+        async with TestApp(new.app, database_url) as after:
+            await asyncio.to_thread(trips.ok, "migration", "run", "--contract")
+            await after.run_mutation(new.book, "dan")
+            assert await after.run_query(new.names) == ["anna", "bob", "cid", "dan"]
+
+    asyncio.run(story())
+    assert trips.ok("migration", "status", "--json").json["files"][0]["step"] == "done"
+    assert trips("migration", "new", "more").err.count("There is nothing that needs a migration file")
+    assert "fits" in trips.ok("migrate").err
+
+
+def rows(database_url: str, sql: str) -> list[Any]:
+    if database_url.startswith("sqlite"):
+        with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as connection:
+            return connection.execute(sql).fetchall()
+
+    async def read() -> list[Any]:
+        async with connected(database_url) as connection:
+            return [tuple(row) for row in await connection.fetch(sql)]
+
+    return asyncio.run(read())
+
+
+def fill(database_url: str, count: int) -> None:
+    values = ", ".join(
+        f"('trip_01jd{'0' * 19}{number:03}', '2030-01-01 00:00:00Z', 'c{number:03}', {number})"
+        for number in range(count)
+    )
+    asyncio.run(run_sql(database_url, f"insert into trip (id, creation_time, customer, price) values {values}"))
+
+
+def test_a_killed_backfill_goes_on_where_it_was(
+    trips: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    trips.ok("migrate")
+    fill(database_url, 25)
+    trips.write("trips.py", PROGRAM.format("customer: str; code: str | None = None", "int"))
+    trips.ok("migrate")
+    trips.write("migrations/0001_code.py", BACKFILL)
+    batch, batches = Runner._batch, list[str]()
+
+    async def killed(self: Runner, file: Any, now: Any, backfill: Any) -> None:
+        if len(batches) == 1:
+            batches.append("killed")
+            raise KeyboardInterrupt
+        batches.append(backfill.table)
+        await batch(self, file, now, backfill)
+
+    pauses = list[float]()
+    monkeypatch.setattr(Runner, "_batch", killed)
+    monkeypatch.setattr(migration, "runner_of", lambda store: Runner(store, Pauses(pauses.append), click.echo))
+    assert trips("migration", "run").code
+    filled = "select count(*) from trip where code is not null"
+    assert rows(database_url, filled)[0][0] == 10
+    assert "backfill of trip stopped at 10 rows" in trips.ok("migration", "status").out
+    assert "trip: 20 rows filled" in trips.ok("migration", "run").out
+    assert rows(database_url, "select code from trip where code <> upper(customer) or code is null") == []
+    assert batches == ["trip", "killed", "trip", "trip", "trip"], "10, 10 and 5 rows, and a look that finds no more"
+    assert len(pauses) == 3, "one after each batch"
+    assert min(pauses) > 0
+    assert trips.ok("migration", "run").out == "", "it is done"
+
+
+BACKFILL = """
+from penstock.migrations import Backfill
+
+
+def code(row):
+    return {"code": row["customer"].upper()}
+
+
+backfills = [Backfill(table="trip", values=code, where="code is null", batch=10)]
+"""
+
+
+def test_a_field_becomes_required_under_writers_of_both_releases(trips: Console, database_url: str) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str | None = None", "int"))
+    trips.ok("migrate")
+    insert = "insert into trip (id, creation_time, price) values ('trip_01jd{}', '2030-01-01 00:00:00Z', 1)"
+    asyncio.run(run_sql(database_url, insert.format("0" * 22)))
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    assert trips("migrate").code, "a row has no value"
+    trips.ok("migration", "new", "required")
+    asked = trips("migration", "run")
+    assert (asked.code, "Write SQL for trip.customer where it is NULL" in asked.err) == (1, True)
+    file = trips.folder / "migrations" / "0001_required.py"
+    kept = [line for line in file.read_text().splitlines() if not line.startswith("raise ")]
+    file.write_text("\n".join(kept).replace("'NULL'", "\"'nobody'\""))
+    trips.ok("migration", "run")
+    asyncio.run(run_sql(database_url, insert.format("1" * 22)))  # the old release, in between
+    trips.ok("migrate")
+    asyncio.run(run_sql(database_url, insert.format("2" * 22)))  # and beside the new one
+    trips.ok("migration", "run", "--contract")
+    trips.ok("migrate")
+    assert rows(database_url, "select customer, count(*) from trip group by customer") == [("nobody", 3)]
+    with pytest.raises(Exception, match=r"(?i)not.null"):
+        asyncio.run(run_sql(database_url, insert.format("3" * 22)))
+
+
+def test_columns_are_split_retyped_and_dropped_and_an_expand_is_undone(trips: Console, database_url: str) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    trips.ok("migrate")
+    fill(database_url, 3)
+    trips.write("trips.py", PROGRAM.format("first: str; last: str", "str"))
+    assert "price" in trips("migrate").err
+    trips.ok("migration", "new", "both", "--rename", "trip.customer=first,last")
+    file = trips.folder / "migrations" / "0001_both.py"
+    text = file.read_text()
+    for old, new in (
+        ("'first': '\"customer\"'", "'first': 'upper(substr(customer, 1, 1))'"),
+        ("'last': '\"customer\"'", "'last': 'substr(customer, 2)'"),
+        ("'customer': '\"first\"'", "'customer': 'first || last'"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("raise ")))
+    trips.ok("migration", "run")
+    update = "update trip set {} where price = 0"
+    for change in ("first = 'D'", "customer = 'e000'", "last = 'ABC'"):
+        asyncio.run(run_sql(database_url, update.format(change)))
+    both = "select customer, first, last from trip order by price"
+    expected = [("EABC", "E", "ABC"), ("c001", "C", "001"), ("c002", "C", "002")]
+    assert rows(database_url, both) == expected, "old values are only written again where new ones changed"
+    trips.ok("migration", "down", "0001_both")
+    assert "pending" in trips.ok("migration", "status").out
+    trips.ok("migration", "run", "--contract")
+    trips.ok("migrate")
+    assert sorted(rows(database_url, "select first, last, price from trip")) == [
+        ("C", "001", "1"), ("C", "002", "2"), ("E", "ABC", "0")
+    ]  # fmt: skip
+    assert "cannot be undone" in trips("migration", "down", "0001_both").err
+    trips.write("trips.py", PROGRAM.format("first: str", "str"))
+    trips.ok("migration", "new", "drop_last")
+    trips.ok("migration", "run", "--contract")
+    assert "last" not in trips.ok("migrate").err
+    trips.write("migrations/0003_broken.py", "raise ValueError('edit me')")
+    assert "0003_broken.py cannot be loaded: edit me" in trips("migration", "status").err
+
+
+CONCURRENTLY = """
+from alembic import op
+
+
+def expand():
+    op.create_index("trip_by_price", "trip", ["price"], postgresql_concurrently=True)
+
+
+def contract():
+    op.drop_column("trip", "price")
+"""
+
+
+def test_a_check_tells_ci_by_its_exit_status(trips: Console, database_url: str) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    pending = trips("migrate", "--check")
+    assert (pending.code, "pending: create table" in pending.out.lower()) == (3, True)
+    trips.ok("migrate")
+    assert (trips("migrate", "--check").code, trips("migrate", "--check").out) == (0, "")
+    trips.write("trips.py", PROGRAM.format("customer: str | None = None; code: str | None = None", "str"))
+    drift = trips("migrate", "--check")
+    assert (drift.code, "stored as" in drift.out, "penstock migration new" in drift.out) == (4, True, True)
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    trips.write("migrations/0001_by_price.py", CONCURRENTLY)
+    assert trips("migrate", "--check", "--json").json["pending"] == ["migration file 0001_by_price"]
+    if database_url.startswith("postgres"):
+        asyncio.run(run_sql(database_url, "create index trip_by_price on trip (price)"))  # as a killed run leaves one
+    assert "--check" not in trips.ok("migration", "run").out
+    assert trips("migrate", "--check").code == 0, "contract() waits for the old release"
+    unsafe = CONCURRENTLY.replace(", postgresql_concurrently=True", "").replace("trip_by_price", "trip_price")
+    trips.write("migrations/0002_price.py", unsafe)
+    postgres = database_url.startswith("postgres")
+    found = trips("migrate", "--check")
+    assert found.code == (5 if postgres else 3)
+    assert ("unsafe: 0002_price, expand(): CREATE INDEX" in found.out) == postgres
+
+
+def test_a_vanished_column_beside_a_new_one_is_asked_about(trips: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str | None = None", "int"))
+    trips.ok("migrate")
+    trips.write("trips.py", PROGRAM.format("client: str | None = None", "int"))
+    hint = "Did you rename it to client? Then run penstock migration new."
+    monkeypatch.setattr(migration, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    asked = trips.ok("migration", "new", "asked", stdin=b"client\n")
+    assert "trip.customer is not declared any more, and client is new." in asked.err
+    assert '"""Rename trip.customer to client.' in (trips.folder / "migrations" / "0001_asked.py").read_text()
+    plan = trips.ok("migrate", "--plan")
+    assert hint in plan.out
+    assert ("-- lock: ACCESS EXCLUSIVE\nalter table" in plan.out) == ("postgres" in os.environ["DATABASE_URL"])
+
+
+def test_a_step_waits_shortly_for_its_lock_and_tries_again(
+    console: Console, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table lock is PostgreSQL's: on SQLite a step waits like any other writer."""
+    console.write("trips.py", PROGRAM.format("customer: str", "int"))
+    monkeypatch.setenv("DATABASE_URL", postgres_url)
+    console.ok("migrate")
+    console.write("migrations/0001_drop.py", DROP)
+    monkeypatch.setattr(running, "_SHORT_LOCKS", [Statement("set local lock_timeout = '20ms'")])
+    with psycopg.connect(postgres_url) as reader:
+        reader.execute("select * from trip")
+
+        clock = Pauses(lambda _seconds: reader.rollback())
+        monkeypatch.setattr(migration, "runner_of", lambda store: Runner(store, clock, click.echo))
+        ran = console.ok("migration", "run", "--contract")
+    assert ran.out.count("-- waiting for others: A lock was held for too long") == 1
+    assert "0001_drop: done" in ran.out
+    assert rows(postgres_url, "select note from trip") == []
+
+
+DROP = """
+from alembic import op
+from penstock.migrations import Stored
+from sqlalchemy import Column
+
+
+def expand():
+    op.add_column("trip", Column("note", Stored("text")))
+    op.execute("update trip set note = 'a:b' || '50%' where price::text = 'x'")
+"""
+
+
+OWNED = """
+from penstock import ActionCtx, App, Table
+
+app = App()
+
+
+class Van(Table, source="van", key="nr", managed=False):
+    nr: int
+    plate: str | None = None
+
+
+@app.outbox(Van, name="vans", start="end")
+async def vans(ctx: ActionCtx, van: Van) -> None: ...
+"""
+
+
+def test_a_table_is_held_for_sql_of_its_owner(console: Console, database_url: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    asyncio.run(run_sql(database_url, "create table van (nr integer primary key, plate text, wheels integer)"))
+    console.write("vans.py", OWNED)
+    console.ok("migrate")
+    assert "van is held for outbox:vans" in console.ok("hold", "van").err
+    assert "held" in console.ok("changes").out
+    asyncio.run(run_sql(database_url, "alter table van drop column wheels"))
+    assert "Changes of van are captured" in console.ok("release", "van").err
+    console.ok("hold", "van")
+    asyncio.run(run_sql(database_url, "alter table van drop column plate"))
+    left = console("release", "van")
+    assert (left.code, "outbox:vans cannot be captured any more: a column of van is gone" in left.err) == (1, True)
+    assert "No changes of lorry are captured" in console.ok("hold", "lorry").err
+
+
+def test_two_processes_may_run_one_file(trips: Console, database_url: str) -> None:
+    trips.write("trips.py", PROGRAM.format("customer: str; code: str | None = None", "int"))
+    trips.ok("migrate")
+    fill(database_url, 25)
+    trips.write(
+        "migrations/0001_code.py", "from alembic import op\nfrom sqlalchemy import Column, Text\n" + BACKFILL + ADD
+    )
+    (file,) = load_files(trips.folder / "migrations")
+
+    async def one() -> Progress:
+        store = make_store(Config(database=database_url), SystemClock())
+        await store.open()
+        try:
+            return await Runner(store, SystemClock(), click.echo).run(file, contract=False)
+        finally:
+            await store.close()
+
+    async def both() -> list[Progress]:
+        return [*await asyncio.gather(one(), one())]
+
+    assert [(now.step, now.rows) for now in asyncio.run(both())] == [("done", 25)] * 2
+    assert rows(database_url, "select count(*) from trip where code is not null and noted is null") == [(25,)]
+
+
+ADD = """
+
+def expand():
+    op.add_column("trip", Column("noted", Text()))
+"""

@@ -1,0 +1,117 @@
+"""Tables that are held while their owner drops and retypes columns: with Alembic, with Django, and by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from flow.test_watched_columns import RETYPE, Hearing, lost, states, told
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+from stage.guests import django_connection, library_url
+from stage.outboxes import run_sql
+
+from penstock.api.holding import hold, release
+from penstock.migrations import held
+
+MAKE = "create table part (nr integer primary key, name text, note text, extra text)"
+
+
+def change(url: str) -> str:
+    """What the database refuses while triggers watch the table."""
+    return RETYPE if url.startswith("postgres") else "alter table part drop column extra"
+
+
+def with_alembic(url: str) -> None:
+    driver = "sqlite" if url.startswith("sqlite") else "postgresql+psycopg"
+    with create_engine(library_url(url, driver), poolclass=NullPool).begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        with held(operations.get_bind(), "part"):
+            operations.execute(change(url))
+
+
+def with_django(url: str) -> None:
+    connection = django_connection(url)
+    from penstock.django.operations import HoldCapture, ReleaseCapture  # noqa: PLC0415 - once Django is configured
+
+    begin, end = HoldCapture("part"), ReleaseCapture("part")
+    with closing(connection):
+        connection.set_autocommit(False)
+        editor = connection.schema_editor(atomic=False)
+        begin.database_forwards("shop", editor, None, None)
+        editor.execute(change(url))
+        end.database_forwards("shop", editor, None, None)
+        end.database_backwards("shop", editor, None, None)
+        begin.database_backwards("shop", editor, None, None)
+        connection.commit()
+
+
+def with_a_driver(url: str) -> None:
+    connect: Callable[[str], Any] = psycopg.connect if url.startswith("postgres") else sqlite3.connect
+    with closing(connect(url.removeprefix("sqlite:///"))) as connection, connection:
+        assert hold(connection, "part") == ["task:react"]
+        connection.execute(change(url))
+        assert release(connection, "part") == []
+
+
+@pytest.mark.parametrize("migrate", [with_alembic, with_django, with_a_driver])
+async def test_nothing_is_lost_in_one_transaction(database_url: str, migrate: Callable[[str], None]) -> None:
+    hearing = Hearing("task")
+    await run_sql(database_url, MAKE)
+    async with hearing.stage.open(database_url) as test:
+        await asyncio.to_thread(migrate, database_url)
+        assert await states(test) == ["ok"]
+        await run_sql(database_url, "insert into part (nr, name) values (1, 'a')")
+        assert await hearing.rows(test) == [1]
+        assert await told(test) == ["enter"]
+
+
+async def test_a_write_to_a_held_table_is_told_as_lost_and_a_missing_column_by_name(database_url: str) -> None:
+    hearing = Hearing("outbox", fields=("name",))
+    await run_sql(database_url, MAKE)
+    async with hearing.stage.open(database_url) as test:
+        assert await hearing.rows(test) == []
+        interests = test.engine.store.interests
+        (name,) = [row.interest.name for row in await interests.list() if not row.interest.on_demand]
+        assert name in await interests.hold("part")
+        assert await states(test) == ["held"]
+        await run_sql(database_url, "alter table part drop column extra")
+        assert await interests.release("part") == []
+        assert (await states(test), await told(test)) == (["ok"], []), "nobody wrote it"
+        await interests.hold("part")
+        await test.make_service("pruner").tick()
+        assert await states(test) == ["held"], "the pruner leaves it alone"
+        await run_sql(database_url, "insert into part (nr, name) values (1, 'a')", "update part set nr = 2")
+        assert {one.split(",")[0] for one in await told(test)} == {"lost"}
+        await run_sql(database_url, "alter table part drop column name")
+        assert await interests.release("part") == [name]
+        await hearing.rows(test)
+        assert await lost(test)
+
+
+async def test_writes_to_a_partition_of_a_held_table_are_told_as_lost(postgres_url: str) -> None:
+    hearing = Hearing("task")
+    await run_sql(
+        postgres_url,
+        "create table part (nr integer primary key, name text, note text, extra text) partition by range (nr)",
+        "create table part_1 partition of part for values from (0) to (10)",
+    )
+    async with hearing.stage.open(postgres_url) as test:
+        interests = test.engine.store.interests
+        await interests.hold("part")
+        await run_sql(postgres_url, RETYPE, "alter table part drop column extra")
+        assert await told(test) == []
+        await run_sql(postgres_url, "insert into part_1 (nr) values (1)")
+        await run_sql(postgres_url, "truncate part_1")
+        assert [one.split(",")[0] for one in await told(test)] == ["lost", "lost"]
+        assert await interests.release("part") == []
+        await run_sql(postgres_url, "insert into part (nr, name) values (2, 'a')")
+        assert await states(test) == ["ok"]
+        assert (await told(test))[2:] == ["enter"]

@@ -1,0 +1,103 @@
+"""Releases of penstock: wheels of commits, and environments that have a wheel and the packages that it asks for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Mapping
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+# Without a tag: the last commit whose own tables were others.
+BEFORE_THE_FIRST_TAG = "3956aa68f72d184c4221ca5a18fd82bcf3c9f9ae"
+
+
+def run(*command: str | Path, **options: Any) -> str:
+    """Run a program to its end, which must be a good one; what it printed."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
+
+
+def last_release() -> str:
+    """The newest tag before the working tree, or the commit that stands for it."""
+    tags = run("git", "tag", "--merged", "HEAD", "--list", "v*", "--sort=-version:refname", cwd=ROOT).split()
+    return tags[0] if tags else BEFORE_THE_FIRST_TAG
+
+
+def wheel_of(commit: str, folder: Path) -> Path:
+    """Build the wheel of a commit."""
+    source = folder / "source"
+    source.mkdir()
+    archive = folder / "source.tar"
+    run("git", "archive", "--output", archive, commit, cwd=ROOT)
+    run("tar", "-x", "-f", archive, "-C", source)
+    return build(source, folder, "wheel")
+
+
+def build(source: Path, folder: Path, target: str) -> Path:
+    """Build a wheel or an sdist of a source tree."""
+    run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", folder, cwd=source)
+    (found,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return found
+
+
+def install(wheel: Path, folder: Path, *extras: str) -> Path:
+    """Make an environment with a wheel, what it requires and nothing else; the folder of its programs.
+
+    Nothing is downloaded: packages are linked from the environment of the tests.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python,
+        "install", "--no-deps", "--no-index", wheel)  # fmt: skip
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (metadata,) = packages.glob("penstock-*.dist-info/METADATA")
+    lines = metadata.read_text("utf-8").splitlines()
+    wanted = [Requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: ")]
+    for name in required(wanted, set(extras)):
+        link(name, packages)
+    return folder / "bin"
+
+
+def required(wanted: list[Requirement], extras: set[str]) -> Iterator[str]:
+    """Names of the distributions that some requirements ask for, and of those that these ask for."""
+    found: set[tuple[str, str]] = set()
+    left = [one for one in wanted if asked_for(one, extras)]
+    while left:
+        one = left.pop()
+        name = canonicalize_name(one.name)
+        fresh = {(name, extra) for extra in ("", *one.extras)} - found
+        found |= fresh
+        if fresh:
+            own = [Requirement(text) for text in distribution(name).requires or ()]
+            left += [another for another in own if asked_for(another, one.extras)]
+    yield from {name for name, _ in found}
+
+
+def asked_for(one: Requirement, extras: set[str]) -> bool:
+    return one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def link(name: str, packages: Path) -> None:
+    """Put a distribution of this environment into another one."""
+    files = distribution(name).files or []
+    tops = {file.parts[0] for file in files} - {"..", "__pycache__"}
+    for top in tops:
+        target = packages / top
+        if not target.exists():
+            target.symlink_to(Path(str(distribution(name).locate_file(top))))
+
+
+def alone(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of this process without those that lead to other packages, and with some more."""
+    return {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}} | {
+        **environment
+    }
