@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from stage.listening import listening  # noqa: E402 - lies on the path since the line before
 
-WIDTHS = {"phone": (390, 844), "tablet": (768, 800), "desk": (1280, 640)}
+WIDTHS = {"phone": (390, 844), "tablet": (768, 800), "desk": (1280, 560)}
 LARGEST = 120_000  # bytes
 SERVICES: Sequence[ServiceName] = ("worker", "planner", "relay", "scheduler", "pruner")
 NAMES = ("Ada", "Grace", "Edsger", "Barbara", "Donald", "Tony", "Frances", "Alan")
