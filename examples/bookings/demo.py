@@ -2,7 +2,8 @@
 
 Starts a provider, and ``penstock serve`` with bookings.py; sends the rows of bookings.csv over HTTP; has the provider
 go out of order; kills penstock with SIGKILL and starts it again. Then it compares the database with the CSV and with
-what the provider has accepted. The database is a new SQLite file, or the one that DATABASE_URL names.
+what the provider has accepted. The database is a new SQLite file, or the one that DATABASE_URL names. In a terminal it
+serves the dashboard then, until Ctrl-C.
 
 ``DEMO_PICTURE=docs/demo.svg make demo`` saves what it shows as the picture of the README.
 """
@@ -15,6 +16,7 @@ import shlex
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -77,6 +79,9 @@ async def demo(console: Console, processes: list[Process]) -> bool:
     if PICTURE:
         save_picture(console, Path(PICTURE))
     show_ways_on(console, folder)
+    if sys.stdin.isatty() and sys.stdout.isatty() and not PICTURE:
+        stop(processes)
+        await serve_dashboard(console, processes, database, folder)
     return all(claim.is_true for claim in claims)
 
 
@@ -99,6 +104,21 @@ def show_ways_on(console: Console, folder: Path) -> None:
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
     console.print("\nAnd see live queries in your browser, if you have Node.js:\n\n  make chat")
+    console.print(f"\nOr the dashboard, at http://127.0.0.1:8000/dashboard:\n\n  {penstock} dev", soft_wrap=True)
+
+
+async def serve_dashboard(console: Console, processes: list[Process], database: str, folder: Path) -> None:
+    """Serve the dashboard of what is left, until Ctrl-C."""
+    (port,) = free_ports(1)
+    command = [str(PENSTOCK), "dev", "--no-reload", "--app", str(HERE / "bookings.py"), "--port", str(port)]
+    server = Process(command, {"DATABASE_URL": database}, folder / "dashboard.log")
+    processes.append(server)
+    server.start()
+    url = f"http://127.0.0.1:{port}"
+    with suppress(asyncio.CancelledError):
+        await server.answer(f"{url}/readyz")
+        console.print(f"\nThe dashboard is up: [bold]{url}/dashboard[/]. Ctrl-C ends the demo.", soft_wrap=True)
+        await asyncio.Event().wait()
 
 
 def _near(path: Path) -> str:

@@ -22,6 +22,8 @@ class Audit(Suite):
         two = AuditRow(second, NOW + timedelta(seconds=1), "Grace", "edit", "resume", {}, None)
         assert await audit.list(10) == [two, one]
         assert (await audit.list(1), await audit.list(10, second)) == ([two], [one])
+        assert (await audit.list(10, who="Ad"), await audit.list(10, act="res")) == ([one], [two])
+        assert await audit.list(10, who="Ada", act="resume") == []
         assert await audit.prune(NOW + timedelta(days=399), 10) == 0
         assert await audit.prune(NOW + timedelta(days=400), 10) == 1
         assert await audit.list(10) == [two]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -25,9 +27,9 @@ from conformance.bench import (
     story,
 )
 from penstock.errors import TryAgain
-from penstock.jobs.job import Job, NewJob, Options, Settlement
+from penstock.jobs.job import Job, NewJob, Options, Settlement, job_uuid
 from penstock.jobs.states import JobEvent, JobState
-from penstock.store.contract.session import Session, Statement
+from penstock.store.contract.session import Session, Statement, reading
 from penstock.store.contract.store import Store
 
 
@@ -268,6 +270,23 @@ class Jobs(Suite):
         assert list(found.values()) == ["pending", "pending", "running", "failed"]
         assert await bench.find(new_job().id) is None
         assert await bench.count() == {"ready": 1, "scheduled": 1, "running": 1, "failed": 1}
+
+    @story
+    async def test_jobs_are_found_by_a_text_that_they_name(self, bench: Bench) -> None:
+        traced = replace(new_job(), options=Options(trace="00-a-trace-01"))
+        ready, scheduled, runs, other = new_job(), new_job(delay=10), new_job(), new_job()
+        for one in (ready, scheduled, runs):
+            one.args = '{"row": "a-trace"}'
+        lease, (_, finished) = await bench.running(runs, traced)
+        await bench.enqueue(ready, scheduled, other)
+        await bench.settle(lease, ended(finished))
+        async with reading(bench.store.begin_read) as session:
+            naming = bench.store.jobs.naming
+            wanted = sorted(one.id for one in (traced, ready, scheduled, runs))
+            found = await naming(session, "a-trace", UUID(int=0), 10, NOW)
+            assert [job_uuid(one.id) for one in found] == wanted
+            later = await naming(session, "a-trace", wanted[1], 2, NOW)
+            assert [job_uuid(one.id) for one in later] == wanted[1:3]
 
     @story
     async def test_jobs_are_listed_newest_first_by_state(self, bench: Bench) -> None:

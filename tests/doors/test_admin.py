@@ -309,6 +309,11 @@ async def test_tasks_are_paused_and_resumed_in_parts(database_url: str) -> None:
         ]
         await admin.backend.run_until_idle(advance=False)
         assert await admin.counts() == {"success": 5}
+        refused(await admin.http.post("/admin/tasks/pause", json={"task": "nobody"}), 404, "TaskNotFound")
+        last, *_, first = await admin.backend.engine.store.audit.list(10, act="admin: tasks")
+        assert (first.who, first.act) == ("the admin token", "admin: tasks pause")
+        assert (first.about, first.outcome) == ({"task": "ship"}, "Done.")
+        assert (last.outcome or "").startswith("Not done: ")
 
 
 async def test_all_rows_of_a_task_are_looked_at_on_demand(database_url: str) -> None:

@@ -143,6 +143,7 @@ async def test_what_somebody_has_changed_is_found_in_the_database(database_url: 
         assert (found["clock-skew"].where, "5.0 s" in found["clock-skew"].what) == ("lease of host:8", True)
 
         statistics = (await seen(backend)).statistics
+        assert statistics.size > 0
         if store.dialect.schemas:
             assert {"public.parcel_of_health", "penstock.ready_job"} <= {one.name for one in statistics.tables}
             assert {one.name for one in statistics.unused} == {"parcel_of_health_by_city_and_name"}

@@ -273,7 +273,7 @@ def _feed(seen: Health) -> Iterator[HealthFinding]:
             severity: Severity | None = "critical" if alert.full else None
             yield _of(code, f"reader {reader.name}", what, severity=severity)
     if seen.feed.size >= FULL:
-        yield _of("feed-large", "change feed", f"It takes {_size(seen.feed.size)}, as it is not emptied.")
+        yield _of("feed-large", "change feed", f"It takes {size_of(seen.feed.size)}, as it is not emptied.")
     oldest = seen.feed.oldest_transaction
     if oldest is not None and oldest >= _OPEN_LONG:
         what = f"A transaction has been open for {_span(oldest)}. It delays readers of the feed, and vacuum."
@@ -327,7 +327,7 @@ def _tables(seen: Health) -> Iterator[HealthFinding]:
             yield _of("vacuum-needed", f"table {one.name}", what, name=one.name)
     for index in seen.statistics.unused:
         if index.size >= _UNUSED_SIZE:
-            what = f"No query has used index {index.name} of {_size(index.size)} since the server began to count."
+            what = f"No query has used index {index.name} of {size_of(index.size)} since the server began to count."
             yield _of("index-unused", f"table {index.table}", what)
 
 
@@ -342,12 +342,12 @@ def _database(seen: Health) -> Iterator[HealthFinding]:
             what = f"One process may open {wanted:,} connections, and the server permits {most:,}."
             yield _of("connections-few", "max_connections", what)
     if (size := found.log_size or 0) >= _LOG_SIZE:
-        what = f"It has grown to {_size(size)}: a program keeps a snapshot open."
+        what = f"It has grown to {size_of(size)}: a program keeps a snapshot open."
         yield _of("log-long", "write-ahead log", what)
     if seen.replica == "away":
         yield _of("replica-behind", "replica", "It does not answer, so live queries run on the primary.")
     elif (seen.replica or 0) >= _REPLICA_BEHIND:
-        yield _of("replica-behind", "replica", f"It is {_size(seen.replica or 0)} behind the primary.")
+        yield _of("replica-behind", "replica", f"It is {size_of(seen.replica or 0)} behind the primary.")
 
 
 def _clocks(seen: Health) -> Iterator[HealthFinding]:
@@ -382,5 +382,9 @@ def _span(length: timedelta) -> str:
     return next((f"{seconds / size:.0f} {unit}" for unit, size in units if seconds >= size), f"{seconds:.1f} s")
 
 
-def _size(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / _MIB:,.0f} MiB"
+def size_of(size: int) -> str:
+    """A number of bytes, such as ``12 MiB``."""
+    units = (("GiB", 2**30, 1), ("MiB", _MIB, 0))
+    return next(
+        (f"{size / of:,.{digits}f} {unit}" for unit, of, digits in units if size >= of), f"{size / 1024:,.0f} KiB"
+    )

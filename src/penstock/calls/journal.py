@@ -21,6 +21,7 @@ from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text
+from penstock.observe.following import Following, current_trace, trace_id
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
@@ -46,15 +47,17 @@ class Journal:
     def __init__(self, meters: Meters | None = None, *, tells_runs: bool = False) -> None:
         self.meters = meters
         self.tells_runs = tells_runs
+        self.follows = False  # whether jobs begin traces of their own, for the dashboard
         self.tracing: Tracing | None = None  # None if the program has not set up OpenTelemetry
         self.tasks: Mapping[int, str] = {}  # the names of reactive tasks, by their numbers
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
         self._runs: dict[UUID, Run] = {}  # the attempts at jobs whose end is to be logged
 
-    def count(self) -> None:
-        """Begin to move meters, if that was not done before."""
+    def count_and_follow(self) -> None:
+        """Begin to move meters, if that was not done before, and have jobs begin traces, as a dashboard shows both."""
         self.meters = self.meters or Meters()
+        self.follows = True
 
     def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
         """Begin to tell of pools as their levels say, and to make spans."""
@@ -90,9 +93,7 @@ class Journal:
 
     def traced(self, options: Options) -> Options:
         """The options of a new job, with the current trace, of which it will be a part."""
-        if self.tracing is None:
-            return options
-        trace = self.tracing.current()
+        trace = current_trace() if self.tracing is None else self.tracing.current()
         return replace(options, trace=trace) if trace else options
 
     # ----- jobs start and end
@@ -307,6 +308,7 @@ class Journal:
             **({} if caller.identity is None else {"caller": caller.identity.subject}),
             status=status,
             **_cost(ran, error),
+            **_followed(),
         )
 
     def counted(self, transaction: Transaction) -> None:
@@ -326,10 +328,16 @@ class Journal:
         """Whether attempts at jobs are watched one by one."""
         return self.tells_runs or self.tracing is not None
 
+    def followed(self, job: Job) -> AbstractContextManager[None]:
+        """The part of a trace that a job is, for a block. It begins a trace of its own only for a dashboard."""
+        if self.tracing is None and (self.follows or job.options.trace is not None):
+            return Following(job.id.int, job.options.trace)
+        return _UNSEEN
+
     def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[object]:
         """The runs and spans of attempts that are made together, for a block."""
         if not self.sees_attempts:
-            return _UNSEEN
+            return self.followed(jobs[0]) if len(jobs) == 1 else _UNSEEN
         return self._attempts(jobs)
 
     @contextmanager
@@ -355,7 +363,7 @@ class Journal:
         if not self.tells_runs:
             yield
             return
-        with run() as ran:
+        with self.followed(jobs[0]) if len(jobs) == 1 else _UNSEEN, run() as ran:
             self._runs.update((job.id, ran) for job in jobs)
             while len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]
@@ -386,6 +394,11 @@ class Journal:
 
 def _span(tracing: Tracing, job: Job) -> AbstractContextManager[Any]:
     return tracing.work(job.options.trace, job_id(job.id), job.pool, job.function, job.attempt)
+
+
+def _followed() -> dict[str, str]:
+    trace = current_trace()
+    return {} if trace is None else {"trace": trace_id(trace)}
 
 
 def _cost(ran: Run, error: Exception | None) -> dict[str, Any]:

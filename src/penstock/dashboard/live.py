@@ -7,7 +7,7 @@ the time. Nothing runs when nobody looks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sized
 from contextlib import suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ Render = Callable[[Any], Awaitable[Fragments]]
 _EVERY, _LATEST = 1.0, 30.0  # seconds between two renderings, and between two that take long
 _SOONEST = 0.25  # seconds between two after changes of a watched query
 _OVER: Any = object()
-_SHARE = 16  # rendering takes at most one part in so many of the time, unless it is very slow
+_SHARE = 24  # all views together take at most one part in so many of the time, unless they are very slow
 
 
 class Live:
@@ -45,6 +45,7 @@ class Live:
         render: Render,
         holds: Callable[[], Awaitable[bool]],
         watch: Callable[[], Watch[Any] | None] | None = None,
+        every: float = 0.0,
     ) -> AsyncGenerator[bytes, None]:
         """The events of one who looks: the fragments, then those that changed. It ends if the session does.
 
@@ -53,10 +54,11 @@ class Live:
             render: Renders all fragments; takes the answer of the watched query, or None.
             holds: Whether the session has not ended.
             watch: Watches a query, after whose changes only it is rendered again.
+            every: The least seconds between two renderings, without such a query.
         """
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(render, watch)
+            watched = self._watched[key] = _Watched(render, watch, every, self._watched)
         news, clock = asyncio.Event(), SystemClock()
         watched.viewers.add(news)
         sent: dict[str, str] = {}
@@ -82,7 +84,11 @@ class Live:
 class _Watched:
     """One view."""
 
-    def __init__(self, render: Render, watch: Callable[[], Watch[Any] | None] | None) -> None:
+    def __init__(
+        self, render: Render, watch: Callable[[], Watch[Any] | None] | None, every: float, views: Sized
+    ) -> None:
+        self._every = every
+        self._views = views
         self.fragments: Fragments = {}
         self.viewers = set[asyncio.Event]()
         self.nudged = asyncio.Event()
@@ -120,7 +126,8 @@ class _Watched:
             began = clock.monotonic()
             self.fragments = await self._render(None)
             self._tell()
-            pause = min((clock.monotonic() - began) * _SHARE, _LATEST)
+            took = (clock.monotonic() - began) * len(self._views)
+            pause = max(min(took * _SHARE, _LATEST), self._every)
             await clock.sleep(pause)
             if pause < _EVERY:
                 await clock.wait(self.nudged, _EVERY - pause)

@@ -5,14 +5,12 @@ Owns the order of steps of a request: headers, who asks, the page or the act. Le
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
-from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -26,10 +24,11 @@ from penstock.dashboard.live import Fragments, Live
 from penstock.dashboard.mask import masked
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
+from penstock.dashboard.recent import recent
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
 from penstock.errors import PenstockError
-from penstock.observe.logs import event
+from penstock.server.audited import audited
 from penstock.server.http import opened
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -52,6 +51,7 @@ _LONGEST_FORM = 64 * 1024
 def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
     """The dashboard of an app."""
     dashboard = Dashboard(opening)
+    recent()
     routes = [
         Mount("/static", StaticFiles(packages=[("penstock.dashboard", "static")])),
         Route("/sign-in", dashboard.sign_in, methods=["GET", "POST"]),
@@ -72,7 +72,7 @@ class Dashboard:
         self._sessions = Sessions(opening.config)
         self._pages = Pages(opening.config.masked_names, opening.app.registry)
         self._of: tuple[Backend, Activity, Live] | None = None
-        opening.count()
+        opening.watch()
 
     def endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -137,7 +137,7 @@ class Dashboard:
             def render(answer: Any) -> Awaitable[Fragments]:
                 return self._pages.fragments(page, replace(view, answer=answer), shared)
 
-            events = live.events(key, render, holds, watch)
+            events = live.events(key, render, holds, watch, page.every)
             return EventStream(events, self._opening)
         values = {**frame, **await page.load(view), "said": unquote(request.cookies.get(_SAID, ""))}
         response = HTMLResponse(self._pages.render(page.template, values))
@@ -176,22 +176,16 @@ class Dashboard:
 
         An act that cannot be logged is not done.
         """
-        engine = view.backend.engine
         words = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
-        about = words if act.about is None else act.about(view)
-        act_id = UUID(int=engine.clock.uuid7())
-        shown = masked(about, self._pages.secrets)
-        await engine.store.audit.begin(act_id, engine.clock.now(), session.who, session.role.name, name, shown)
-        found, told = None, "Not done: an unexpected error."
-        try:
-            found = await act.run(view)
-            told = found if isinstance(found, str) else found.told
-        except PenstockError as error:
-            told = f"Not done: {error}"
-        finally:
-            event("dashboard.act", logging.INFO, who=session.who, act=name, about=shown, outcome=told)
-            await engine.store.audit.end(act_id, told)
-        return found, told
+        about = masked(words if act.about is None else act.about(view), self._pages.secrets)
+        found = None
+        async with audited(view.backend.engine, session.who, session.role.name, name, about) as outcome:
+            try:
+                found = await act.run(view)
+                outcome.told = found if isinstance(found, str) else found.told
+            except PenstockError as error:
+                outcome.told = f"Not done: {error}"
+        return found, outcome.told
 
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
         """What is kept for a backend, which a mounted server may open again."""

@@ -110,6 +110,7 @@ class Page:
         acts: Its acts, by the name that forms send as ``act``.
         above: The path of the page from which it is reached; None if it is in the menu itself.
         watch: Watches a query: the page is then loaded again only after its answer has changed. It may give None.
+        every: The least seconds between two runs of `load` for those who look.
     """
 
     path: str
@@ -119,3 +120,4 @@ class Page:
     acts: Mapping[str, Act]
     above: str | None = None
     watch: Callable[[View], Watch[Any] | None] | None = None
+    every: float = 0.0

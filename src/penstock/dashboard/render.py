@@ -15,6 +15,7 @@ import pygal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from penstock.api.health import size_of
 from penstock.dashboard.mask import masked, secrets_of
 from penstock.dashboard.page import Page, View
 from penstock.functions.registry import Registry
@@ -49,6 +50,7 @@ class Pages:
             "number": lambda value: f"{value:,}",
             "counted": counted,
             "span": span,
+            "size": size_of,
             "masked": lambda value, indent=2, of=None: _as_json(self.masked(value, of), indent),
             "quoted": quote,
             "unless_secret": lambda value, name: self.masked({name: value})[name],

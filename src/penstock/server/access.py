@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.clock import SystemClock, profile_timer
+from penstock.observe.following import current_trace, trace_id
 from penstock.observe.logs import event
 from penstock.server.answers import Answer, Exchange, refusal
 from penstock.server.callers import is_admin
@@ -47,6 +48,10 @@ class Access:
             return
         given = Headers(scope=scope).get(REQUEST_ID, "")
         exchange = scope[_KEY] = Exchange(given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}")
+        with self._opening.followed():
+            await self._answer(scope, exchange, receive, send)
+
+    async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         began, answered = profile_timer(), _Answered(send, exchange.request_id)
         self._opening.begin_request()
         try:
@@ -92,7 +97,8 @@ class _Answered:
 def _tell(scope: Scope, exchange: Exchange, status: int, seconds: float) -> None:
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     path = _SECRET.sub(r"\1…", raw.decode("latin-1"))[:_LONGEST_PATH]
-    facts: dict[str, Any] = {"function": exchange.function, "error": exchange.error}
+    trace = current_trace()
+    facts: dict[str, Any] = {"function": exchange.function, "error": exchange.error, "trace": trace and trace_id(trace)}
     event(
         "http.request",
         logging.DEBUG if path.endswith(_PROBES) else logging.INFO,

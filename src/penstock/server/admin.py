@@ -25,6 +25,7 @@ from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
 from penstock.server.adminwords import AdminRoute, read_words
 from penstock.server.answers import Answer, answer_error, name_of, refusal
+from penstock.server.audited import audited
 from penstock.server.http import not_routed, opened, send_answer, send_json
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -76,7 +77,13 @@ class Admin:
         words = await read_words(request, route, self._config)
         backend = await opened(self._opening)
         async with self._admitted(limited=not route.changes):
-            value = await route.answer(backend, words)
+            if route.changes:
+                about, act = words.given, f"admin: {route.path.strip('/').replace('/', ' ')}"
+                async with audited(backend.engine, "the admin token", "edit", act, about) as outcome:
+                    value = await route.answer(backend, words)
+                    outcome.told = "Done."
+            else:
+                value = await route.answer(backend, words)
         return send_json(await asyncio.to_thread(encode_result, value, Format.CLEAN))  # it may be thousands of rows
 
     @asynccontextmanager

@@ -28,10 +28,10 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class Words:
-    """The words of one request. In a URL each value is a list of texts."""
+    """The words of one request, as `given`. In a URL each value is a list of texts."""
 
     def __init__(self, given: Mapping[str, Any], *, in_url: bool) -> None:
-        self._given = given
+        self.given = given
         self._in_url = in_url
 
     def text(self, name: str) -> str | None:
@@ -42,7 +42,7 @@ class Words:
 
     def texts(self, name: str, *, commas: bool = False) -> tuple[str, ...] | None:
         """One or several texts. In a URL the word is repeated, or they stand between commas."""
-        given = self._given.get(name)
+        given = self.given.get(name)
         if given is None:
             return None
         values = [given] if isinstance(given, str) else given
@@ -68,7 +68,7 @@ class Words:
 
     def integers(self, name: str) -> list[int] | None:
         """One or several whole numbers of 64 bits. In a URL the word is repeated."""
-        given = self._given.get(name)
+        given = self.given.get(name)
         if given is None:
             return None
         values = given if isinstance(given, list) else [given]
@@ -99,7 +99,7 @@ class Words:
         raise _refused(f"{name} must be a text or a number, or an array of these.")
 
     def _one(self, name: str, read: Callable[[str], Any] = str) -> Any:
-        value = self._given.get(name)
+        value = self.given.get(name)
         if not self._in_url or value is None:
             return value
         if len(value) != 1:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
 from penstock.app import App, Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.observe.following import Following
 from penstock.observe.logs import event
 from penstock.observe.tracing import Tracing
 from penstock.server.requests import Refused
@@ -45,16 +46,16 @@ class Opening:
         self._held: AsyncGenerator[None, None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._clock = SystemClock()
-        self._counts = False
+        self._watched = False  # by a dashboard
         self.under_way = 0  # requests
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def count(self) -> None:
-        """Have the backend move its meters, also if no metrics are served."""
-        self._counts = True
+    def watch(self) -> None:
+        """Have the backend move its meters, also if no metrics are served, and each call from outside begin a trace."""
+        self._watched = True
         if self._backend is not None:
-            self._backend.engine.journal.count()
+            self._backend.engine.journal.count_and_follow()
 
     async def backend(self) -> Backend:
         """The backend, opened if need be. Refused while the server shuts down."""
@@ -64,6 +65,10 @@ class Opening:
             await self._open()
         assert self._backend is not None  # noqa: S101 - opened, or raised
         return self._backend
+
+    def followed(self) -> AbstractContextManager[None]:
+        """The trace of a new call, for a block."""
+        return Following(self._clock.uuid7()) if self._watched else nullcontext()
 
     @property
     def tracing(self) -> Tracing | None:
@@ -134,8 +139,8 @@ class Opening:
     async def _hold(self) -> AsyncGenerator[None, None]:
         """Keep the backend open. The event loop closes a generator that nobody else has closed."""
         backend = Backend(self.app, self.config, SystemClock())
-        if self._counts:
-            backend.engine.journal.count()
+        if self._watched:
+            backend.engine.journal.count_and_follow()
         await backend.start(self._services)
         self._backend = backend
         event("server.opened", logging.INFO, services=",".join(self._services) or "none")

@@ -228,7 +228,8 @@ class Socket:
 
     async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await run()
+            with self._opening.followed():
+                await run()
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
             self._hang_up_for(error)
 

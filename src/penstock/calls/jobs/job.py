@@ -54,7 +54,8 @@ async def run_job(runner: Runner, running: Running) -> Outcome | None:
     """
     journal = runner.engine.journal
     if not journal.sees_attempts:
-        return await _run_job(runner, running)
+        with journal.followed(running.job):
+            return await _run_job(runner, running)
     with journal.attempt(running.job) as outcomes:
         outcomes.append(await _run_job(runner, running))
     return outcomes[0]

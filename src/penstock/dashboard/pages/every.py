@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from penstock.dashboard.page import Page
-from penstock.dashboard.pages import audit, crons, data, functions, live, outboxes, overview, tasks, work
+from penstock.dashboard.pages import (
+    audit,
+    crons,
+    data,
+    functions,
+    health,
+    live,
+    logs,
+    outboxes,
+    overview,
+    schema,
+    tasks,
+    timeline,
+    work,
+)
 
 PAGES: tuple[Page, ...] = (
     *overview.PAGES,
@@ -14,5 +28,9 @@ PAGES: tuple[Page, ...] = (
     *tasks.PAGES,
     *outboxes.PAGES,
     *crons.PAGES,
+    *timeline.PAGES,
+    *logs.PAGES,
+    *schema.PAGES,
+    *health.PAGES,
     *audit.PAGES,
 )

@@ -36,3 +36,4 @@ class Statistics:
     connections: int = 0  # open ones of all programs
     max_connections: int | None = None  # those that the server permits
     log_size: int | None = None  # bytes of SQLite's write-ahead log
+    size: int = 0  # bytes of the database on disk

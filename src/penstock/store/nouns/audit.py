@@ -55,9 +55,11 @@ class Audit(Noun):
         """Record how it ended."""
         await self._run("end", id=act_id, outcome=outcome)
 
-    async def list(self, limit: int, below: UUID = ABOVE_ALL) -> builtins.list[AuditRow]:
-        """Acts, newest first, those below one id."""
-        rows = await self._look("list", limit=limit, below=below)
+    async def list(
+        self, limit: int, below: UUID = ABOVE_ALL, who: str | None = None, act: str | None = None
+    ) -> builtins.list[AuditRow]:
+        """Acts, newest first, those below one id; only those whose `who` and `act` contain these texts."""
+        rows = await self._look("list", limit=limit, below=below, who=who, act=act)
         uuid, time = self._access.uuid, self._access.time
         return [
             AuditRow(uuid(act_id), time(at), who, role, act, json.loads(about), outcome)

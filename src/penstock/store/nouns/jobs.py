@@ -51,6 +51,13 @@ class Jobs(Noun, ABC):
         rows = await self._fetch(session, query, **filter_values(where), limit=limit, now=now, below=below)
         return [self._access.status(row) for row in rows]
 
+    async def naming(
+        self, session: Session, text: str, first: UUID, limit: int, now: datetime
+    ) -> builtins.list[JobStatus]:
+        """Jobs whose arguments or options contain a text, oldest first, those from one id on."""
+        rows = await self._fetch(session, "naming", text=text, first=first, limit=limit, now=now)
+        return [self._access.status(row) for row in rows]
+
     async def matching(
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[UUID]:

@@ -38,6 +38,9 @@ and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :befor
 -- {on_complete}: the part of a filter that is about errors of on_complete.
 (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
 
+-- {named}: the jobs whose arguments or options contain a text.
+(strpos(args, :text) > 0 or strpos(options, :text) > 0)
+
 -- {pending}: a pending job as it is listed.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at,
        enqueued_at, (ending::jsonb ->> 'started_at')::timestamptz as started_at, null::timestamptz as finished_at,
@@ -71,6 +74,15 @@ union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and exp
 -- list: jobs that meet a filter, newest first, those below one id.
 -- Unbounded: of jobs that are rare it reads all.
 {found};
+
+-- naming: jobs whose arguments or options contain a text, oldest first, those from one id on.
+-- Unbounded: it reads all jobs since then.
+select * from (
+    {pending} from penstock.ready_job where id >= :first and {named}
+    union all {pending} from penstock.scheduled_job where id >= :first and {named}
+    union all {running} from penstock.running_job where id >= :first and {named}
+    union all {ended} from penstock.finished_job where id >= :first and {named} and expires_at > :now
+) job order by id limit :limit;
 
 -- matching: the same, of which the ids are enough.
 -- Unbounded: of jobs that are rare it reads all.

@@ -26,23 +26,33 @@ class DatabaseStatistics(Noun):
             most: How many of these are counted.
         """
         ((overdue,),) = await self._look("overdue", before=before, day=expired_day(before), most=most)
+        ((size,),) = await self._look("size")
         if "log" in self._queries:
             ((file,),) = await self._look("log")
-            return Statistics(overdue, log_size=_size(Path(f"{file}-wal")))
-        names = [self._access.dialect.table(name) for name in tables]
+            return Statistics(overdue, log_size=_size(Path(f"{file}-wal")), size=size)
         ((used, most_connections),) = await self._look("connections")
         return Statistics(
             overdue,
-            [TableUse(*row) for row in await self._look("tables", names=names)],
-            [UnusedIndex(*row) for row in await self._look("unused", names=names)],
+            [TableUse(*row) for row in await self._look("tables", names=self._names(tables))],
+            await self.unused(tables) or (),
             used,
             most_connections,
+            size=size,
         )
+
+    async def unused(self, tables: Sequence[str]) -> list[UnusedIndex] | None:
+        """Indexes of these tables that no query has used; None if the database does not count."""
+        if "unused" not in self._queries:
+            return None
+        return [UnusedIndex(*row) for row in await self._look("unused", names=self._names(tables))]
 
     async def failed(self, since: datetime, later: datetime) -> dict[str, tuple[int, int]]:
         """By pool: how many jobs have failed since the later time, and how many between the two times."""
         rows = await self._look("failed", since=since, later=later)
         return {pool: (recent, before) for pool, recent, before in rows}
+
+    def _names(self, tables: Sequence[str]) -> list[str]:
+        return [self._access.dialect.table(name) for name in tables]
 
 
 def _size(file: Path) -> int:

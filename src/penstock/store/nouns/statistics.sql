@@ -14,6 +14,12 @@ from penstock.finished_job where state = 'failed' and finished_at >= :since grou
 -- SQLite: on PostgreSQL the server looks after its log.
 select file from pragma_database_list where name = 'main';
 
+-- size: the bytes that the database takes on disk.
+-- SQLite: the log beside it is apart.
+select page_count * page_size from pragma_page_count, pragma_page_size;
+-- PostgreSQL: with all its tables, those of other programs too.
+select pg_database_size(current_database());
+
 -- connections: how many connections programs have opened, and how many the server permits.
 -- PostgreSQL: a file has no server.
 select (select count(*) from pg_stat_activity where backend_type = 'client backend'),

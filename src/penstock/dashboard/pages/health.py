@@ -1,0 +1,32 @@
+"""Health: what the doctor finds, the practices that were seen broken, and the leases, readers and disk beneath."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.api.health import findings, look
+from penstock.dashboard.page import Page, View
+
+_EVERY = 10.0  # seconds: the doctor reads all jobs that have failed lately
+_LISTED = 20
+
+
+async def _load(view: View) -> Mapping[str, Any]:
+    backend = view.backend
+    app, practices = backend.app, backend.engine.practices
+    tasks, outboxes = [one.task.name for one in app.tasks], [one.outbox.name for one in app.outboxes]
+    seen = await look(backend.engine, app.definitions(), tasks, outboxes)
+    hot = sorted(seen.calls.items(), key=lambda one: -one[1][0])
+    broken = sorted(() if practices is None else practices.found.values(), key=lambda one: -one.times)
+    return {
+        "seen": seen,
+        "findings": findings(seen),
+        "pools": (await view.activity.look())[0].pools,
+        "practices": None if practices is None else broken,
+        "counts_conflicts": backend.engine.journal.meters is not None,
+        "conflicts": hot[:_LISTED],
+    }
+
+
+PAGES = (Page("/health", "Health", "health.html", _load, {}, every=_EVERY),)

@@ -1,0 +1,68 @@
+"""The trace of a call: what it enqueues, and what that enqueues in turn, bears it. For programs without OpenTelemetry.
+
+Owns its form, which is W3C's traceparent, so that a worker with OpenTelemetry goes on with it. The trace of a request
+is an id with its time; that of a job which has none is the id of the job.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from datetime import UTC, datetime
+from uuid import UUID
+
+_part: ContextVar[Following | None] = ContextVar("part", default=None)
+_SPAN = 2**64 - 1
+
+
+class Following:
+    """A part of a trace, for a block and its threads. Its text is made when somebody asks, as most jobs enqueue none.
+
+    Args:
+        number: The id of the call or the job.
+        parent: The traceparent of its parent; None if it begins the trace.
+    """
+
+    __slots__ = ("_number", "_parent", "_token")
+
+    def __init__(self, number: int, parent: str | None = None) -> None:
+        self._number = number
+        self._parent = parent
+        self._token: Token[Following | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _part.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _part.reset(self._token)
+
+    @property
+    def traceparent(self) -> str:
+        trace = trace_id(self._parent) if self._parent else f"{self._number:032x}"
+        return f"00-{trace}-{span_of(self._number)}-01"
+
+
+def current_trace() -> str | None:
+    """The traceparent of what runs here; None if nobody follows it."""
+    part = _part.get()
+    return None if part is None else part.traceparent
+
+
+def trace_id(trace: str) -> str:
+    """The id that all parts of a trace share."""
+    return trace[3:35]
+
+
+def parent_span(trace: str) -> str:
+    """The part of a trace that enqueued a job; for a job as parent `span_of` its id."""
+    return trace[36:52]
+
+
+def span_of(number: int) -> str:
+    return f"{number & _SPAN:016x}"
+
+
+def began_at(trace: str) -> datetime | None:
+    """When the trace with this id began; None if OpenTelemetry has made it."""
+    number = UUID(trace)
+    return datetime.fromtimestamp((number.int >> 80) / 1000, UTC) if number.version == 7 else None  # noqa: PLR2004 - that has a time

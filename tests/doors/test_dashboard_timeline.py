@@ -1,0 +1,157 @@
+"""What pages of the dashboard say of a call: its timeline and its log events; and of the schema and the health."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from stage.feed import write
+
+from penstock import (
+    ActionCtx,
+    App,
+    Id,
+    Index,
+    JobFilter,
+    MutationCtx,
+    Retry,
+    Table,
+    TaskCtx,
+    WorkId,
+    WorkResult,
+    asgi_app,
+)
+from penstock.testing import TestApp
+
+app = App()
+mail = app.workpool("mail", max_parallelism=3)
+
+
+class Visit(Table):
+    who: str
+
+    by_who = Index("who")
+    by_who_and_time = Index("who", "creation_time")
+
+
+@app.mutation
+async def visit(ctx: MutationCtx, who: str) -> Id[Visit]:
+    row = await ctx.db.insert(Visit(who=who))
+    await mail.with_options(on_complete=told).enqueue(ctx, send, row=row)
+    return row
+
+
+@app.internal_action
+async def send(ctx: ActionCtx, row: Id[Visit]) -> str:
+    return f"sent {row}"
+
+
+@app.internal_mutation
+async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], context: Any) -> None:
+    await ctx.scheduler.run_after(timedelta(0), later)
+
+
+@app.internal_mutation
+async def later(ctx: MutationCtx) -> None:
+    await ctx.scheduler.run_after(timedelta(0), fail)
+
+
+@app.internal_action
+async def fail(ctx: ActionCtx) -> None:
+    raise ValueError("<b>no</b>")
+
+
+@app.reactive_task(Visit)
+async def greet(ctx: TaskCtx[Visit]) -> None:
+    await ctx.get_document()
+
+
+@app.outbox(Visit, retry=Retry(max_attempts=1), on_failure="park")
+async def refuse(ctx: ActionCtx, row: Visit) -> None:
+    raise ValueError("no mail today")
+
+
+@pytest.fixture(autouse=True)
+def _logged() -> Iterator[None]:
+    log = logging.getLogger("penstock")
+    before = log.level
+    log.setLevel(logging.INFO)
+    yield
+    log.setLevel(before)
+
+
+def text_of(page: httpx.Response) -> str:
+    assert page.status_code == 200, page.text
+    return " ".join(re.sub(r"<[^>]+>", " ", page.text.partition("<main")[2]).split())
+
+
+async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url: str) -> None:
+    async with TestApp(app, database_url, dev=True) as test:
+        asgi = asgi_app(app, backend=test, dashboard=True)
+        transport = httpx.ASGITransport(asgi, client=("127.0.0.1", 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+
+            async def show(path: str) -> str:
+                return text_of(await http.get(f"/dashboard{path}"))
+
+            body = {"path": visit.name, "args": {"who": "Ada"}}
+            called = await http.post("/api/mutation", json=body, headers={"x-request-id": "request-1"})
+            row = called.json()["value"]
+            await test.run_until_idle(raise_errors=False)
+            await test.run_mutation(visit, who="Grace")  # by nobody's request: it begins no trace
+            jobs = {one.function: one for one in await test.jobs() if "Grace" not in str(one.args)}
+            trace = (jobs[send.name].options.trace or "")[3:35]
+            assert trace == (jobs[fail.name].options.trace or "")[3:35]
+
+            whole = [f"{one.name}, attempt 1" for one in (send, later, fail)]
+            for of in ("request-1", trace, jobs[later.name].id, row):
+                shown = await show(f"/timeline?of={of}")
+                assert all(one in shown for one in whole), of
+                assert "POST /api/mutation" in shown, of
+                assert f"on_complete {told.name}" in shown, of
+                assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in shown, of
+                assert f"by {later.name}" in shown, of
+                assert f"enter for task {__name__}:greet" in shown, of
+                assert f"{__name__}:greet, attempt 1" in shown, of
+                assert f"insert for outbox {__name__}:refuse is parked" in shown, of
+                assert "Grace" not in shown
+            assert "Nothing is known of it" in await show("/timeline?of=unknown")
+            assert (await http.get("/dashboard/timeline?of=job_01q3dcbd00e00800000710jk5c")).status_code == 404
+
+            logs = await show("/logs")
+            assert "http.request" in logs
+            assert "request-1" in logs
+            of_job = await show(f"/logs?level=warning&function=fail&event=job.&job={jobs[fail.name].id}")
+            assert "job.failed" in of_job
+            assert "http.request" not in of_job
+            assert "No event matches" in await show("/logs?level=error&function=later")
+
+            (waiting,) = await test.jobs(where=JobFilter(state="pending"))
+            assert (waiting.function, waiting.options.trace) == (send.name, None)
+            schema, health = await show("/schema"), await show("/health")
+            assert "redundant: by_who_and_time begins with its columns" in schema
+            assert "Nothing. The database fits the program." in schema
+            is_sqlite = database_url.startswith("sqlite")
+            assert ("SQLite does not count" in schema) == is_sqlite
+            assert ("by_who_and_time who, creation_time no unused" in schema) != is_sqlite
+            await write(test.engine.store, "drop index visit_by_who")
+            schema = await show("/schema")
+            assert "visit_by_who" in schema.partition("penstock migrate --plan")[0]
+            assert "by_who who no not in the database" in schema
+            assert "PEN006" in health
+            assert "mail" in health
+
+
+async def test_without_a_dashboard_nothing_is_followed() -> None:
+    async with (
+        TestApp(app) as test,
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi_app(app, backend=test)), base_url="http://x") as http,
+    ):
+        await http.post("/api/mutation", json={"path": visit.name, "args": {"who": "Ada"}})
+        await test.run_until_idle(raise_errors=False)
+        assert {one.options.trace for one in await test.jobs()} == {None}
