@@ -180,9 +180,11 @@ def test_secrets_are_hidden_by_their_names() -> None:
         "to": "Ada",
         "apiKey": 1,
         "access_token": "x",
+        "PRIVATE_KEYS": ["x"],
+        "key": "row-7",
         "nested": [{"PASSWORDS": ["y"], "monkey": "z"}],
         "pin": None,
     }
-    hidden = {"to": "Ada", "apiKey": MASKED, "access_token": MASKED}
+    hidden = {"to": "Ada", "apiKey": MASKED, "access_token": MASKED, "PRIVATE_KEYS": MASKED, "key": "row-7"}
     assert masked(given) == {**hidden, "nested": [{"PASSWORDS": MASKED, "monkey": "z"}], "pin": None}
     assert masked({"IBAN": "x"}, {"iban"}) == {"IBAN": MASKED}

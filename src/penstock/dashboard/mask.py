@@ -7,6 +7,7 @@ import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
@@ -16,8 +17,9 @@ from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table
 
 MASKED = "••••••"
-_WORDS = {"apikey", "authorization", "cookie", "credential", "key", "passphrase", "passwd", "password", "pin", "pwd"}
-_WORDS |= {"secret", "token"}
+_WORDS = {"apikey", "authorization", "cookie", "credential", "passphrase", "passwd", "password", "pin", "pwd", "secret"}
+_WORDS |= {"token"}
+_OF_KEYS = {"access", "api", "auth", "encryption", "license", "private", "secret", "signing"}  # other keys name things
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -38,8 +40,10 @@ def masked(value: Any, names: Collection[str] = ()) -> Any:
 
 def is_secret(name: str, names: Collection[str]) -> bool:
     """Whether a name is one of a secret."""
-    words = {word.lower() for word in _PART.findall(name)}
-    return name.lower() in names or any(word in _WORDS or word.removesuffix("s") in _WORDS for word in words)
+    words = [word.lower() for word in _PART.findall(name)]
+    singular = [word.removesuffix("s") for word in words]
+    keys = any(before in _OF_KEYS and word == "key" for before, word in pairwise(singular))
+    return name.lower() in names or keys or not _WORDS.isdisjoint((*words, *singular))
 
 
 @lru_cache(maxsize=4096)
