@@ -54,7 +54,7 @@ class Pages:
             "masked": lambda value, indent=2, of=None: _as_json(self.masked(value, of), indent),
             "quoted": quote,
             "unless_secret": lambda value, name: self.masked({name: value})[name],
-            "chart": lambda values, label: _chart(tuple(values), label),
+            "chart": lambda values: _chart(tuple(values)),
         }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
 
@@ -107,16 +107,18 @@ def _as_json(value: Any, indent: int | None) -> str:
 
 
 @lru_cache(maxsize=64)  # a chart gets a point in some seconds, and is rendered more often
-def _chart(values: tuple[float | None, ...], label: str) -> Markup:
-    """A line as an image, with its last value as text for those who do not see it."""
+def _chart(values: tuple[float | None, ...]) -> Markup:
+    """A line as an image, and what it shows in words."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Markup("<small>Nothing yet</small>")
     chart = pygal.Line(css=[], js=[], show_dots=False, range=(0, None))
     chart.uuid = "chart"  # not by chance: equal charts are not sent again
     chart.add_xml_filter(_bare)
     chart.add("", values)
     image = b64encode(chart.render_sparkline(width=320, height=64)).decode()
-    known = [value for value in values if value is not None]
-    alt = f"{label}: {known[-1]:,.1f} now, at most {max(known):,.1f}" if known else f"{label}: nothing yet"
-    return Markup('<img class="chart" alt="{}" src="data:image/svg+xml;base64,{}">').format(alt, image)
+    words = f"{known[-1]:,.4g} now, at most {max(known):,.4g}"
+    return Markup('<img class="chart" alt="" src="data:image/svg+xml;base64,{}"><small>{}</small>').format(image, words)
 
 
 def _bare(svg: Any) -> Any:
