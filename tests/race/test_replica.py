@@ -320,7 +320,8 @@ async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: p
 
         await watcher.returns()
         await standby.kill()
-        assert await watcher.replica.behind() is None
+        while await watcher.replica.behind() is not None:  # processes outlive the killed one by a moment
+            pass
         for total in (52, 53):
             await other.execute(moved(1))
             assert await watcher.look() == (total, "primary")

@@ -65,7 +65,7 @@ def check(pages: Path) -> Found:
     public = [function for function in everykind.app.registry if function.public]
     (pages / "generated_client.py").write_text(python_module(describe(public)), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MYPYPATH", f"{ROOT / 'src'}:{_HERE}:{pages}")
+        patch.setenv("MYPYPATH", f"{ROOT / 'src'}:{ROOT / 'examples' / 'tenants'}:{_HERE}:{pages}")
         options = ["--strict", "--config-file=", "--explicit-package-bases", "--no-pretty", "--no-error-summary"]
         cache = ROOT / ".mypy_cache" / "samples"
         output, failure, _status = api.run([*options, "--cache-dir", str(cache), *map(str, _SAMPLES), str(pages)])
