@@ -8,15 +8,12 @@ from uuid import UUID
 from penstock.jobs.job import NewJob
 from penstock.store.contract.keys import KeyHolder
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 from penstock.store.rows.jobs import options_text
 
 
-class Keys(Noun):
+class Keys(Noun, queries=("keys",)):
     """Keys of jobs, of which there is one at a time. They are freed where jobs are claimed and settled."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "keys")
 
     async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
         """Let a job that is about to be enqueued have its key; False if another one has it."""

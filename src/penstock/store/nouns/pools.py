@@ -18,14 +18,14 @@ from penstock.store.nouns.rates import TICK, rate_of, rate_text
 _DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit", "pool_group", "ageing")
 
 
-class Pools(Noun):
+class Pools(Noun, queries=("pools",)):
     """Pools at rest: their limits, and which worker holds how many slots.
 
     `places` are those of ready jobs after which a look at some pools begins, as values of the query `look`.
     """
 
     def __init__(self, access: Access, places: Callable[[Sequence[str]], Values] = lambda _pools: {}) -> None:
-        super().__init__(access, "pools")
+        super().__init__(access)
         self._places = places
 
     async def declare(self, pools: Sequence[PoolDefinition]) -> None:

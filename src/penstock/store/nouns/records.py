@@ -41,11 +41,11 @@ _FIRST = datetime(1, 1, 1, tzinfo=UTC)
 _ROW = "r"
 
 
-class Records(Noun):
+class Records(Noun, queries=("records",)):
     """Records of reactive tasks, as administrators list and change them."""
 
     def __init__(self, access: Access, jobs: Jobs, tasks: Tasks, ends: TaskEnds) -> None:
-        super().__init__(access, "records")
+        super().__init__(access)
         self._jobs = jobs
         self._tasks = tasks
         self._ends = ends

@@ -25,11 +25,11 @@ LAST_GENERATION = 2**62  # no row has changed so often
 _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
 
 
-class Tasks(Noun, ABC):
+class Tasks(Noun, ABC, queries=("moves", "tasks")):
     """Reactive tasks at rest, and the records of their rows. Their jobs are made with them, and end with them."""
 
     def __init__(self, access: Access, changes: Changes) -> None:
-        super().__init__(access, "moves", "tasks")
+        super().__init__(access)
         self._changes = changes
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
