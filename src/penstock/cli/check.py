@@ -13,8 +13,7 @@ import click
 
 from penstock.check import baseline
 from penstock.check.checker import Report, check
-from penstock.check.finding import Finding
-from penstock.check.fixing import difference, fixed
+from penstock.check.finding import Finding, difference, fixed
 from penstock.check.formats import FORMATS
 from penstock.check.settings import Settings, read_settings
 

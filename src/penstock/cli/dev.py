@@ -35,8 +35,7 @@ from penstock.cli.opening import complete_serving, end_process, shown_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import counted, say
 from penstock.cli.program import find_program, load_app
-from penstock.cli.saved import check_saved
-from penstock.cli.watch import AGAIN, Watch, start_again
+from penstock.cli.watch import AGAIN, Watch, check_saved, start_again
 from penstock.clock import secret
 from penstock.config import Config
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError

@@ -1,4 +1,4 @@
-"""Rules about calls between functions: run_query, run_mutation, run_action, and what is scheduled."""
+"""Rules about calls: that each is awaited, and how functions call and schedule each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from penstock.check.body import RUNS, Body, Call
 from penstock.check.program import Ctx, Function, keyword_of
 from penstock.check.project import Module, Outside
-from penstock.check.rule import Facts, Places, Rule, kind_of, rule
+from penstock.check.rule import Facts, Places, Rule, before, kind_of, rule
 from penstock.check.values import Local, Method, Pool, Word
 
 _HARMLESS = {
@@ -242,3 +242,19 @@ def _is_backend_run(call: Call) -> bool:
     """``backend.run_mutation(…)`` of a program that has no ctx."""
     is_method = not isinstance(call.of, Method) and isinstance(call.node.func, ast.Attribute)
     return is_method and call.node.func.attr == "run_mutation"  # type: ignore[attr-defined]
+
+
+@rule("PEN001")
+def awaited(facts: Facts, rule: Rule) -> Places:
+    """A call is not awaited."""
+    for body in facts.bodies:
+        module = body.function.module
+        for pending in body.floating:
+            edits = [before(module, pending.call, "await ")] if body.function.is_async else []
+            yield rule.at(
+                module,
+                pending.call,
+                f"{pending.what}(…) is not awaited, so it does nothing.",
+                f"Write await {ast.unparse(pending.call.func)}(…).",
+                edits,
+            )
