@@ -219,12 +219,8 @@ def unbounded(facts: Facts, rule: Rule) -> Places:
             if call.node in counted:
                 yield rule.at(module, call.node, f"All rows of {name} are read to count them.", "Write .count().")
             elif not scan.is_bounded:
-                yield rule.at(
-                    module,
-                    call.node,
-                    f"collect() reads all rows of {name}, and there may be more each day.",
-                    _UNBOUNDED_FIX,
-                )
+                message = f"collect() reads all rows of {name}, and there may be more each day."
+                yield rule.at(module, call.node, message, _UNBOUNDED_FIX)
 
         for node, rows in body.lists:
             is_list = isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp) and not node.generators[0].ifs
@@ -266,13 +262,12 @@ def redundant(facts: Facts, rule: Rule) -> Places:
 def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
     """Indexes of which all columns are given, and whose rows are then wanted in the order of their creation."""
     found = set[tuple[ast.ClassDef, str]]()
-    for body in facts.bodies:
-        for call in body.calls:
-            if call.is_of(Scan, "order", "first", "take", "paginate") and call.of.of.table and call.of.of.index:
-                scan: Scan = call.of.of
-                index = scan.table.indexes.get(scan.index) if scan.table else None
-                if scan.table and index and set(index.columns) <= set(scan.equal):
-                    found.add((scan.table.node, index.name))
+    for _body, call in facts.calls:
+        if call.is_of(Scan, "order", "first", "take", "paginate") and call.of.of.table and call.of.of.index:
+            scan: Scan = call.of.of
+            index = scan.table.indexes.get(scan.index) if scan.table else None
+            if scan.table and index and set(index.columns) <= set(scan.equal):
+                found.add((scan.table.node, index.name))
     return found
 
 
