@@ -158,21 +158,6 @@ def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Memb
 
 
 def _pool_row_of(row: Sequence[Any]) -> PoolRow:
-    name, declared, limit, paused, granted, ready, scheduled, running, waiting, *rest = row
-    of_key, rate, key_rate, group, ageing = rest
-    return PoolRow(
-        name=name,
-        declared=declared,
-        max_parallelism=limit,
-        paused=bool(paused),
-        granted=granted,
-        ready=ready,
-        scheduled=scheduled,
-        running=running,
-        waiting=waiting,
-        key_parallelism=of_key,
-        rate_limit=rate_of(rate),
-        key_rate_limit=rate_of(key_rate),
-        group=group,
-        ageing=None if ageing is None else ageing * TICK,
-    )
+    name, declared, limit, paused, *counts, of_key, rate, key_rate, group, ageing = row
+    rest = *counts, of_key, rate_of(rate), rate_of(key_rate), group, None if ageing is None else ageing * TICK
+    return PoolRow(name, declared, limit, bool(paused), *rest)

@@ -22,6 +22,7 @@ from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.jobs import options_of, options_text
 
 LAST_GENERATION = 2**62  # no row has changed so often
+_PLAN = ("name", "function", "kind", "pool", "priority", "resets", "history", "version", "signature")
 _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
 
 
@@ -209,19 +210,8 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
 
 
 def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
-    return {
-        "name": plan.name,
-        "function": plan.function,
-        "kind": plan.kind,
-        "pool": plan.pool,
-        "priority": plan.priority,
-        "options": options_text(replace(plan.options, task=number)) or "",
-        "resets": plan.resets,
-        "history": plan.history,
-        "version": plan.version,
-        "signature": plan.signature,
-        "spec": plan.spec.text(),
-    }
+    options = options_text(replace(plan.options, task=number)) or ""
+    return {name: getattr(plan, name) for name in _PLAN} | {"options": options, "spec": plan.spec.text()}
 
 
 def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | None]:
