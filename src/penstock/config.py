@@ -193,8 +193,9 @@ def find_settings(
     """
     environment = os.environ if environment is None else environment
     found: dict[str, tuple[Any, str]] = {}
-    for source, settings in _project_settings(folder or Path.cwd()):
-        found.update({name: (_read(f"{source}: {name}", name, value), source) for name, value in settings.items()})
+    for file, content in project_files(folder or Path.cwd()):
+        settings = {name: value for name, value in content.items() if name not in _NO_SETTINGS}
+        found |= {name: (_read(f"{file}: {name}", name, value), str(file)) for name, value in settings.items()}
     for variable, (name, value) in _environment_settings(environment).items():
         found[name] = (_read(variable, name, value), variable)
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
@@ -227,7 +228,12 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+def project_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The project files of a folder with what they say of penstock; those that count more come last.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
     found = []
     for name, path in (("pyproject.toml", ("tool", "penstock")), ("penstock.toml", ())):
         file = folder / name
@@ -241,7 +247,7 @@ def _project_settings(folder: Path) -> list[tuple[str, dict[str, Any]]]:
             content = content.get(part, {})
             if not isinstance(content, dict):
                 raise ConfigError(f"{file}: {part} must be a table, not {content!r}.")
-        found.append((str(file), {key: value for key, value in content.items() if key not in _NO_SETTINGS}))
+        found.append((file, content))
     return found
 
 

@@ -54,7 +54,7 @@ PenstockError
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -102,6 +102,18 @@ class DeclarationError(UsageError):
 
 class ConfigError(UsageError):
     """A setting, a project file or a database URL is wrong, or a right on the database is missing."""
+
+
+@contextmanager
+def of_extra(extra: str, needing: str, packages: Collection[str]) -> Iterator[None]:
+    """Say how to install the extra, if an import in this block lacks one of its packages."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in packages:
+            raise
+        fix = f"pip install 'penstock[{extra}]'"
+        raise ConfigError(f"{needing} needs {error.name}, which is not installed.", fix=fix) from error
 
 
 class SchemaMismatch(UsageError):

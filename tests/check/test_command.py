@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli.check import command
-from penstock.cli.saved import check_saved, remember_saved
+from penstock.cli.watch import check_saved, remember_saved
 
 PROGRAM = """\
 from datetime import UTC, datetime

@@ -92,9 +92,9 @@ async def test_who_does_not_bring_the_token_sees_and_does_nothing(
                 assert answer.status_code == 401
                 assert answer.headers["www-authenticate"] == "Bearer"
                 if method != "HEAD":
-                    assert answer.json()["code"] == "Unauthorized"
+                    assert answer.json()["code"] == "Unauthenticated"
         assert await app.tasks.count(admin.backend, TaskFilter(task="ship")) == {"pending": 1}
-    assert "Unauthorized" in caplog.text
+    assert "Unauthenticated" in caplog.text
     assert SECRET not in caplog.text
 
 

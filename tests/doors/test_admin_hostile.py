@@ -251,7 +251,7 @@ async def test_a_huge_body_is_refused_on_a_socket(database_url: str) -> None:
         listening(asgi_app(app, backend=backend)) as url,
         httpx.AsyncClient(base_url=url, headers=TOKEN, timeout=30) as http,
     ):
-        for headers, status, code in (({}, 413, "RequestTooLarge"), ({"authorization": ""}, 401, "Unauthorized")):
+        for headers, status, code in (({}, 413, "RequestTooLarge"), ({"authorization": ""}, 401, "Unauthenticated")):
             body = b'{"task": "' + b"x" * (4 * MIB) + b'"}'
             try:
                 answer = await http.post("/admin/tasks/retry", content=body, headers=headers)

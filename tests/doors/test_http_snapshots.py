@@ -205,7 +205,7 @@ async def test_without_the_admin_token_nobody_learns_anything(door: Door) -> Non
     async with door(admin_token="secret") as api:
         for token in (None, "Bearer wrong", "Convex wrong", "Basic secret", "secret", "Convex prod:shop|secret"):
             response = await any_function(api, body, token)
-            assert (response.status_code, response.json()["code"]) == (401, "Unauthorized"), token
+            assert (response.status_code, response.json()["code"]) == (401, "Unauthenticated"), token
         assert (await any_function(api, "{", "Bearer wrong")).status_code == 401
         for path in ("query", "mutation", "action"):  # the token opens nothing else
             response = await api.post(f"/api/{path}", body, headers={"authorization": "Convex secret"})

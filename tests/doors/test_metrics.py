@@ -239,7 +239,7 @@ async def test_metrics_are_not_public(sqlite_url: str) -> None:
     async with scraped(sqlite_url, metrics_token="let-me-in", dev=True) as (_, http):
         for headers in ({}, {"authorization": "Bearer let-me-in2"}, {"authorization": "Basic let-me-in"}):
             answer = await http.get("/metrics", headers=headers)
-            assert (answer.status_code, answer.json()["code"]) == (401, "Unauthorized")
+            assert (answer.status_code, answer.json()["code"]) == (401, "Unauthenticated")
             assert answer.headers["www-authenticate"] == "Bearer"
             assert "penstock_" not in answer.text
         assert (await http.get("/metrics", headers=TOKEN)).status_code == 200

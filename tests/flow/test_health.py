@@ -102,7 +102,7 @@ async def test_what_stands_still_is_found_in_the_database(database_url: str) -> 
         leases = {one.where: one for one in await backend.health() if one.code == "lease-expired"}
         assert leases[f"lease {idle}"].severity == "warning"
         assert leases[f"lease {lost}"].severity == "critical"
-        assert "host:7 ran out 2 min ago. Jobs that wait to be rescued: 1." in leases[f"lease {lost}"].what
+        assert "host:7 ran out 90.0 s ago. Jobs that wait to be rescued: 1." in leases[f"lease {lost}"].what
         old = next(one for one in await backend.health() if one.where == "reader old")
         assert (old.code, old.severity) == ("reader-stopped", "critical")
         assert old.command == "penstock changes"

@@ -17,6 +17,7 @@ from penstock.changes.lag import FULL, lag_alert
 from penstock.clock import SystemClock
 from penstock.errors import SchemaMismatch
 from penstock.live.capture import live_interest
+from penstock.observe.readable import size_of, span
 from penstock.outbox.outbox import reader_name
 from penstock.reactive.task import interest_name
 from penstock.schema.table import TableDefinition
@@ -214,7 +215,7 @@ def _leases(seen: Health) -> Iterator[HealthFinding]:
     for number in seen.expired:
         lease = known.get(number)
         told = (
-            f"The lease of {lease.holder} ran out {_span(seen.now - lease.expires_at)} ago." if lease else "It is gone."
+            f"The lease of {lease.holder} ran out {span(seen.now - lease.expires_at)} ago." if lease else "It is gone."
         )
         if lease and not lease.running:
             yield _of("lease-expired", f"lease {number}", f"{told} Nobody has taken over.", severity="warning")
@@ -231,16 +232,14 @@ def _workers(seen: Health) -> Iterator[HealthFinding]:
     for one in seen.pools:
         if one.oldest is not None and seen.now - one.oldest >= _WAITS_LONG:
             code = "pool-paused" if one.max_parallelism == 0 else "pool-backlog"
-            what = (
-                f"Its oldest ready job has waited for {_span(seen.now - one.oldest)}. Ready jobs: {_most(one.ready)}."
-            )
+            what = f"Its oldest ready job has waited for {span(seen.now - one.oldest)}. Ready jobs: {_most(one.ready)}."
             yield _of(code, f"pool {one.pool}", what, name=one.pool)
 
 
 def _failures(seen: Health) -> Iterator[HealthFinding]:
     for pool, (failed, before) in seen.failed.items():
         if failed >= _FEW_FAILURES and failed > 2 * before:
-            what = f"{failed:,} jobs failed in the last {_span(_SPAN)}, after {before:,} in as long before."
+            what = f"{failed:,} jobs failed in the last {span(_SPAN)}, after {before:,} in as long before."
             yield _of("failures-rising", f"pool {pool}", what, name=pool)
     for task in seen.tasks:
         if task.failed:
@@ -268,7 +267,7 @@ def _feed(seen: Health) -> Iterator[HealthFinding]:
         alert = lag_alert(reader, seen.feed.size, seen.now)
         if alert is not None:
             code = "reader-stopped" if alert.stopped else "reader-behind"
-            behind, unread = _span(reader.age(seen.now)), _most(reader.rows)
+            behind, unread = span(reader.age(seen.now)), _most(reader.rows)
             what = f"It is {behind} behind. Unread changes, which the feed keeps: {unread}."
             severity: Severity | None = "critical" if alert.full else None
             yield _of(code, f"reader {reader.name}", what, severity=severity)
@@ -276,7 +275,7 @@ def _feed(seen: Health) -> Iterator[HealthFinding]:
         yield _of("feed-large", "change feed", f"It takes {size_of(seen.feed.size)}, as it is not emptied.")
     oldest = seen.feed.oldest_transaction
     if oldest is not None and oldest >= _OPEN_LONG:
-        what = f"A transaction has been open for {_span(oldest)}. It delays readers of the feed, and vacuum."
+        what = f"A transaction has been open for {span(oldest)}. It delays readers of the feed, and vacuum."
         yield _of("transaction-old", "database", what)
 
 
@@ -353,13 +352,13 @@ def _database(seen: Health) -> Iterator[HealthFinding]:
 def _clocks(seen: Health) -> Iterator[HealthFinding]:
     if abs(seen.offset) > _SKEW:
         way = "behind" if seen.offset > timedelta(0) else "ahead of"
-        what = f"Its clock is {_span(abs(seen.offset))} {way} the database's. Your own code and the logs show it."
+        what = f"Its clock is {span(abs(seen.offset))} {way} the database's. Your own code and the logs show it."
         yield _of("clock-skew", "this machine", what)
     moved = [(f"lease of {one.holder}", one.started_at) for one in seen.leases]
     moved += [(f"reader {row.name}", row.moved_at) for row, _lag in seen.feed.readers]
     for where, at in moved:
         if at - seen.now > _SKEW:
-            what = f"Its process wrote a time {_span(at - seen.now)} in the future: its clock is ahead of this one."
+            what = f"Its process wrote a time {span(at - seen.now)} in the future: its clock is ahead of this one."
             yield _of("clock-skew", where, what)
 
 
@@ -374,17 +373,3 @@ _RULES = (
 
 def _most(number: int) -> str:
     return f"{'at least ' * (number >= _MOST)}{number:,}"
-
-
-def _span(length: timedelta) -> str:
-    seconds = length.total_seconds()
-    units = (("d", 86400), ("h", 3600), ("min", 60))
-    return next((f"{seconds / size:.0f} {unit}" for unit, size in units if seconds >= size), f"{seconds:.1f} s")
-
-
-def size_of(size: int) -> str:
-    """A number of bytes, such as ``12 MiB``."""
-    units = (("GiB", 2**30, 1), ("MiB", _MIB, 0))
-    return next(
-        (f"{size / of:,.{digits}f} {unit}" for unit, of, digits in units if size >= of), f"{size / 1024:,.0f} KiB"
-    )

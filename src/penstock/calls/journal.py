@@ -25,8 +25,7 @@ from penstock.observe.following import Following, current_trace, trace_id
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
-from penstock.observe.runs import Run, current_run, run
-from penstock.observe.timing import PastRun, spending
+from penstock.observe.timing import PastRun, Run, current_run, run, spending
 from penstock.observe.tracing import Tracing
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.report import Status, Tally

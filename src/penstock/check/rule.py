@@ -18,11 +18,16 @@ class Facts:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.bodies = [read_body(program, one) for one in program.functions]
+        self.calls = [(body, call) for body in self.bodies for call in body.calls]
         self._body_of = {one.function.node: one for one in self.bodies}
 
     def body(self, function: Function) -> Body:
         """What a function does."""
         return self._body_of[function.node]
+
+    def bodies_of(self, *kinds: str) -> Iterator[Body]:
+        """Those of functions of these kinds."""
+        return (one for one in self.bodies if kind_of(one) in kinds)
 
     def reached(self, roots: Iterable[Body], *, through_declared: bool = False) -> dict[AnyDef, tuple[Body, Function]]:
         """These functions and the helpers that they call, each with the first one that leads to it.
@@ -46,8 +51,7 @@ class Facts:
     @cached_property
     def transactions(self) -> list[tuple[Body, str]]:
         """What runs in a transaction, with the kind and name of the query or mutation it belongs to."""
-        roots = [one for one in self.bodies if kind_of(one) in {"query", "mutation"}]
-        declared = sorted(roots, key=lambda one: one.function.kind is None, reverse=True)
+        declared = sorted(self.bodies_of("query", "mutation"), key=lambda one: one.function.kind is None, reverse=True)
         return [(body, f"{kind_of(self.body(root))} {root.name}") for body, root in self.reached(declared).values()]
 
 

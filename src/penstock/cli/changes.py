@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -13,14 +13,14 @@ from penstock.changes.lag import ReaderLag
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
-from penstock.cli.output import counted, print_json, print_table, readable_time, say
+from penstock.cli.output import print_json, print_table, readable_time, say
 from penstock.errors import DataError
+from penstock.observe.readable import counted, size_of, span
 from penstock.outbox.outbox import outbox_read
 from penstock.store.contract.changes import InterestRow, ReaderRow
 from penstock.store.contract.feed import FeedSeen, see_feed
 
 _MOST = 10_000  # changes counted of each reader
-_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _tell(look: _Look, row: ReaderRow, standing: ReaderLag, others: int) -> None
     alone = max(0, standing.rows - others)
     say(
         f"{row.name} has {_counted(standing.rows)} unread, and will never read them. About {_counted(alone)} of them "
-        f"are kept for it alone; the feed takes {_size(look.feed.size)}."
+        f"are kept for it alone; the feed takes {size_of(look.feed.size)}."
     )
     worker = look.worker(row)
     if worker is not None:
@@ -114,28 +114,19 @@ def _show(look: _Look) -> None:
         click.echo("no interests")
     click.echo()
     oldest = look.feed.oldest_transaction
-    click.echo(f"The feed takes {_size(look.feed.size)}.")
+    click.echo(f"The feed takes {size_of(look.feed.size)}.")
     if oldest is not None:
-        click.echo(f"The oldest transaction has been open for {_length(oldest)}.")
+        click.echo(f"The oldest transaction has been open for {span(oldest)}.")
 
 
 def _reader(look: _Look, row: ReaderRow, standing: ReaderLag) -> tuple[str, ...]:
     rows = f"{standing.rows:,}{'+' if standing.rows >= _MOST else ''}"
-    behind = _length(standing.age(look.now)) if standing.rows else "-"
+    behind = span(standing.age(look.now)) if standing.rows else "-"
     return row.name, rows, behind, readable_time(row.moved_at), look.worker(row) or "nobody"
 
 
 def _counted(rows: int) -> str:
     return f"{'at least ' if rows >= _MOST else ''}{counted(rows, 'change')}"
-
-
-def _length(length: timedelta) -> str:
-    return str(timedelta(seconds=round(length.total_seconds())))
-
-
-def _size(size: int) -> str:
-    word, unit = next((word, unit) for word, unit in _SIZES if size >= unit or unit == 1)
-    return f"{size / unit:,.0f} {word}"
 
 
 def _as_data(look: _Look) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import click
 
 from penstock.check import baseline
 from penstock.check.checker import Report, check
-from penstock.check.finding import Finding
-from penstock.check.fixing import difference, fixed
+from penstock.check.finding import Finding, difference, fixed
 from penstock.check.formats import FORMATS
 from penstock.check.settings import Settings, read_settings
+from penstock.observe.readable import counted
 
 _MOST_PASSES = 5  # a fix may lead to another one
 
@@ -65,7 +65,7 @@ def command(
         findings = report.findings
         if write_baseline:
             baseline.write(write_baseline, findings, report.lines)
-            click.echo(f"{write_baseline} has {_count(len(findings), 'finding')}.", err=True)
+            click.echo(f"{write_baseline} has {counted(len(findings), 'finding')}.", err=True)
             return
         if settings.baseline:
             findings = baseline.without_known(folder / settings.baseline, findings, report.lines)
@@ -133,15 +133,11 @@ def _of(report: Report, path: Path) -> list[Finding]:
 
 def _sum(findings: Sequence[Finding], files: int) -> str:
     if not findings:
-        return f"Checked {_count(files, 'file')}: nothing to say."
+        return f"Checked {counted(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
     told = f" penstock check --fix mends {fixable}." if fixable else ""
-    counted = f"Checked {_count(files, 'file')}: {_count(len(findings), 'finding')}."
-    return f"{counted}{told} penstock check --explain {findings[0].code} says why."
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+    checked = f"Checked {counted(files, 'file')}: {counted(len(findings), 'finding')}."
+    return f"{checked}{told} penstock check --explain {findings[0].code} says why."
 
 
 def page(code: str) -> str:

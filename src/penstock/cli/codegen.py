@@ -18,13 +18,13 @@ from penstock.cli.failure import ProgramFailed, show_failure, style
 from penstock.cli.opening import open_app
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import print_json, say
-from penstock.cli.program import project_files
 from penstock.cli.watch import Watch, start_again
 from penstock.codegen.description import Description, describe
 from penstock.codegen.functionspec import function_spec
 from penstock.codegen.openapi import openapi
 from penstock.codegen.python import python_module
 from penstock.codegen.typescript import typescript_files
+from penstock.config import project_files
 from penstock.errors import ConfigError, UsageError
 
 _WRITERS: dict[str, Callable[[Description], dict[str, str]]] = {
@@ -84,7 +84,7 @@ def project_places() -> dict[str, Path]:
     Raises:
         ConfigError: It names another language, or no folder.
     """
-    for file, content in project_files(Path.cwd()):
+    for file, content in reversed(project_files(Path.cwd())):
         found: Any = content.get("codegen", {})
         if not isinstance(found, dict) or not all(isinstance(place, str) and place for place in found.values()):
             raise ConfigError(f'{file}: codegen must be a table of folders, such as typescript = "web/api".')

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 
 import click
 
-from penstock.cli.output import counted, say
+from penstock.cli.output import say
 from penstock.errors import ConfigError
+from penstock.observe.readable import counted
 
 
 def confirm(question: str, consequence: str = "", *, sure: bool) -> None:

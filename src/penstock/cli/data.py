@@ -17,10 +17,11 @@ from pydantic_core import from_json, to_json
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import counted, print_json, print_rows, print_table, readable_time, say
+from penstock.cli.output import print_json, print_rows, print_table, readable_time, say
 from penstock.cli.visible import visible_json
 from penstock.clock import Clock
 from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
+from penstock.observe.readable import counted
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
 from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition

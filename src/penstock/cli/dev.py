@@ -33,15 +33,15 @@ from penstock.cli.devlog import set_up_dev_logs
 from penstock.cli.failure import INTERRUPTED, ProgramFailed, show_failure, style
 from penstock.cli.opening import complete_serving, end_process, shown_url
 from penstock.cli.options import Options, pass_options
-from penstock.cli.output import counted, say
+from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
-from penstock.cli.saved import check_saved
-from penstock.cli.watch import AGAIN, Watch, start_again
+from penstock.cli.watch import AGAIN, Watch, check_saved, start_again
 from penstock.clock import secret
 from penstock.config import Config
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.observe.readable import counted
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import serve

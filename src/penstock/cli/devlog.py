@@ -21,10 +21,11 @@ import click
 from penstock.cli.failure import in_colour, place_of, program_traceback, style
 from penstock.cli.opening import TextFormatter, set_up_logs
 from penstock.cli.options import Options
-from penstock.cli.output import counted, say
+from penstock.cli.output import say
 from penstock.cli.visible import visible, visible_line
 from penstock.errors import PenstockError
 from penstock.observe.errortext import error_text, trace_text
+from penstock.observe.readable import counted
 
 _MARGIN = 9  # columns, of the time
 _NARROW = 80

@@ -18,10 +18,11 @@ from penstock.api.health import SEVERITIES, HealthFinding
 from penstock.cli.failure import style
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import counted, print_json
+from penstock.cli.output import print_json
 from penstock.cli.visible import visible_line
 from penstock.config import load_config
 from penstock.errors import ConfigError, DatabaseUnavailable
+from penstock.observe.readable import counted
 
 _SECONDS = 10.0
 _WIDTH, _INDENT = 80, 10

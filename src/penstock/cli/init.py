@@ -14,8 +14,9 @@ from string import Template
 import click
 
 from penstock.cli.options import Options, pass_options
-from penstock.cli.output import counted, say
+from penstock.cli.output import say
 from penstock.errors import ConfigError
+from penstock.observe.readable import counted
 
 _PLACES = {
     "app.py": "app.py",

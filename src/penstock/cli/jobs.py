@@ -16,7 +16,6 @@ from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import (
     MOST_LINES,
-    counted,
     plain,
     print_field,
     print_fields,
@@ -31,6 +30,7 @@ from penstock.errors import DataError
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, Attempt, JobId, JobStatus, job_id, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
+from penstock.observe.readable import counted
 from penstock.store.rows.retries import retry_parts
 from penstock.values import decode_json
 

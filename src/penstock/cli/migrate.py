@@ -20,12 +20,13 @@ from penstock.changes.interest import Interest
 from penstock.cli.migration import FOLDER, load
 from penstock.cli.opening import open_app, shown_url, snapshot
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import counted, print_json, say
+from penstock.cli.output import print_json, say
 from penstock.cli.schema_check import Checked, check_files, checked
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
+from penstock.observe.readable import counted
 from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import TableDefinition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -24,19 +24,10 @@ from penstock.changes.position import Position
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option, listing, pass_options
-from penstock.cli.output import (
-    MOST_LINES,
-    counted,
-    plain,
-    print_fields,
-    print_json,
-    print_list,
-    print_table,
-    readable_time,
-    say,
-)
+from penstock.cli.output import MOST_LINES, plain, print_fields, print_json, print_list, print_table, readable_time, say
 from penstock.cli.visible import first_line
 from penstock.errors import DataError, ValueInvalid
+from penstock.observe.readable import counted, span
 
 
 @listing("outbox")
@@ -111,7 +102,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
 
 
 def _row(one: OutboxStatus) -> tuple[str, ...]:
-    behind = _length(one.seconds) if one.messages else "-"
+    behind = span(one.seconds) if one.messages else "-"
     numbers = (_counted(one.messages), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
     again = "" if one.retry_at is None else f", next try at {readable_time(one.retry_at)}"
     return (one.name, one.source, *numbers, one.read_by or "nobody", f"{_state(one)}{again}")
@@ -143,7 +134,7 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
         "declared": ", ".join(f"{name}={_word(value)}" for name, value in one.spec.items() if value not in (None, [])),
         "kept for": str(one.keep_for) if one.keep_for else None,
         "read by": one.read_by or "nobody",
-        "messages": f"{_counted(one.messages)} to be delivered, {_length(one.seconds)} behind" if one.messages else "0",
+        "messages": f"{_counted(one.messages)} to be delivered, {span(one.seconds)} behind" if one.messages else "0",
         "waiting": f"{one.waiting:,} of these, for others" if one.waiting else None,
         "parked": f"{one.parked:,}" if one.parked else None,
         "delivered": f"{one.delivered:,}, {one.rate:,.1f} a second"
@@ -201,10 +192,6 @@ def _message_row(one: OutboxMessage) -> tuple[str, ...]:
 
 def _counted(number: int) -> str:
     return f"{number:,}{'+' if number >= MOST_COUNTED else ''}"
-
-
-def _length(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
 
 
 def _word(value: Any) -> str:

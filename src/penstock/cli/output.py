@@ -20,6 +20,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from penstock.cli.visible import visible, visible_json, visible_line
+from penstock.observe.readable import counted
 
 T = TypeVar("T")
 
@@ -128,11 +129,6 @@ def plain(value: Any) -> Any:
 def say(text: str) -> None:
     """Tell people something beside the output, on stderr."""
     click.echo(text, err=True)
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """A number and its noun: ``1 row``, ``1,200 rows``."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def readable_time(time: datetime) -> str:

@@ -10,8 +10,6 @@ import importlib
 import importlib.util
 import re
 import sys
-import tomllib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 
 from penstock.app import App
 from penstock.cli.failure import ProgramFailed
+from penstock.config import project_files
 from penstock.errors import ConfigError
 
 _MAKES_APP = re.compile(r"^\w+[ \t]*(?::[^=\n]+)?=[ \t]*(?:penstock\.)?App\(", re.MULTILINE)
@@ -131,27 +130,12 @@ def _at_path(path: Path, name: str | None) -> Program:
 
 
 def _project_app(folder: Path) -> str | None:
-    for file, content in project_files(folder):
+    for file, content in reversed(project_files(folder)):
         if not isinstance(app := content.get("app"), str | None):
             raise ConfigError(f'{file}: app must be text such as "shop.main:app", not {app!r}.')
         if app:
             return app
     return None
-
-
-def project_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The project files of a folder with what they say of penstock, the first of them counts."""
-    for name, path in (("penstock.toml", ()), ("pyproject.toml", ("tool", "penstock"))):
-        file = folder / name
-        if not file.is_file():
-            continue
-        try:
-            content: Any = tomllib.loads(file.read_text("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} cannot be read: {error}.") from error
-        for part in path:
-            content = content.get(part, {})
-        yield file, content
 
 
 def _search(folder: Path) -> str:

@@ -16,19 +16,10 @@ from penstock.app import App, Backend
 from penstock.cli.confirm import confirm_many
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option, listing, pass_options
-from penstock.cli.output import (
-    MOST_LINES,
-    counted,
-    plain,
-    print_fields,
-    print_json,
-    print_list,
-    print_table,
-    readable_time,
-    say,
-)
+from penstock.cli.output import MOST_LINES, plain, print_fields, print_json, print_list, print_table, readable_time, say
 from penstock.cli.visible import first_line, visible
 from penstock.errors import DataError, ValueInvalid
+from penstock.observe.readable import counted
 from penstock.reactive.filter import STATES, TaskFilter
 from penstock.schema.table import Table
 

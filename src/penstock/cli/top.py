@@ -27,6 +27,7 @@ from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json
 from penstock.clock import SystemClock
 from penstock.jobs.job import job_id
+from penstock.observe.readable import counted, span
 
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
 
@@ -90,9 +91,6 @@ async def _quit_key() -> AsyncIterator[asyncio.Event]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-
-
 def as_data(seen: Look) -> dict[str, Any]:
     return {
         "now": seen.now,
@@ -107,9 +105,8 @@ def draw(seen: Look) -> Group:
     pools = pools_of(seen)
     running, ready = sum(pool.running for pool in pools), sum(pool.ready for pool in pools)
     rate = sum(pool.ended for pool in pools)
-    workers = f"{len(seen.workers)} worker{'' if len(seen.workers) == 1 else 's'}"
     jobs = f"{running:,} running  {ready:,} ready  {rate:,.1f} ended/s in {seen.window:g} s"
-    head = f"{seen.now:%Y-%m-%d %H:%M:%SZ}  {workers}  {jobs}"
+    head = f"{seen.now:%Y-%m-%d %H:%M:%SZ}  {counted(len(seen.workers), 'worker')}  {jobs}"
     return Group(Text(head, style="bold"), Text(), _pools(pools), Text(), _workers(seen), Text(), _oldest(seen))
 
 
@@ -119,7 +116,7 @@ def _pools(pools: Sequence[PoolNow]) -> Table:
         limit = "paused" if pool.paused else "-" if pool.limit is None else f"{pool.limit:,}"
         counts = (f"{number:,}" for number in (pool.running, pool.ready, pool.scheduled))
         failed = Text(f"{pool.failed:,}", style="red" if pool.failed else "")
-        table.add_row(Text(pool.name), limit, *counts, f"{pool.ended:,.1f}", failed, _span(pool.waits))
+        table.add_row(Text(pool.name), limit, *counts, f"{pool.ended:,.1f}", failed, span(pool.waits))
     return table
 
 
@@ -127,8 +124,8 @@ def _workers(seen: Look) -> Table:
     table = _table("worker", "lease", "jobs", "up", "lease ends in")
     for worker in seen.workers:
         left = (worker.expires_at - seen.now).total_seconds()
-        ends = Text("over", style="red") if left <= 0 else Text(_span(left))
-        up = _span((seen.now - worker.started_at).total_seconds())
+        ends = Text("over", style="red") if left <= 0 else Text(span(left))
+        up = span((seen.now - worker.started_at).total_seconds())
         table.add_row(Text(worker.holder), str(worker.lease), f"{worker.running:,}", up, ends)
     if not seen.workers:
         table.add_row(Text("no worker runs", style="red"), *[""] * 4)
@@ -141,7 +138,7 @@ def _oldest(seen: Look) -> Table | Text:
     table = _table("oldest jobs", "id", "pool", "", "for")
     for job in oldest_of(seen):
         verb = "runs" if job["place"] == "running" else "waits"
-        table.add_row(Text(job["function"]), job["id"], job["pool"], verb, _span(job["seconds"]))
+        table.add_row(Text(job["function"]), job["id"], job["pool"], verb, span(job["seconds"]))
     return table
 
 
@@ -165,10 +162,3 @@ def _table(first: str, *others: str) -> Table:
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def _span(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), _UNITS[-1])
-    return f"{seconds / size:.{int(size == 1)}f} {unit}"

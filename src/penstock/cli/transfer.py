@@ -24,8 +24,9 @@ from penstock.cli.confirm import confirm
 from penstock.cli.data import Documents, count_rows, find_table, read_rows, statements_of
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import counted, make_console, print_json, say
+from penstock.cli.output import make_console, print_json, say
 from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
+from penstock.observe.readable import counted
 from penstock.store.contract.session import Session
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import advance_numbers, load_rows

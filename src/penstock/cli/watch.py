@@ -1,4 +1,7 @@
-"""Watches the source of a program, and starts the process again, so that no memory of the old code is left."""
+"""Watches the source of a program, and starts the process again, so that no memory of the old code is left.
+
+The files that were saved are checked then, beside the program.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,18 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import NoReturn
 
+from penstock.check import baseline
+from penstock.check.checker import check
+from penstock.check.formats import as_lines
+from penstock.check.settings import read_settings
+from penstock.cli.check import short_path
 from penstock.cli.failure import style
 from penstock.cli.options import Options
 from penstock.cli.output import say
 from penstock.cli.program import find_program
-from penstock.cli.saved import remember_saved
 from penstock.clock import SystemClock
 from penstock.errors import UsageError
 
@@ -73,3 +81,38 @@ def start_again(changed: Path, environment: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     arguments = [sys.executable, *sys.orig_argv[1:]]
     os.execve(sys.executable, arguments, {**os.environ, **environment})  # noqa: S606 - it is this program
+
+
+_SAVED = "_PENSTOCK_SAVED"  # in the environment of a process that has replaced itself
+_MOST = 10  # findings
+
+
+def remember_saved(files: Collection[Path]) -> None:
+    """Leave the process that replaces this one the files to check."""
+    os.environ[_SAVED] = os.pathsep.join(str(file) for file in files if file.suffix == ".py")
+
+
+def check_saved() -> Thread | None:
+    """Print what is found in files that were saved before this process began, from a thread; None if none were."""
+    saved = os.environ.pop(_SAVED, "")
+    if not saved:
+        return None
+    thread = Thread(target=_check, args=({Path(file).resolve() for file in saved.split(os.pathsep)},), daemon=True)
+    thread.start()
+    return thread
+
+
+def _check(saved: Collection[Path]) -> None:
+    try:
+        settings, folder = read_settings(Path.cwd())
+        report = check([short_path(folder / one) for one in settings.paths], settings.codes())
+        findings = [one for one in report.findings if one.path.resolve() in saved]
+        if settings.baseline:
+            findings = baseline.without_known(folder / settings.baseline, findings, report.lines)
+    except ValueError as error:
+        say(style(f"penstock check: {error}", dim=True))
+        return
+    if findings:
+        more = f"; the first {_MOST} of {len(findings)}" if len(findings) > _MOST else ""
+        shown = as_lines(findings[:_MOST], report.lines)
+        say(style(f"{shown}penstock check --explain {findings[0].code} says why{more}.", dim=True))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from penstock.client.answers import AnswerStream, ServerUnreachable, read_answer
 from penstock.client.encoding import encode
-from penstock.errors import ConfigError, TryAgain
+from penstock.errors import ConfigError, TryAgain, of_extra
 
 if TYPE_CHECKING:
     import httpx  # noqa: F401 - the quoted types below
@@ -43,14 +43,8 @@ class _Caller(Generic[T]):
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r} is not the URL of a server.", fix="Use http://host:port, or https://….")
-        try:
+        with of_extra("client", "The client", {"httpx"}):
             self._httpx = importlib.import_module("httpx")
-        except ModuleNotFoundError as error:
-            if error.name != "httpx":
-                raise
-            raise ConfigError(
-                "The client needs httpx, which is not installed.", fix="pip install 'penstock[client]'"
-            ) from error
         self._clock = importlib.import_module("penstock.clock").SystemClock()
         self._retries: dict[str, int] = {"query": retries, "mutation": mutation_retries}
         self._http: Any = getattr(self._httpx, self._made)(

@@ -15,19 +15,17 @@ import pygal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from penstock.api.health import size_of
 from penstock.dashboard.mask import masked, secrets_of
 from penstock.dashboard.page import Page, View
 from penstock.functions.registry import Registry
+from penstock.observe.readable import counted, size_of, span
 
 # pygal finds its plugins, of which there are none here, by a hook of a kind that Python 3.11 warns of at each import.
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]
 
 _LIVE = "live_"
 _NONE = "-"
-_PRECISE, _LEAST_MS = 0.01, 0.0001  # seconds, below which a duration has a digit more, and another unit
 _STROKE = "#6b93e8"  # is seen on light and on dark
-_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 class Pages:
@@ -74,23 +72,6 @@ class Pages:
         context = template.new_context(values)
         blocks = {name: block for name, block in template.blocks.items() if name.startswith(_LIVE)}
         return {name.removeprefix(_LIVE): "".join(block(context)) for name, block in blocks.items()}
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things, such as ``1 job`` or ``2 jobs``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def span(seconds: float | None) -> str:
-    """A duration in the largest unit of which it has two, such as ``90 s`` or ``5 h``."""
-    if not seconds:
-        return _NONE if seconds is None else "0 s"
-    if 0 < seconds < _LEAST_MS:
-        return f"{seconds * 1e6:.0f} µs"
-    if 0 < seconds < 1:
-        return f"{seconds * 1000:.{int(seconds < _PRECISE)}f} ms"
-    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), _UNITS[-1])
-    return f"{seconds / size:.{int(size == 1)}f} {unit}"
 
 
 def _time(value: datetime | None, *, age: bool = False) -> Markup | str:

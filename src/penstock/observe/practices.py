@@ -1,10 +1,12 @@
 """Best practices that can be seen while a program runs. In development and tests only.
 
-Owns what is told, once for each place. The rules, their codes and their pages are those of `penstock check`.
+Owns what is told, once for each place, and the probes that stand in place of `clock.other_doors`. The rules, their
+codes and their pages are those of `penstock check`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import inspect
 import linecache
@@ -16,13 +18,14 @@ import sysconfig
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import ClassMethodDescriptorType, CodeType, FrameType
 from typing import Any
 
+from penstock.clock import other_doors
 from penstock.errors import PracticeBroken
-from penstock.observe.doors import Doors
 from penstock.observe.logs import event
 from penstock.observe.places import place
 
@@ -220,3 +223,42 @@ def _head(declared: Callable[..., Any]) -> tuple[str, int]:
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
     above = next((at for at, text in enumerate(lines) if text.lstrip().startswith(("def ", "async def "))), 0)
     return code.co_filename, code.co_firstlineno + above
+
+
+class Doors:
+    """The probes of a process; `heard` is called with the word for what a program asks."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        self._listeners = set[object]()
+        self._probes: list[tuple[dict[str, Any], str, Any, Any]] = []
+        doors: dict[str, Any] = {}
+        for word, names, name in other_doors():
+            held = names.get(name)  # an instance has only a probe of its own
+            self._probes.append((names, name, held, _probe(word, doors.setdefault(word, held), heard)))
+
+    def listen(self, listener: object, *, on: bool) -> None:
+        (self._listeners.add if on else self._listeners.discard)(listener)
+        for names, name, held, probe in self._probes:
+            old, new = (held, probe) if self._listeners else (probe, held)
+            if names.get(name) is old:  # else a test has replaced it
+                names[name] = new
+                if new is None:
+                    del names[name]
+        # Python keeps what it has looked up in a class, and is to forget it.
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))
+
+
+def _probe(word: str, held: Any, heard: Callable[[str], None]) -> Any:
+    if isinstance(held, ClassMethodDescriptorType):
+
+        def of_class(of: type, *args: Any, **named: Any) -> Any:
+            heard(word)
+            return held.__get__(None, of)(*args, **named)
+
+        return classmethod(of_class)
+
+    def probe(*args: Any, **named: Any) -> Any:
+        heard(word)
+        return held(*args, **named)
+
+    return probe

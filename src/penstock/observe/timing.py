@@ -1,6 +1,7 @@
 """The last runs of each function: how long they took, how they ended, and where their time went. Of this process only.
 
-Owns the numbers. `calls` measures the waits and the retries, `transaction` the database.
+Owns the numbers. `calls` measures the waits and the retries, `transaction` the database. In development also the rows
+of a run, which `calls.journal` logs.
 """
 
 from __future__ import annotations
@@ -124,3 +125,41 @@ def spent_on(step: Step) -> Iterator[None]:
         yield
     finally:
         setattr(spent, step, getattr(spent, step) + profile_timer() - begun)
+
+
+@dataclass(slots=True)
+class Run:
+    """What a run has read and written so far, in rows; `error` is the last one that a function raised in it."""
+
+    begun: float
+    read: int = 0
+    written: int = 0
+    error: Exception | None = None
+    ended: float | None = None
+
+    def wrote(self, rows: int) -> None:
+        """Count rows, once they are committed."""
+        self.written += rows
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended or profile_timer()) - self.begun
+
+
+_run: ContextVar[Run | None] = ContextVar("run", default=None)
+
+
+def current_run() -> Run | None:
+    return _run.get()
+
+
+@contextmanager
+def run() -> Iterator[Run]:
+    """A new run, for a block and its threads."""
+    begun = Run(profile_timer())
+    token = _run.set(begun)
+    try:
+        yield begun
+    finally:
+        begun.ended = profile_timer()
+        _run.reset(token)

@@ -48,12 +48,11 @@ class Access:
             return
         given = Headers(scope=scope).get(REQUEST_ID, "")
         exchange = scope[_KEY] = Exchange(given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}")
-        with self._opening.followed():
+        with self._opening.followed(), self._opening.request():
             await self._answer(scope, exchange, receive, send)
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         began, answered = profile_timer(), _Answered(send, exchange.request_id)
-        self._opening.begin_request()
         try:
             await self._app(scope, receive, answered)
         except asyncio.CancelledError:
@@ -68,7 +67,6 @@ class Access:
             text = f"[Request ID: {exchange.request_id}] Server Error"
             await answered.instead(refusal(500, "InternalServerError", text))
         finally:
-            self._opening.end_request()
             _tell(scope, exchange, answered.status, profile_timer() - began)
 
 
@@ -120,5 +118,5 @@ def admit(request: Request, token: str) -> None:
         raise HTTPException(404)
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() not in {"bearer", "convex"} or not is_admin(given.encode("latin-1"), token):
-        exchange_of(request).error = "Unauthorized"
+        exchange_of(request).error = "Unauthenticated"
         raise HTTPException(401, headers={"www-authenticate": "Bearer"})

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -18,12 +19,12 @@ from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock import errors
+from penstock.app import Backend
 from penstock.config import Config
 from penstock.server.access import admit, exchange_of
-from penstock.server.adminlive import LIVE_ROUTES
 from penstock.server.adminoutbox import OUTBOX_ROUTES
 from penstock.server.admintasks import TASK_ROUTES
-from penstock.server.adminwords import AdminRoute, read_words
+from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words, read_words
 from penstock.server.answers import Answer, answer_error, name_of, refusal
 from penstock.server.audited import audited
 from penstock.server.http import not_routed, opened, send_answer, send_json
@@ -32,8 +33,19 @@ from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
 
 _MOST_AT_ONCE = 8  # so that looking at millions of rows leaves connections for calls
-_ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES, *LIVE_ROUTES)
+_LONGEST = 1000  # characters of the arguments of a watched query
 _NOT_FOUND = (errors.TaskNotFound, errors.OutboxNotFound)
+
+
+async def _live(backend: Backend, words: Words) -> Any:
+    """The watched queries of this process, those that cost most first."""
+    limit = words.number("limit", LISTED, MOST_LISTED)
+    found = sorted(backend.live_queries.report(), key=lambda one: one.seconds, reverse=True)
+    told = [one._replace(arguments=one.arguments[:_LONGEST])._asdict() for one in found[:limit]]
+    return {"queries": told, "more": len(found) - len(told)}
+
+
+_ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES, AdminRoute("/live", ("limit",), _live))
 
 
 def admin_mount(opening: Opening) -> Mount:
@@ -62,8 +74,7 @@ class Admin:
 
     def route(self, route: AdminRoute) -> Route:
         async def endpoint(request: Request) -> Response:
-            tracing = self._opening.tracing
-            with nullcontext() if tracing is None else tracing.incoming(request.headers):
+            with self._opening.traced(request.headers):
                 try:
                     return await self._answer(request, route)
                 except (Refused, errors.TryAgain, errors.InputError, *_NOT_FOUND) as error:

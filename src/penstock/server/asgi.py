@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
-from penstock.errors import ConfigError
+from penstock.errors import of_extra
 from penstock.server.access import REQUEST_ID, Access
 from penstock.server.admin import admin_mount
 from penstock.server.apidocs import docs_routes
@@ -106,14 +106,8 @@ def dashboard_is_installed() -> bool:
 
 def _dashboard(opening: Opening) -> Sequence[BaseRoute]:
     """Its routes. It is imported only if it is wanted, as it needs packages of an extra."""
-    try:
+    with of_extra("dashboard", "The dashboard", _DASHBOARD_PACKAGES):
         mount: Any = importlib.import_module("penstock.dashboard.mount")
-    except ModuleNotFoundError as error:
-        if error.name not in _DASHBOARD_PACKAGES:
-            raise
-        raise ConfigError(
-            f"The dashboard needs {error.name}, which is not installed.", fix='pip install "penstock[dashboard]"'
-        ) from error
     routes: Sequence[BaseRoute] = mount.dashboard_routes(opening)
     return routes
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -176,9 +175,8 @@ class Api:
         """A route that also answers requests which cannot be read, or cannot be served now."""
 
         async def guarded(request: Request) -> Response:
-            tracing = self._opening.tracing
             try:
-                with nullcontext() if tracing is None else tracing.incoming(request.headers):
+                with self._opening.traced(request.headers):
                     return await endpoint(request)
             except (Refused, TryAgain) as error:
                 return send_answer(answer_error(error, exchange_of(request), Format.CLEAN, dev=self._config.dev))
@@ -216,7 +214,7 @@ async def not_routed(request: Request, error: Exception) -> Response:
     if status == 401:  # noqa: PLR2004 - HTTP's number
         what = "The bearer token is wrong." if "authorization" in request.headers else "The bearer token is missing."
         fix = "Send the header authorization: Bearer TOKEN, with the token of this server's settings."
-        return send_answer(refusal(401, "Unauthorized", f"{what} {fix}", headers))
+        return send_answer(refusal(401, "Unauthenticated", f"{what} {fix}", headers))
     if status == 404:  # noqa: PLR2004 - HTTP's number
         return send_answer(refusal(404, "NotFound", "There is nothing at this path."))
     return send_answer(refusal(status, "BadRequest", "This request cannot be served.", headers))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from penstock.app import App, Backend, ServiceName
@@ -17,7 +17,6 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.observe.following import Following
 from penstock.observe.logs import event
-from penstock.observe.tracing import Tracing
 from penstock.server.requests import Refused
 
 _LAST_WORD = 1.0  # seconds
@@ -70,9 +69,10 @@ class Opening:
         """The trace of a new call, for a block."""
         return Following(self._clock.uuid7()) if self._watched else nullcontext()
 
-    @property
-    def tracing(self) -> Tracing | None:
-        return None if self._backend is None else self._backend.engine.journal.tracing
+    def traced(self, headers: Mapping[str, str]) -> AbstractContextManager[Any]:
+        """The trace that a caller with OpenTelemetry names, for a block."""
+        tracing = None if self._backend is None else self._backend.engine.journal.tracing
+        return nullcontext() if tracing is None else tracing.incoming(headers)
 
     @asynccontextmanager
     async def lifespan(self, _app: Any = None) -> AsyncIterator[None]:
@@ -95,14 +95,17 @@ class Opening:
         if self.endless:
             await asyncio.wait({one.closed for one in self.endless}, timeout=_LAST_WORD)
 
-    def begin_request(self) -> None:
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request as under way, for a block."""
         self.under_way += 1
         self._idle.clear()
-
-    def end_request(self) -> None:
-        self.under_way -= 1
-        if not self.under_way:
-            self._idle.set()
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+            if not self.under_way:
+                self._idle.set()
 
     async def idle(self) -> None:
         """Wait until no request is under way, for as long as stopping may take."""

@@ -5,7 +5,6 @@ Owns the reading of arguments in a URL. Leaves the statuses to `answers`.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -36,12 +35,11 @@ class Rest:
         return [Route("/{function:path}", self._answer, methods=["GET", "POST"])]
 
     async def _answer(self, request: Request) -> Response:
-        tracing, exchange = self._opening.tracing, exchange_of(request)
         try:
-            with nullcontext() if tracing is None else tracing.incoming(request.headers):
+            with self._opening.traced(request.headers):
                 return send_json(await self._call(request))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            return send_answer(plain_answer(error, exchange, dev=self._config.dev))
+            return send_answer(plain_answer(error, exchange_of(request), dev=self._config.dev))
 
     async def _call(self, request: Request) -> bytes:
         backend, path = await opened(self._opening), function_path(path_in_url(request))

@@ -390,11 +390,8 @@ class Socket:
         """Run mutations one after another, in the order in which they came."""
         while self._mutations:
             call, message, credentials = self._mutations.pop(0)
-            self._opening.begin_request()
-            try:
+            with self._opening.request():
                 await self._guarded(partial(self._mutate, call, message, credentials))
-            finally:
-                self._opening.end_request()
             self._watching.moved.set()
         self._mutating = None
 
@@ -437,11 +434,8 @@ class Socket:
         self._held.append(_Held(request, result, lines, key))
 
     async def _act(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
-        self._opening.begin_request()
-        try:
+        with self._opening.request():
             await self._guarded(partial(self._run_action, call, message, credentials))
-        finally:
-            self._opening.end_request()
         self._watching.moved.set()
 
     async def _run_action(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:

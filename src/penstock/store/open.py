@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.clock import Clock
 from penstock.config import Config
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, of_extra
 from penstock.store.contract.store import Store
 
 _LAST_PORT = 65_535
@@ -29,15 +29,8 @@ def make_store(config: Config, clock: Clock) -> Store:
             fix="Leave read_url out, or use PostgreSQL.",
         )
     if scheme_of(config.database) == "postgresql":
-        try:
+        with of_extra("postgres", "PostgreSQL", {"asyncpg"}):
             module = importlib.import_module("penstock.store.postgres.store")
-        except ModuleNotFoundError as error:
-            if error.name != "asyncpg":
-                raise
-            raise ConfigError(
-                "PostgreSQL needs the asyncpg driver, which is not installed.",
-                fix="pip install 'penstock[postgres]'",
-            ) from error
         return cast("Store", module.PostgresStore(config.database, config, clock))
     module = importlib.import_module("penstock.store.sqlite.store")
     return cast("Store", module.SqliteStore(sqlite_path(config.database), config, clock))

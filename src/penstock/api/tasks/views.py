@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -167,22 +167,9 @@ class TaskExplanation:
 
 def record_of(state: RecordState, name: str) -> TaskRecord:
     """A record as programs see it."""
-    return TaskRecord(
-        task=name,
-        key=plain_key(state.key),
-        job=job_id(state.job),
-        state=None if state.state is None else JobState(state.state),
-        generation=state.generation,
-        change=state.change,
-        changed_at=state.changed_at,
-        due_at=state.due_at,
-        gone=state.gone,
-        attempt=state.attempt,
-        run_at=state.run_at,
-        started_at=state.started_at,
-        finished_at=state.finished_at,
-        error=state.error,
-    )
+    own: dict[str, Any] = {"task": name, "key": plain_key(state.key), "job": job_id(state.job)}
+    own["state"] = None if state.state is None else JobState(state.state)
+    return TaskRecord(**{one.name: getattr(state, one.name) for one in fields(TaskRecord)} | own)
 
 
 def key_text(key: Any) -> str:

@@ -1,4 +1,4 @@
-"""Rules about calls between functions: run_query, run_mutation, run_action, and what is scheduled."""
+"""Rules about calls: that each is awaited, and how functions call and schedule each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from penstock.check.body import RUNS, Body, Call
 from penstock.check.program import Ctx, Function, keyword_of
 from penstock.check.project import Module, Outside
-from penstock.check.rule import Facts, Places, Rule, kind_of, rule
+from penstock.check.rule import Facts, Places, Rule, before, kind_of, rule
 from penstock.check.values import Local, Method, Pool, Word
 
 _HARMLESS = {
@@ -28,29 +28,21 @@ def _is_run(call: Call, *names: str) -> bool:
 @rule("PEN008")
 def internal_only(facts: Facts, rule: Rule) -> Places:
     """A public function is called from within."""
-    for body in facts.bodies:
-        for call in body.calls:
-            for node, function in _handed_over(facts, body, call):
-                if function.kind and function.is_public:
-                    yield rule.at(
-                        body.function.module,
-                        node,
-                        f"{function.name} is public: it checks its callers, and a job has none.",
-                        f"Call an internal {function.kind}, and share a helper with {function.name}.",
-                    )
+    for body, call in facts.calls:
+        for node, function in _handed_over(facts, body, call):
+            if function.kind and function.is_public:
+                message = f"{function.name} is public: it checks its callers, and a job has none."
+                fix = f"Call an internal {function.kind}, and share a helper with {function.name}."
+                yield rule.at(body.function.module, node, message, fix)
     for module, node, function in _crons(facts):
         yield rule.at(
             module, node, f"{function.name} is public: it checks its callers, and a cron has none.", _CRON_FIX
         )
     for function in facts.program.declared():
         if function.handles == "cron" and function.is_public:
-            yield rule.at(
-                function.module,
-                function.node,
-                f"{function.name} is a cron, and public: anyone may run it.",
-                f"Declare it with internal_{function.kind}.",
-                head=True,
-            )
+            message = f"{function.name} is a cron, and public: anyone may run it."
+            fix = f"Declare it with internal_{function.kind}."
+            yield rule.at(function.module, function.node, message, fix, head=True)
 
 
 _CRON_FIX = "Declare a cron of an internal function, and share a helper with this one."
@@ -84,9 +76,7 @@ def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.exp
 @rule("PEN009")
 def helpers(facts: Facts, rule: Rule) -> Places:
     """A query or mutation runs another one, where a helper is enough."""
-    for body in facts.bodies:
-        if kind_of(body) not in {"query", "mutation"}:
-            continue
+    for body in facts.bodies_of("query", "mutation"):
         for call in body.calls:
             if _is_run(call, "run_query") or (_is_run(call, "run_mutation") and not call.is_tried):
                 yield rule.at(
@@ -105,18 +95,14 @@ def _first(call: Call) -> str:
 @rule("PEN010")
 def same_runtime(facts: Facts, rule: Rule) -> Places:
     """run_action runs an action of the same runtime."""
-    for body in facts.bodies:
-        for call in body.calls:
-            if not _is_run(call, "run_action") or not call.node.args:
-                continue
-            found = call.given[0]
-            if isinstance(found, Function) and _runtime(found) == _runtime(body.function):
-                yield rule.at(
-                    body.function.module,
-                    call.node,
-                    f"{found.name} has the runtime of {body.function.name}: run_action only adds a call that waits.",
-                    f"Call it as a function: await {found.name}(ctx, …).",
-                )
+    for body, call in facts.calls:
+        if not _is_run(call, "run_action") or not call.node.args:
+            continue
+        found = call.given[0]
+        if isinstance(found, Function) and _runtime(found) == _runtime(body.function):
+            message = f"{found.name} has the runtime of {body.function.name}: run_action only adds a call that waits."
+            fix = f"Call it as a function: await {found.name}(ctx, …)."
+            yield rule.at(body.function.module, call.node, message, fix)
 
 
 def _runtime(function: Function) -> str:
@@ -129,9 +115,7 @@ def _runtime(function: Function) -> str:
 @rule("PEN011")
 def sequential(facts: Facts, rule: Rule) -> Places:
     """Two transactions follow each other, where one would be consistent."""
-    for body in facts.bodies:
-        if kind_of(body) != "action":
-            continue
+    for body in facts.bodies_of("action"):
         last: Call | None = None
         for call in body.calls:
             if _is_run(call, "run_query", "run_mutation"):
@@ -162,9 +146,7 @@ def _is_harmless(call: Call) -> bool:
 @rule("PEN012")
 def looped(facts: Facts, rule: Rule) -> Places:
     """A loop runs one transaction after another."""
-    for body in facts.bodies:
-        if kind_of(body) != "action":
-            continue
+    for body in facts.bodies_of("action"):
         for call in body.calls:
             run = _run_of(facts, body, call)
             if run is not None and not isinstance(call.loop, ast.While | None) and not _has_outside(body, call):
@@ -200,17 +182,13 @@ def _has_outside(body: Body, run: Call) -> bool:
 @rule("PEN013")
 def table_named(facts: Facts, rule: Rule) -> Places:
     """A table is not named."""
-    for body in facts.bodies:
-        for call in body.calls:
-            if call.is_word("db", "get", "patch", "delete", "replace"):
-                least = 3 if call.method == "replace" else 2
-                if len(call.node.args) < least and not any(isinstance(one, ast.Starred) for one in call.node.args):
-                    yield rule.at(
-                        body.function.module,
-                        call.node,
-                        f"ctx.db.{call.method} is not told the table.",
-                        f"Write ctx.db.{call.method}(Table, row_id, …): it then checks that the id is of that table.",
-                    )
+    for body, call in facts.calls:
+        if call.is_word("db", "get", "patch", "delete", "replace"):
+            least = 3 if call.method == "replace" else 2
+            if len(call.node.args) < least and not any(isinstance(one, ast.Starred) for one in call.node.args):
+                message = f"ctx.db.{call.method} is not told the table."
+                fix = f"Write ctx.db.{call.method}(Table, row_id, …): it then checks that the id is of that table."
+                yield rule.at(body.function.module, call.node, message, fix)
 
 
 @rule("PEN016")
@@ -242,3 +220,15 @@ def _is_backend_run(call: Call) -> bool:
     """``backend.run_mutation(…)`` of a program that has no ctx."""
     is_method = not isinstance(call.of, Method) and isinstance(call.node.func, ast.Attribute)
     return is_method and call.node.func.attr == "run_mutation"  # type: ignore[attr-defined]
+
+
+@rule("PEN001")
+def awaited(facts: Facts, rule: Rule) -> Places:
+    """A call is not awaited."""
+    for body in facts.bodies:
+        module = body.function.module
+        for pending in body.floating:
+            edits = [before(module, pending.call, "await ")] if body.function.is_async else []
+            message = f"{pending.what}(…) is not awaited, so it does nothing."
+            fix = f"Write await {ast.unparse(pending.call.func)}(…)."
+            yield rule.at(module, pending.call, message, fix, edits)

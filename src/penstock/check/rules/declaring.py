@@ -32,12 +32,9 @@ def typed(facts: Facts, rule: Rule) -> Places:
             if wrong:
                 yield rule.at(module, one, f"{name}: argument {one.arg} {wrong}.", _TYPE_FIX)
             elif table:
-                yield rule.at(
-                    module,
-                    one,
-                    f"{name}: argument {one.arg} has a whole row, so a caller chooses every column of {table}.",
-                    f"Take an Id[{table}] and the columns that a caller may set.",
-                )
+                message = f"{name}: argument {one.arg} has a whole row, so a caller chooses every column of {table}."
+                fix = f"Take an Id[{table}] and the columns that a caller may set."
+                yield rule.at(module, one, message, fix)
         given = (function.node.args.vararg, function.node.args.kwarg)
         for star in given:
             if star is not None:
@@ -89,13 +86,9 @@ def guarded(facts: Facts, rule: Rule) -> Places:
     """A public function says nothing about who may call it."""
     for function in _public(facts):
         if not _has_guard(function) and not _asks_who(facts, function):
-            yield rule.at(
-                function.module,
-                function.node,
-                f"{function.name}: whoever reaches the server may call it.",
-                "Write access=signed_in, another guard, or access=public if that is meant; or make it internal.",
-                head=True,
-            )
+            message = f"{function.name}: whoever reaches the server may call it."
+            fix = "Write access=signed_in, another guard, or access=public if that is meant; or make it internal."
+            yield rule.at(function.module, function.node, message, fix, head=True)
 
 
 def _has_guard(function: Function) -> bool:

@@ -34,13 +34,8 @@ def deterministic(facts: Facts, rule: Rule) -> Places:
             told = _changing(name)
             if told:
                 instead_of, edits = _repair(body, node, name, body.ctx_name)
-                yield rule.at(
-                    body.function.module,
-                    node,
-                    f"{name} {told}: {root} gives something else each time it runs, also when it runs again.",
-                    instead_of,
-                    edits,
-                )
+                message = f"{name} {told}: {root} gives something else each time it runs, also when it runs again."
+                yield rule.at(body.function.module, node, message, instead_of, edits)
 
 
 def _changing(name: str) -> str:
@@ -80,12 +75,9 @@ def inside_only(facts: Facts, rule: Rule) -> Places:
         module = body.function.module
         for node, name in body.outside:
             if name in _SLEEP:
-                yield rule.at(
-                    module,
-                    node,
-                    f"{name} keeps the transaction of {root} open, and others wait for it.",
-                    "Wait in an action, or schedule the rest: await ctx.scheduler.run_after(…).",
-                )
+                message = f"{name} keeps the transaction of {root} open, and others wait for it."
+                fix = "Wait in an action, or schedule the rest: await ctx.scheduler.run_after(…)."
+                yield rule.at(module, node, message, fix)
             elif name.startswith(_NETWORK) and not _DATA.search(name):
                 yield rule.at(module, node, _reaches(name, root), _OUTSIDE_FIX)
         for call in body.calls:

@@ -1,12 +1,14 @@
-"""Rules about reading rows: filters, collect and indexes."""
+"""Rules about rows: filters, collect, indexes, and keywords that name columns, which type checkers cannot see."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from penstock.check.body import Body, Call, Loop, Over
-from penstock.check.program import AnyDef, Index, Table
+from penstock.check.program import AnyDef, Index, Program, Table
+from penstock.check.project import Module, Place
 from penstock.check.rule import Facts, Places, Rule, rule
 from penstock.check.values import Rows, Scan
 
@@ -217,12 +219,8 @@ def unbounded(facts: Facts, rule: Rule) -> Places:
             if call.node in counted:
                 yield rule.at(module, call.node, f"All rows of {name} are read to count them.", "Write .count().")
             elif not scan.is_bounded:
-                yield rule.at(
-                    module,
-                    call.node,
-                    f"collect() reads all rows of {name}, and there may be more each day.",
-                    _UNBOUNDED_FIX,
-                )
+                message = f"collect() reads all rows of {name}, and there may be more each day."
+                yield rule.at(module, call.node, message, _UNBOUNDED_FIX)
 
         for node, rows in body.lists:
             is_list = isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp) and not node.generators[0].ifs
@@ -264,11 +262,63 @@ def redundant(facts: Facts, rule: Rule) -> Places:
 def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
     """Indexes of which all columns are given, and whose rows are then wanted in the order of their creation."""
     found = set[tuple[ast.ClassDef, str]]()
-    for body in facts.bodies:
-        for call in body.calls:
-            if call.is_of(Scan, "order", "first", "take", "paginate") and call.of.of.table and call.of.of.index:
-                scan: Scan = call.of.of
-                index = scan.table.indexes.get(scan.index) if scan.table else None
-                if scan.table and index and set(index.columns) <= set(scan.equal):
-                    found.add((scan.table.node, index.name))
+    for _body, call in facts.calls:
+        if call.is_of(Scan, "order", "first", "take", "paginate") and call.of.of.table and call.of.of.index:
+            scan: Scan = call.of.of
+            index = scan.table.indexes.get(scan.index) if scan.table else None
+            if scan.table and index and set(index.columns) <= set(scan.equal):
+                found.add((scan.table.node, index.name))
     return found
+
+
+_DEEPEST = 10  # classes that derive from each other
+
+
+@rule("PEN021")
+def named(facts: Facts, rule: Rule) -> Places:
+    """A keyword names no column."""
+    for body in facts.bodies:
+        module = body.function.module
+        for call in body.calls:
+            owner, columns = _named_columns(facts.program, module, call)
+            for one in call.node.keywords if columns else ():
+                if one.arg and one.arg not in columns:
+                    near = get_close_matches(one.arg, columns, 1) or columns
+                    fix = f"Its columns are {', '.join(columns)}." if near is columns else f"Did you mean {near[0]}?"
+                    yield rule.at(module, one, f"{owner} has no column {one.arg}.", fix)
+
+
+def _named_columns(program: Program, module: Module, call: Call) -> tuple[str, list[str]]:
+    """The table or index whose columns a call names, and these; none if nobody knows them."""
+    first = call.node.args[0] if call.node.args else None
+    if call.is_word("db", "patch"):
+        table = program.table_of(module, first)
+        return (table.name, _fields(program, table.module, table.node) or []) if table else ("", [])
+    if call.is_of(Scan, "with_index") and isinstance(first, ast.Attribute):
+        index = _index(program.table_of(module, first.value), first.attr)
+        return (f"Index {first.attr}", [*index.columns]) if index else ("", [])
+    return "", []
+
+
+def _index(table: Table | None, name: str) -> Index | None:
+    index = table.indexes.get(name) if table else None
+    declared = index.node.value if index and isinstance(index.node, ast.Assign) else None
+    is_whole = isinstance(declared, ast.Call) and all(isinstance(one, ast.Constant) for one in declared.args)
+    return index if is_whole else None
+
+
+def _fields(program: Program, module: Module, node: ast.ClassDef, depth: int = 0) -> list[str] | None:
+    """The fields of a class and of those it derives from; None if one of these is in no file of the program."""
+    found: list[str] = []
+    for base in node.bases:
+        if program.is_penstock(module, base, "Table", "UserTable"):
+            continue
+        place = program.meaning(module, base)
+        if not isinstance(place, Place | Table) or not isinstance(place.node, ast.ClassDef) or depth > _DEEPEST:
+            return None
+        inner = _fields(program, place.module, place.node, depth + 1)
+        if inner is None:
+            return None
+        found += inner
+    annotated = (one.target for one in ast.walk(node) if isinstance(one, ast.AnnAssign))
+    return [*found, *(one.id for one in annotated if isinstance(one, ast.Name))]

@@ -36,12 +36,9 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
         for body, call in ((one, call) for one in reached for call in one.calls):
             method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
             if method in _SENDS and (call.of is None or _is_client(call.of)):
-                yield rule.at(
-                    body.function.module,
-                    call.node,
-                    f"{function.name} {why}: if its answer is lost it sends this again.",
-                    "Send an idempotency key that is the same in each attempt, such as the id of the row or message.",
-                )
+                message = f"{function.name} {why}: if its answer is lost it sends this again."
+                fix = "Send an idempotency key that is the same in each attempt, such as the id of the row or message."
+                yield rule.at(body.function.module, call.node, message, fix)
 
 
 def _is_client(of: object) -> bool:
@@ -52,12 +49,11 @@ def _is_client(of: object) -> bool:
 def _again(facts: Facts) -> list[tuple[Function, str]]:
     """Functions that run at least once, and why."""
     found = {one: _WHY[one.handles] for one in facts.program.functions if _handles(one)}
-    for body in facts.bodies:
-        for call in body.calls:
-            if call.is_of(Pool, "enqueue", "enqueue_batch") and len(call.node.args) > 1 and _is_retried(call.of.of):
-                target = call.given[1]
-                if isinstance(target, Function) and target.kind == "action":
-                    found.setdefault(target, "is retried")
+    for _body, call in facts.calls:
+        if call.is_of(Pool, "enqueue", "enqueue_batch") and len(call.node.args) > 1 and _is_retried(call.of.of):
+            target = call.given[1]
+            if isinstance(target, Function) and target.kind == "action":
+                found.setdefault(target, "is retried")
     return list(found.items())
 
 
@@ -201,16 +197,12 @@ def _raises(node: ast.ExceptHandler) -> bool:
 @rule("PEN020")
 def small_context(facts: Facts, rule: Rule) -> Places:
     """The context of on_complete has no limit."""
-    for body in facts.bodies:
-        for call in body.calls:
-            context = keyword_of(call.node, "context") if call.is_of(Pool, "with_options") else None
-            if context is not None and _grows(facts, body, context):
-                yield rule.at(
-                    body.function.module,
-                    context,
-                    "This context holds rows of a query: it is stored with the job, and grows with the table.",
-                    "Pass the id of one row, and read the rest in on_complete.",
-                )
+    for body, call in facts.calls:
+        context = keyword_of(call.node, "context") if call.is_of(Pool, "with_options") else None
+        if context is not None and _grows(facts, body, context):
+            message = "This context holds rows of a query: it is stored with the job, and grows with the table."
+            fix = "Pass the id of one row, and read the rest in on_complete."
+            yield rule.at(body.function.module, context, message, fix)
 
 
 def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:

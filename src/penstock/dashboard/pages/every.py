@@ -17,20 +17,7 @@ from penstock.dashboard.pages import (
     tasks,
     timeline,
     work,
-)
+)  # fmt: skip
 
-PAGES: tuple[Page, ...] = (
-    *overview.PAGES,
-    *functions.PAGES,
-    *data.PAGES,
-    *live.PAGES,
-    *work.PAGES,
-    *tasks.PAGES,
-    *outboxes.PAGES,
-    *crons.PAGES,
-    *timeline.PAGES,
-    *logs.PAGES,
-    *schema.PAGES,
-    *health.PAGES,
-    *audit.PAGES,
-)
+_IN_ORDER = (overview, functions, data, live, work, tasks, outboxes, crons, timeline, logs, schema, health, audit)
+PAGES: tuple[Page, ...] = tuple(page for module in _IN_ORDER for page in module.PAGES)

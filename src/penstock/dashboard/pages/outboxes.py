@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 from penstock.api.outbox.views import OutboxMessage, OutboxStatus, look_at, outbox_of, read_place
 from penstock.dashboard.page import Act, Page, View
-from penstock.dashboard.render import counted
 from penstock.errors import ValueInvalid
+from penstock.observe.readable import counted
 
 _LISTED = 20
 _MOST_COUNTED = 10_000  # messages of an outbox

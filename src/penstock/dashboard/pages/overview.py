@@ -10,8 +10,8 @@ from urllib.parse import quote_plus
 from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.page import Page, View
-from penstock.dashboard.render import counted, span
 from penstock.observe.meters import Meters
+from penstock.observe.readable import counted, span
 from penstock.observe.timing import percentiles
 
 _MOST_MESSAGES = 10_000  # of an outbox are counted

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from penstock.api.tasks.selection import Verb, changeable, rows_by_text, task_of
 from penstock.api.tasks.views import key_text
 from penstock.dashboard.page import Act, Page, View
-from penstock.dashboard.render import counted
 from penstock.jobs.states import JobState
+from penstock.observe.readable import counted
 from penstock.reactive.describe import describe
 from penstock.reactive.filter import GONE, STATES, TaskFilter
 

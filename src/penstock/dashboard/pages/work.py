@@ -11,11 +11,11 @@ from penstock.api.pools.activity import MOST_COUNTED, Look, hindrance
 from penstock.api.pools.workpool import change_pool
 from penstock.api.tasks.views import key_text, plain_key
 from penstock.dashboard.page import Act, Page, View
-from penstock.dashboard.render import counted
 from penstock.errors import ValueInvalid
 from penstock.jobs.filter import JobFilter, retriable
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
+from penstock.observe.readable import counted
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import rate_words
 from penstock.server.requests import Refused

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.store.contract.session import Row
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,8 @@ class ApiKeyRow:
     expires_at: datetime | None
 
 
-class ApiKeys(Noun):
+class ApiKeys(Noun, queries=("api_keys",)):
     """API keys at rest. Each verb is a transaction of its own."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "api_keys")
 
     async def create(
         self, name: str, key_hash: str, scopes: Sequence[str], now: datetime, expires_at: datetime | None

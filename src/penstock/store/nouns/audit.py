@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.store.contract.jobs import ABOVE_ALL
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 _KEPT = timedelta(days=400)  # more than a year, as auditors ask for
 
@@ -39,11 +39,8 @@ class AuditRow:
     outcome: str | None
 
 
-class Audit(Noun):
+class Audit(Noun, queries=("audit",)):
     """The audit log. Each verb is a transaction of its own."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "audit")
 
     async def begin(self, act_id: UUID, now: datetime, who: str, role: str, act: str, about: Mapping[str, Any]) -> None:
         """Record that somebody is about to do something."""

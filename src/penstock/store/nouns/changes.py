@@ -10,17 +10,14 @@ from penstock.changes.demand import Demand
 from penstock.changes.position import Position, Snapshot
 from penstock.store.contract.changes import Batch, Dropped, Lag, ReaderRow, Rotation
 from penstock.store.contract.session import OpenTransaction, Session
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 
-class Changes(Noun, ABC):
+class Changes(Noun, ABC, queries=("changes", "feed")):
     """The change feed: captured changes, and the position of each reader.
 
     Only triggers write there. A reader is held under a lease, as jobs are: a process that has lost it cannot move it.
     """
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "changes", "feed")
 
     async def register(self, name: str, now: datetime, at: Position | None = None) -> bool:
         """Add a reader at a position, or where the feed ends now; False if there is one of this name."""

@@ -15,11 +15,11 @@ from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.crons import kept_of, plan_values
 
 
-class Crons(Noun):
+class Crons(Noun, queries=("crons",)):
     """Crons at rest: plans, and the last decided time of each. A cron is under way until its last job has ended."""
 
     def __init__(self, access: Access, jobs: Jobs) -> None:
-        super().__init__(access, "crons")
+        super().__init__(access)
         self._jobs = jobs
 
     async def declare(self, plans: Sequence[CronPlan], now: datetime) -> None:

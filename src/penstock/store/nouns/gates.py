@@ -21,11 +21,11 @@ from penstock.store.nouns.rates import Rates, rate_of, state_of
 _KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
 
 
-class Gates(Noun, ABC):
+class Gates(Noun, ABC, queries=("gates",)):
     """Lets jobs through gates; part of claiming."""
 
     def __init__(self, access: Access, rates: Rates) -> None:
-        super().__init__(access, "gates")
+        super().__init__(access)
         self._rates = rates
 
     async def open(self, session: Session, lease: int, room: Room, now: datetime) -> tuple[list[Job], timedelta | None]:

@@ -17,7 +17,7 @@ from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError, PenstockError
 from penstock.store.contract.changes import InterestRow, Source, State
 from penstock.store.contract.session import OpenTransaction, Statement
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 from penstock.store.rows.interests import (
     IN_ORDER,
     Identity,
@@ -37,11 +37,8 @@ from penstock.store.sql.conditions import ConditionSql
 Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite, the schema lock on PostgreSQL
 
 
-class Interests(Noun, ABC, Generic[Right]):
+class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     """Interests at rest, and the triggers that capture their changes."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "interests")
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""

@@ -13,18 +13,15 @@ from penstock.jobs.job import JobStatus, NewJob, Settlement
 from penstock.jobs.states import JobState
 from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Session
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 from penstock.store.rows.jobs import filter_values
 
 
-class Jobs(Noun, ABC):
+class Jobs(Noun, ABC, queries=("jobs", "moves")):
     """Jobs at rest. Transactions of users only insert here; services move.
 
     A method that takes an `OpenTransaction` also runs in a transaction of the user's own, and waits for nothing else.
     """
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "jobs", "moves")
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""

@@ -8,15 +8,14 @@ from uuid import UUID
 from penstock.jobs.job import NewJob
 from penstock.store.contract.keys import KeyHolder
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 from penstock.store.rows.jobs import options_text
 
+_JOB = ("function", "kind", "args", "priority", "rank", "run_at", "on_complete", "concurrency_key")
 
-class Keys(Noun):
+
+class Keys(Noun, queries=("keys",)):
     """Keys of jobs, of which there is one at a time. They are freed where jobs are claimed and settled."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "keys")
 
     async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
         """Let a job that is about to be enqueued have its key; False if another one has it."""
@@ -42,21 +41,8 @@ class Keys(Noun):
     async def replace(self, transaction: OpenTransaction, holder: KeyHolder, job: NewJob, now: datetime) -> bool:
         """Put a job in the place of a pending one, which keeps its id; False if that has started, or is canceled."""
         until_start = bool(job.options.until_start)
-        replaced = await self._fetch(
-            transaction,
-            "replace",
-            id=holder.job_id,
-            function=job.function,
-            kind=job.kind,
-            args=job.args,
-            priority=job.priority,
-            rank=job.rank,
-            run_at=job.run_at,
-            options=options_text(job.options),
-            on_complete=job.on_complete,
-            concurrency_key=job.concurrency_key,
-            now=now,
-        )
+        values = {name: getattr(job, name) for name in _JOB} | {"options": options_text(job.options), "now": now}
+        replaced = await self._fetch(transaction, "replace", id=holder.job_id, **values)
         if replaced and holder.until_start != until_start:
             await self._fetch(transaction, "keep", id=holder.job_id, until_start=until_start)
         return bool(replaced)

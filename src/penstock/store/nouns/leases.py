@@ -12,11 +12,11 @@ from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
 
 
-class Leases(Noun):
+class Leases(Noun, queries=("leases",)):
     """Leases of workers: the right to move running jobs, until a time."""
 
     def __init__(self, access: Access, jobs: Jobs) -> None:
-        super().__init__(access, "leases")
+        super().__init__(access)
         self._jobs = jobs
 
     async def take(self, holder: str, ttl: timedelta, now: datetime) -> int:

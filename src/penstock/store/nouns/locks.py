@@ -16,14 +16,14 @@ from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.noun import Access, Noun
 
 
-class Locks(Noun):
+class Locks(Noun, queries=("locks",)):
     """Locks at rest. Each verb is a transaction of its own, but for `check` and `list`.
 
     Requests of functions and programs use `calls`: there may be many at once, and renewals must not wait for them.
     """
 
     def __init__(self, access: Access, calls: Access) -> None:
-        super().__init__(access, "locks")
+        super().__init__(access)
         self._calls = calls
 
     async def take(self, key: str, attempt: UUID, holder: str, lease: timedelta, now: datetime) -> LockRow:

@@ -6,14 +6,11 @@ import builtins
 from contextlib import AbstractAsyncContextManager
 
 from penstock.store.contract.session import OpenTransaction, Session
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 
-class MigrationFiles(Noun):
+class MigrationFiles(Noun, queries=("migration_files",)):
     """The progress of each migration file, as text. It moves by compare-and-set, so that two processes may run one."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "migration_files")
 
     async def list(self) -> builtins.list[tuple[str, str]]:
         """Name and progress of each file that was begun, in order."""

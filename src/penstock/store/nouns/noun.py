@@ -106,11 +106,17 @@ class Access(ABC):
 
 
 class Noun:
-    """One noun at rest, the same for both stores; `names` are those of its files of queries."""
+    """One noun at rest, the same for both stores; `queries` names its files of queries."""
 
-    def __init__(self, access: Access, *names: str) -> None:
+    _files: tuple[str, ...] = ()
+
+    def __init_subclass__(cls, queries: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
+        cls._files = queries or cls._files
+
+    def __init__(self, access: Access) -> None:
         self._access = access
-        self._queries = {name: query for file in names for name, query in load_queries(file, access.dialect).items()}
+        self._queries = {name: one for file in self._files for name, one in load_queries(file, access.dialect).items()}
 
     def _reading(self) -> AbstractAsyncContextManager[Session]:
         return reading(self._access.begin_read)

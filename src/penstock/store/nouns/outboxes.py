@@ -18,14 +18,11 @@ from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxPlan, OutboxRow, Step
 from penstock.store.contract.session import OpenTransaction, Row, Session
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 
-class Outboxes(Noun):
+class Outboxes(Noun, queries=("outboxes", "feed")):
     """Outboxes at rest: their cursors, and their set-aside messages."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "outboxes", "feed")
 
     async def declare(self, plan: OutboxPlan, backfill: str | None, now: datetime) -> OutboxRow:
         """Make an outbox known: as it was before, or not ready if it is new. A lower version changes nothing."""

@@ -18,14 +18,14 @@ from penstock.store.nouns.rates import TICK, rate_of, rate_text
 _DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit", "pool_group", "ageing")
 
 
-class Pools(Noun):
+class Pools(Noun, queries=("pools",)):
     """Pools at rest: their limits, and which worker holds how many slots.
 
     `places` are those of ready jobs after which a look at some pools begins, as values of the query `look`.
     """
 
     def __init__(self, access: Access, places: Callable[[Sequence[str]], Values] = lambda _pools: {}) -> None:
-        super().__init__(access, "pools")
+        super().__init__(access)
         self._places = places
 
     async def declare(self, pools: Sequence[PoolDefinition]) -> None:
@@ -158,21 +158,6 @@ def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Memb
 
 
 def _pool_row_of(row: Sequence[Any]) -> PoolRow:
-    name, declared, limit, paused, granted, ready, scheduled, running, waiting, *rest = row
-    of_key, rate, key_rate, group, ageing = rest
-    return PoolRow(
-        name=name,
-        declared=declared,
-        max_parallelism=limit,
-        paused=bool(paused),
-        granted=granted,
-        ready=ready,
-        scheduled=scheduled,
-        running=running,
-        waiting=waiting,
-        key_parallelism=of_key,
-        rate_limit=rate_of(rate),
-        key_rate_limit=rate_of(key_rate),
-        group=group,
-        ageing=None if ageing is None else ageing * TICK,
-    )
+    name, declared, limit, paused, *counts, of_key, rate, key_rate, group, ageing = row
+    rest = *counts, of_key, rate_of(rate), rate_of(key_rate), group, None if ageing is None else ageing * TICK
+    return PoolRow(name, declared, limit, bool(paused), *rest)

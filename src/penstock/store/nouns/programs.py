@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 
-class Programs(Noun):
+class Programs(Noun, queries=("programs",)):
     """The functions that programs on a database have declared, for callers that enqueue in plain SQL."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "programs")
 
     async def declare(self, kinds: Mapping[str, str]) -> None:
         """Make functions known: the kind of each by its name. Those of other programs stay."""

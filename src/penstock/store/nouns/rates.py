@@ -11,16 +11,13 @@ from typing import Any
 from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket, full_at, open_at
 from penstock.store.contract.keys import RateRow
 from penstock.store.contract.session import OpenTransaction, Row
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 TICK = timedelta.resolution
 
 
-class Rates(Noun):
+class Rates(Noun, queries=("rates",)):
     """Rate limits at rest."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "rates")
 
     async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
         """The token count of a rate limit, locked until the transaction ends; None if nothing was taken."""

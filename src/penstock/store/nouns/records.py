@@ -41,11 +41,11 @@ _FIRST = datetime(1, 1, 1, tzinfo=UTC)
 _ROW = "r"
 
 
-class Records(Noun):
+class Records(Noun, queries=("records",)):
     """Records of reactive tasks, as administrators list and change them."""
 
     def __init__(self, access: Access, jobs: Jobs, tasks: Tasks, ends: TaskEnds) -> None:
-        super().__init__(access, "records")
+        super().__init__(access)
         self._jobs = jobs
         self._tasks = tasks
         self._ends = ends
@@ -188,26 +188,13 @@ class Records(Noun):
 
     def _states(self, rows: Sequence[Row]) -> builtins.list[RecordState]:
         time, uuid = self._access.time, self._access.uuid
-        return [
-            RecordState(
-                task=row[0],
-                key=row[1],
-                job=uuid(row[2]),
-                generation=row[3],
-                live=bool(row[4]),
-                change=row[5],
-                changed_at=time(row[6]),
-                due_at=time(row[7]),
-                gone=row[8],
-                state=row[9],
-                attempt=row[10],
-                run_at=time(row[11]),
-                started_at=time(row[12]),
-                finished_at=time(row[13]),
-                error=row[14],
-            )
-            for row in rows
-        ]
+        found = builtins.list[RecordState]()
+        for task, key, job, generation, live, change, changed_at, due_at, *last in rows:
+            gone, state, attempt, *times, error = last
+            moments, runs = map(time, (changed_at, due_at)), map(time, times)
+            row = (task, key, uuid(job), generation, bool(live), change, *moments, gone, state, attempt, *runs, error)
+            found.append(RecordState(*row))
+        return found
 
 
 def _where(where: RecordQuery) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 _KEPT = timedelta(days=1)
 _RESERVED = -1
@@ -22,11 +22,8 @@ class RequestKey:
     call: int
 
 
-class Requests(Noun):
+class Requests(Noun, queries=("requests",)):
     """Mutations that clients sent over a web socket, with their results."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "requests")
 
     async def find(self, key: RequestKey) -> str | None:
         """The result of a request that took effect; None if it did not."""

@@ -7,15 +7,12 @@ from datetime import datetime
 from pathlib import Path
 
 from penstock.store.contract.statistics import Statistics, TableUse, UnusedIndex
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 from penstock.store.rows.jobs import expired_day
 
 
-class DatabaseStatistics(Noun):
+class DatabaseStatistics(Noun, queries=("statistics",)):
     """Looks at the database as a whole."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "statistics")
 
     async def look(self, tables: Sequence[str], before: datetime, most: int) -> Statistics:
         """Look at some tables, and at penstock's own.

@@ -12,17 +12,14 @@ from penstock.jobs.job import Settlement
 from penstock.jobs.states import RETRIABLE
 from penstock.store.contract.records import RowKey
 from penstock.store.contract.session import OpenTransaction, Row
-from penstock.store.nouns.noun import Access, Noun
+from penstock.store.nouns.noun import Noun
 
 _RETRIABLE = {state.value for state in RETRIABLE}
 Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
 
 
-class TaskEnds(Noun, ABC):
+class TaskEnds(Noun, ABC, queries=("moves", "records", "tasks")):
     """Ends jobs of tasks, and begins new ones, in the transactions of others."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(access, "moves", "records", "tasks")
 
     @abstractmethod
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:

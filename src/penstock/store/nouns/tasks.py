@@ -22,14 +22,15 @@ from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.jobs import options_of, options_text
 
 LAST_GENERATION = 2**62  # no row has changed so often
+_PLAN = ("name", "function", "kind", "pool", "priority", "resets", "history", "version", "signature")
 _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
 
 
-class Tasks(Noun, ABC):
+class Tasks(Noun, ABC, queries=("moves", "tasks")):
     """Reactive tasks at rest, and the records of their rows. Their jobs are made with them, and end with them."""
 
     def __init__(self, access: Access, changes: Changes) -> None:
-        super().__init__(access, "moves", "tasks")
+        super().__init__(access)
         self._changes = changes
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
@@ -209,19 +210,8 @@ class Tasks(Noun, ABC):
 
 
 def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:
-    return {
-        "name": plan.name,
-        "function": plan.function,
-        "kind": plan.kind,
-        "pool": plan.pool,
-        "priority": plan.priority,
-        "options": options_text(replace(plan.options, task=number)) or "",
-        "resets": plan.resets,
-        "history": plan.history,
-        "version": plan.version,
-        "signature": plan.signature,
-        "spec": plan.spec.text(),
-    }
+    options = options_text(replace(plan.options, task=number)) or ""
+    return {name: getattr(plan, name) for name in _PLAN} | {"options": options, "spec": plan.spec.text()}
 
 
 def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | None]:

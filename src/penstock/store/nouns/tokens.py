@@ -15,14 +15,14 @@ from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
 
 
-class Tokens(Noun):
+class Tokens(Noun, queries=("tokens",)):
     """What a running attempt says and asks: how far it has come, and to be completed by an outside system.
 
     Requests of functions and programs use `calls`: there may be many at once.
     """
 
     def __init__(self, access: Access, calls: Access, jobs: Jobs) -> None:
-        super().__init__(access, "tokens")
+        super().__init__(access)
         self._calls = calls
         self._jobs = jobs
 
