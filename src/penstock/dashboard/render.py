@@ -19,6 +19,7 @@ from penstock.api.health import size_of
 from penstock.dashboard.mask import masked, secrets_of
 from penstock.dashboard.page import Page, View
 from penstock.functions.registry import Registry
+from penstock.observe.errortext import trimmed
 
 # pygal finds its plugins, of which there are none here, by a hook of a kind that Python 3.11 warns of at each import.
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]
@@ -53,6 +54,7 @@ class Pages:
             "size": size_of,
             "masked": lambda value, indent=2, of=None: _as_json(self.masked(value, of), indent),
             "quoted": quote,
+            "trimmed": trimmed,
             "unless_secret": lambda value, name: self.masked({name: value})[name],
             "chart": lambda values: _chart(tuple(values)),
         }
