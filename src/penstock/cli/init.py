@@ -19,6 +19,7 @@ from penstock.errors import ConfigError
 
 _PLACES = {
     "app.py": "app.py",
+    "conftest.py": "tests/conftest.py",
     "test_app.py": "tests/test_app.py",
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
