@@ -75,6 +75,10 @@ deploy-check: ## lint the files in deploy with tools in an environment of their 
 	.venv-deploy/bin/yamllint deploy .github
 	.venv-deploy/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 	.venv-deploy/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
+	.venv-deploy/bin/check-jsonschema --default-filetype yaml --builtin-schema vendor.compose-spec \
+		src/penstock/cli/project/compose.yaml.txt
+	.venv-deploy/bin/check-jsonschema --default-filetype yaml --builtin-schema vendor.github-workflows \
+		src/penstock/cli/project/ci.yml.txt
 	sed 's/\$$\$$/$$/' src/penstock/cli/project/Dockerfile.txt | .venv-deploy/bin/hadolint -
 
 lock: ## choose the versions of requirements-dev.txt anew

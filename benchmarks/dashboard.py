@@ -1,12 +1,14 @@
 """What it costs to look at the dashboard: of a drain, of each page, and for each viewer beneath a steady load.
 
-One process serves the dashboard and runs the jobs. Its processor time is measured, and not the clock, so that other
-programs on the machine matter little. A viewer reads the events of a page as a browser does.
+One process serves the dashboard and runs the jobs. What it costs is measured in its processor time, so that other
+programs on the machine matter little. How long a page takes is measured by the clock, as the jobs beneath are a part of
+it. A viewer reads the events of a page as a browser does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -56,16 +58,27 @@ async def viewer_share(bench: Bench, store: StoreName) -> float:
 
 
 async def page_time(bench: Bench, store: StoreName) -> float:
-    """Milliseconds of processor time to render the slowest page."""
+    """Milliseconds within which 95 of 100 answers of the slowest page come while 1,000 jobs run each second."""
     slowest = 0.0
     async with _opened(bench, store, ()) as backend, _browser(_asgi(backend)) as http:
         await enqueue(backend, nothing, bench.sizes.actions)
         await _drained(backend)
-        for path in _PAGES:
-            (await http.get(f"/dashboard{path}")).raise_for_status()  # its template is compiled
-            taken = [1000 * await _spent_on(http.get(f"/dashboard{path}")) for _ in range(bench.sizes.pairs)]
-            bench.row(path, spread("", taken, " ms"))
-            slowest = max(slowest, statistics.median(taken))
+        load, begun = asyncio.create_task(_load(backend, math.inf)), time.perf_counter()
+        try:
+            for path in _PAGES:
+                taken = list[float]()
+                for _ in range(bench.sizes.socket_writes):
+                    asked = time.perf_counter()
+                    (await http.get(f"/dashboard{path}")).raise_for_status()
+                    taken.append(1000 * (time.perf_counter() - asked))
+                    await asyncio.sleep(_LOOK_EVERY)
+                bench.row(path, spread("", taken, " ms"))
+                slowest = max(slowest, *statistics.quantiles(taken, n=20)[-1:])
+        finally:
+            load.cancel()
+        seconds = time.perf_counter() - begun
+        done = (await backend.job_counts())["success"] - bench.sizes.actions
+        bench.row(f"beneath {done / seconds:,.0f} jobs a second")
     return slowest
 
 
@@ -156,6 +169,8 @@ async def _load(backend: Backend, seconds: float) -> None:
 BENCHMARKS = (
     Benchmark("dashboard_drain_sqlite", partial(drain_with_viewers, store="sqlite"), Bar(at_least=0.95)),
     Benchmark("dashboard_drain_postgres", partial(drain_with_viewers, store="postgres"), Bar(at_least=0.95)),
-    Benchmark("dashboard_viewer", partial(viewer_share, store="postgres"), Bar(at_most=0.1)),
-    Benchmark("dashboard_page", partial(page_time, store="postgres"), Bar(at_most=100)),
+    Benchmark("dashboard_viewer_sqlite", partial(viewer_share, store="sqlite"), Bar(at_most=0.1)),
+    Benchmark("dashboard_viewer_postgres", partial(viewer_share, store="postgres"), Bar(at_most=0.1)),
+    Benchmark("dashboard_page_sqlite", partial(page_time, store="sqlite"), Bar(at_most=100)),
+    Benchmark("dashboard_page_postgres", partial(page_time, store="postgres"), Bar(at_most=100)),
 )

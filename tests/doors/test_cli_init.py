@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -20,13 +21,13 @@ pytest_plugins = ("doors.cli_fixtures",)
 def test_a_new_project_runs_at_once(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = console.ok("init", "My Seats")
     folder = console.folder / "My Seats"
-    assert len(written.out.splitlines()) == 8
+    assert len(written.out.splitlines()) == 9
     assert "cd 'My Seats' && penstock dev" in written.err
     again = console("init", "My Seats")
     assert (again.code, "nothing was written" in again.err) == (1, True)
 
     assert tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]["name"] == "my-seats"
-    assert (folder / "README.md").read_text("utf-8").startswith("# my-seats\n\n```console\n$ pip")
+    assert (folder / "README.md").read_text("utf-8").startswith("# my-seats\n\n```console\n$ python3")
     yaml = importlib.import_module("yaml")
     compose = yaml.safe_load((folder / "compose.yaml").read_text("utf-8"))
     assert compose["services"]["app"]["environment"]["DATABASE_URL"].startswith("postgresql://app:app@database/")
@@ -35,12 +36,14 @@ def test_a_new_project_runs_at_once(console: Console, empty_database_url: str, m
 
     monkeypatch.chdir(folder)
     console.folder = folder
-    assert console.ok("check").err.strip() == "Checked 2 files: nothing to say."
-    environment = {**os.environ, "TEST_DATABASE_URL": empty_database_url}
+    assert console.ok("check").err.strip() == "Checked 3 files: nothing to say."
+    server = {} if empty_database_url.startswith("sqlite") else {"TEST_DATABASE_URL": empty_database_url}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    shutil.copy(folder / "tests/test_app.py", folder / "tests/test_again.py")
+    environment = {**os.environ, **server}
     tested = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stdout
-    assert "1 passed" in tested.stdout
+    assert "2 passed" in tested.stdout, "each on a database of its own"
 
     monkeypatch.setenv("DATABASE_URL", empty_database_url)
     console.ok("migrate")

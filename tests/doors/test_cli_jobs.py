@@ -89,6 +89,9 @@ def test_a_failed_job_is_shown_with_every_attempt(mail: Console) -> None:
     ):
         assert text in shown, shown
     assert shown.count("Traceback (most recent call last)") == 2
+    assert "mail.py" in shown
+    assert "runner.py" not in shown
+    assert "runner.py" in mail.ok("jobs", "show", job, "--all").out
     found = mail.ok("jobs", "show", job, "--json").json
     assert [(one["number"], one["what"]) for one in found["attempts"]] == [(1, "raised"), (2, "exhausted")]
     assert "in send" in found["attempts"][0]["traceback"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -39,6 +40,14 @@ class Visit(Table):
     by_who_and_time = Index("who", "creation_time")
 
 
+class Archive(Table):
+    """Nobody reads or writes it."""
+
+    year: int
+
+    by_year = Index("year")
+
+
 @app.mutation
 async def visit(ctx: MutationCtx, who: str) -> Id[Visit]:
     row = await ctx.db.insert(Visit(who=who))
@@ -64,6 +73,22 @@ async def later(ctx: MutationCtx) -> None:
 @app.internal_action
 async def fail(ctx: ActionCtx) -> None:
     raise ValueError("<b>no</b>")
+
+
+@app.mutation
+async def invite(ctx: MutationCtx, whom: str) -> None:
+    await mail.enqueue(ctx, invite_all, whom=whom)
+
+
+@dataclass
+class Invitation:
+    whom: str
+
+
+@app.internal_action(batch=10, of=Invitation)
+async def invite_all(ctx: ActionCtx, calls: list[Invitation]) -> list[None]:
+    await ctx.scheduler.run_after(timedelta(0), later)
+    return [None] * len(calls)
 
 
 @app.reactive_task(Visit)
@@ -138,13 +163,29 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
             assert "Nothing. The database fits the program." in schema
             is_sqlite = database_url.startswith("sqlite")
             assert ("SQLite does not count" in schema) == is_sqlite
-            assert ("by_who_and_time who, creation_time no unused" in schema) != is_sqlite
+            assert ("by_year year no unused" in schema) != is_sqlite
             await write(test.engine.store, "drop index visit_by_who")
             schema = await show("/schema")
             assert "visit_by_who" in schema.partition("penstock migrate --plan")[0]
             assert "by_who who no not in the database" in schema
             assert "PEN006" in health
             assert "mail" in health
+
+
+async def test_what_a_batch_enqueues_is_found_from_each_of_its_jobs(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url, dev=True) as test:
+        transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            for whom in ("Ada", "Grace", "Eve"):
+                await http.post("/api/mutation", json={"path": invite.name, "args": {"whom": whom}})
+            await test.run_until_idle(raise_errors=False)
+            jobs = [one for one in await test.jobs() if one.function == invite_all.name]
+            assert len({(one.options.trace or "")[3:35] for one in jobs}) == 3
+            for job in jobs:
+                shown = text_of(await http.get(f"/dashboard/timeline?of={job.id}"))
+                assert shown.count(f"{later.name}, attempt 1") == 1, "it is one batch"
+                assert f"{fail.name}, attempt 1" in shown, "the trace goes on"
+                assert shown.count(f"{invite_all.name}, attempt 1") == 1
 
 
 async def test_without_a_dashboard_nothing_is_followed() -> None:

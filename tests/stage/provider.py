@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections import Counter
@@ -9,8 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
+from hashlib import sha256
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -19,6 +23,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from penstock.clock import Clock
 
 _DISCOVERY, _KEYS = "/.well-known/openid-configuration", "/keys"
+_ENDPOINTS = {"authorization": "authorize", "token": "token"}
 
 
 @cache
@@ -44,6 +49,10 @@ class Provider:
         keys: The set of keys that it shows.
         documents: What it answers in place of its own answers, by path: bytes, or a status and a place to go to.
         hangs: Cleared while it answers nothing.
+        visitor: The claims of who is signed in there, and of their ID tokens.
+        asks: Whether it shows a page with a link back, as providers do that ask for a password.
+        answer: What it sends people back with in place of a code.
+        redeemed: The headers of those who have redeemed a code.
     """
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -54,6 +63,29 @@ class Provider:
         self.documents: dict[str, bytes | tuple[int, str]] = {}
         self.answers = threading.Event()
         self.answers.set()
+        self.visitor: dict[str, Any] = {}
+        self.asks = False
+        self.answer: dict[str, str] = {}
+        self.redeemed: list[dict[str, str]] = []
+        self._codes: dict[str, dict[str, str]] = {}
+
+    def authorize(self, words: dict[str, str]) -> str:
+        """Where to send somebody who wants to sign in to a client."""
+        code = f"code-{self.asked['/authorize']}"
+        self._codes[code] = words
+        said = self.answer or {"code": code, "iss": self.url}
+        return f"{words['redirect_uri']}?{urlencode({'state': words['state'], **said})}"
+
+    def redeem(self, form: dict[str, str], headers: dict[str, str]) -> dict[str, str] | None:
+        """The ID token for a code, which it gives once; None to those who have not asked for it."""
+        words = self._codes.pop(form["code"], {})
+        challenge = base64.urlsafe_b64encode(sha256(form["code_verifier"].encode()).digest()).decode().rstrip("=")
+        same = all(words.get(name) == form[name] for name in ("client_id", "redirect_uri"))
+        if not same or challenge != words["code_challenge"]:
+            return None
+        self.redeemed.append(headers)
+        claims = {"aud": words["client_id"], "nonce": words["nonce"], **self.visitor}
+        return {"id_token": self.token(**claims)}
 
     def token(self, subject: str = "ada", *, key: str = "first", algorithm: str = "ES256", **claims: Any) -> str:
         """A token for the application ``shop``, which holds for an hour; a claim that is None is left out."""
@@ -70,7 +102,9 @@ class Provider:
     def document(self, path: str) -> bytes | tuple[int, str]:
         self.asked[path] += 1
         self.answers.wait(30)
-        found = {_DISCOVERY: {"issuer": self.url, "jwks_uri": self.url + _KEYS}, _KEYS: {"keys": self.keys}}
+        endpoints = {f"{name}_endpoint": f"{self.url}/{at}" for name, at in _ENDPOINTS.items()}
+        document = {"issuer": self.url, "jwks_uri": self.url + _KEYS, **endpoints}
+        found = {_DISCOVERY: document, _KEYS: {"keys": self.keys}}
         return self.documents.get(path) or (json.dumps(found[path]).encode() if path in found else (404, ""))
 
 
@@ -80,7 +114,23 @@ def provider(clock: Clock) -> Iterator[Provider]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = one.document(self.path)
+            path, words = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
+            found = one.document(path)
+            if path == "/authorize":
+                back = one.authorize(words)
+                found = (
+                    f'<!doctype html><link rel="icon" href="data:,"><a href="{escape(back)}">Back</a>'.encode()
+                    if one.asks
+                    else (302, back)
+                )
+            self._say(found)
+
+        def do_POST(self) -> None:
+            form = dict(parse_qsl(self.rfile.read(int(self.headers["content-length"])).decode()))
+            found = one.redeem(form, {name.lower(): text for name, text in self.headers.items()})
+            self._say(one.documents.get(self.path) or ((400, "") if found is None else json.dumps(found).encode()))
+
+        def _say(self, found: bytes | tuple[int, str]) -> None:
             status, place = found if isinstance(found, tuple) else (200, "")
             try:
                 self.send_response(status)

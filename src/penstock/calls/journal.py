@@ -327,16 +327,15 @@ class Journal:
         """Whether attempts at jobs are watched one by one."""
         return self.tells_runs or self.tracing is not None
 
-    def followed(self, job: Job) -> AbstractContextManager[None]:
-        """The part of a trace that a job is, for a block. It begins a trace of its own only for a dashboard."""
-        if self.tracing is None and (self.follows or job.options.trace is not None):
-            return Following(job.id.int, job.options.trace)
-        return _UNSEEN
+    def followed(self, *jobs: Job) -> AbstractContextManager[None]:
+        """The part of a trace that jobs are, for a block. They begin traces of their own only for a dashboard."""
+        parts = [(job.id.int, job.options.trace) for job in jobs if self.follows or job.options.trace is not None]
+        return Following(*parts[0], parts[1:]) if parts and self.tracing is None else _UNSEEN
 
     def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[object]:
         """The runs and spans of attempts that are made together, for a block."""
         if not self.sees_attempts:
-            return self.followed(jobs[0]) if len(jobs) == 1 else _UNSEEN
+            return self.followed(*jobs)
         return self._attempts(jobs)
 
     @contextmanager
@@ -362,7 +361,7 @@ class Journal:
         if not self.tells_runs:
             yield
             return
-        with self.followed(jobs[0]) if len(jobs) == 1 else _UNSEEN, run() as ran:
+        with self.followed(*jobs), run() as ran:
             self._runs.update((job.id, ran) for job in jobs)
             while len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]

@@ -18,13 +18,13 @@ from typing import Any
 
 import click
 
-from penstock.cli.failure import in_colour, place_of, program_traceback, style
+from penstock.cli.failure import in_colour, place_of, style
 from penstock.cli.opening import TextFormatter, set_up_logs
 from penstock.cli.options import Options
 from penstock.cli.output import say
 from penstock.cli.visible import visible, visible_line
 from penstock.errors import PenstockError
-from penstock.observe.errortext import error_text, trace_text
+from penstock.observe.errortext import error_text, trace_text, trimmed
 from penstock.observe.readable import counted
 
 _MARGIN = 9  # columns, of the time
@@ -107,7 +107,7 @@ class DevFormatter(TextFormatter):
         if isinstance(error, PenstockError):
             where = place_of(error).removeprefix(f"{Path.cwd()}{os.sep}")
             return error_text(error) + (f"\n  at {where}" if where else "")
-        return program_traceback(error)
+        return trimmed(trace_text(error))
 
 
 def set_up_dev_logs(options: Options, *, verbose: bool) -> None:

@@ -8,26 +8,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-import sysconfig
-from pathlib import Path
-from traceback import FrameSummary, StackSummary, TracebackException
+from traceback import TracebackException
 from typing import Any
 
 import click
 
-import penstock
 from penstock.cli.visible import visible, visible_json
 from penstock.errors import PenstockError
+from penstock.observe.errortext import is_program, trace_text, trimmed
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-
-_STDLIB = Path(sysconfig.get_path("stdlib"))
-_MACHINERY = (
-    "<frozen ",
-    "<string>",  # as the __init__ of a dataclass
-    *(f"{Path(file).parent}{os.sep}" for file in (penstock.__file__, click.__file__) if file),
-    *(f"{_STDLIB / package}{os.sep}" for package in ("asyncio", "importlib", "concurrent")),
-)
 
 
 class ProgramFailed(Exception):
@@ -49,7 +39,7 @@ def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if as_json:
         click.echo(visible_json(json.dumps({"error": _facts(shown)}, default=str, ensure_ascii=False)), err=True)
     elif debug:
-        click.echo(visible("".join(TracebackException.from_exception(shown).format())), err=True, nl=False)
+        click.echo(visible(trace_text(shown)), err=True, nl=False)
     elif isinstance(shown, click.UsageError):
         shown.show(sys.stderr)
     elif isinstance(shown, click.ClickException):
@@ -58,7 +48,7 @@ def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
         where = place_of(shown) if shown is not error else ""
         say_error(shown.what, shown.fix, where)
     else:
-        click.echo(visible(program_traceback(shown)), err=True, nl=False)
+        click.echo(visible(trimmed(trace_text(shown))), err=True, nl=False)
     return code
 
 
@@ -79,28 +69,9 @@ def in_colour() -> bool:
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ
 
 
-def program_traceback(error: BaseException) -> str:
-    """The traceback of an error without the frames of penstock and its libraries."""
-    found = TracebackException.from_exception(error)
-    if any(map(_is_program, found.stack)) or isinstance(error, SyntaxError):
-        _trim(found)
-    return "".join(found.format())
-
-
 def place_of(error: BaseException) -> str:
-    frames = [frame for frame in TracebackException.from_exception(error).stack if _is_program(frame)]
+    frames = [frame for frame in TracebackException.from_exception(error).stack if is_program(frame.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-
-
-def _trim(error: TracebackException) -> None:
-    error.stack = StackSummary.from_list([frame for frame in error.stack if _is_program(frame)])
-    for inner in (error.__cause__, error.__context__):
-        if inner is not None:
-            _trim(inner)
-
-
-def _is_program(frame: FrameSummary) -> bool:
-    return not frame.filename.startswith(_MACHINERY)
 
 
 def _facts(error: BaseException) -> dict[str, Any]:
@@ -109,4 +80,4 @@ def _facts(error: BaseException) -> dict[str, Any]:
         return {**facts, "data": error.data} if hasattr(error, "data") else facts
     if isinstance(error, click.ClickException):
         return {"code": "usage", "message": error.format_message(), "fix": ""}
-    return {"code": "program", "message": f"{type(error).__name__}: {error}", "traceback": program_traceback(error)}
+    return {"code": "program", "message": f"{type(error).__name__}: {error}", "traceback": trimmed(trace_text(error))}

@@ -20,6 +20,7 @@ from penstock.observe.readable import counted
 
 _PLACES = {
     "app.py": "app.py",
+    "conftest.py": "tests/conftest.py",
     "test_app.py": "tests/test_app.py",
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",

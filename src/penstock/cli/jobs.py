@@ -13,7 +13,7 @@ import click
 from penstock.app import Backend
 from penstock.cli.confirm import confirm, confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option
+from penstock.cli.options import Options, json_option, whole_option
 from penstock.cli.output import (
     MOST_LINES,
     plain,
@@ -23,6 +23,7 @@ from penstock.cli.output import (
     print_table,
     readable_time,
     say,
+    trace_of,
 )
 from penstock.cli.visible import first_line, visible_line
 from penstock.clock import SystemClock
@@ -152,20 +153,23 @@ def list_jobs(options: Options, /, limit: int, **given: Any) -> None:
 
 @command.command("show")
 @click.argument("job")
+@whole_option
 @json_option()
-def show(options: Options, job: str) -> None:
+def show(options: Options, job: str, whole: bool) -> None:
     """Show a job: its options, its result, and the traceback of each failed attempt."""
     status = with_backend(options, lambda backend: known_job(backend, job))
     if options.json:
         print_json(_as_data(status))
         return
     hidden = {"attempts", "options", "on_complete_attempts"}
-    print_fields({name: value for name, value in _as_data(status).items() if name not in hidden})
+    facts = {name: value for name, value in _as_data(status).items() if name not in hidden}
+    print_fields(facts | {"traceback": trace_of(status.traceback, whole=whole)})
     print_fields(_options_of(status))
     for number, attempt in enumerate(status.attempts, 1):
-        _show_attempt(attempt, last=number == len(status.attempts) and status.traceback is not None)
+        last = number == len(status.attempts) and status.traceback is not None  # its traceback stands above
+        _show_attempt(attempt, "attempt", None if last else trace_of(attempt.traceback, whole=whole))
     for attempt in status.on_complete_attempts:
-        _show_attempt(attempt, "on_complete", last=False)
+        _show_attempt(attempt, "on_complete", trace_of(attempt.traceback, whole=whole))
 
 
 def _list(options: Options, limit: int, given: dict[str, Any]) -> None:
@@ -193,13 +197,13 @@ def _row(job: JobStatus) -> tuple[str, ...]:
     return (job.id, job.function, job.state.value, str(job.attempt), job.pool, readable_time(job.run_at), shown)
 
 
-def _show_attempt(attempt: Attempt, what: str = "attempt", *, last: bool) -> None:
+def _show_attempt(attempt: Attempt, what: str, trace: str | None) -> None:
     took = (attempt.ended_at - attempt.started_at).total_seconds()
     print_field(f"{what} {attempt.number}", f"{attempt.what} {readable_time(attempt.ended_at)} after {took:,.3g} s")
     if attempt.error is not None:
         print_field("", attempt.error)
-    if attempt.traceback is not None and not last:  # that of the last one stands above, whole
-        print_field("", attempt.traceback)
+    if trace is not None:
+        print_field("", trace)
 
 
 def _options_of(job: JobStatus) -> dict[str, Any]:

@@ -63,6 +63,9 @@ def json_option(help_text: str = "Print JSON.") -> Callable[[Command], Command]:
     return lambda command: option(pass_options(command))
 
 
+whole_option = click.option("--all", "whole", is_flag=True, help="Show whole tracebacks, with penstock's own frames.")
+
+
 class Listing(click.Group):
     """A group of commands that names its commands when it is given another one."""
 

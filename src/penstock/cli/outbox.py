@@ -23,8 +23,18 @@ from penstock.app import Backend
 from penstock.changes.position import Position
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, listing, pass_options
-from penstock.cli.output import MOST_LINES, plain, print_fields, print_json, print_list, print_table, readable_time, say
+from penstock.cli.options import Options, json_option, listing, pass_options, whole_option
+from penstock.cli.output import (
+    MOST_LINES,
+    plain,
+    print_fields,
+    print_json,
+    print_list,
+    print_table,
+    readable_time,
+    say,
+    trace_of,
+)
 from penstock.cli.visible import first_line
 from penstock.errors import DataError, ValueInvalid
 from penstock.observe.readable import counted, span
@@ -43,8 +53,9 @@ def command(options: Options) -> None:
 
 @command.command("show")
 @click.argument("outbox")
+@whole_option
 @json_option()
-def show(options: Options, outbox: str) -> None:
+def show(options: Options, outbox: str, whole: bool) -> None:
     """Show the state of OUTBOX, and the message that blocks it, with its traceback."""
 
     async def look(backend: Backend) -> tuple[OutboxStatus, list[OutboxMessage]]:
@@ -57,7 +68,7 @@ def show(options: Options, outbox: str) -> None:
     print_fields(_facts(status))
     for message in found:
         click.echo()
-        _show_message(message)
+        _show_message(message, whole=whole)
     if (advice := _advice(status, found)) is not None:
         say(f"\n{advice}")
 
@@ -167,7 +178,7 @@ def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> str | None:
     return f"Go on with penstock outbox resume {name}." if one.paused else None
 
 
-def _show_message(one: OutboxMessage) -> None:
+def _show_message(one: OutboxMessage, *, whole: bool) -> None:
     facts = {
         "message": f"{one.number}, {one.state}",
         "id": one.id,
@@ -178,7 +189,7 @@ def _show_message(one: OutboxMessage) -> None:
         "again at": "not by itself" if one.retry_at is None else readable_time(one.retry_at),
         "content": one.content,
         "error": None if one.traceback else one.error,
-        "traceback": one.traceback,
+        "traceback": trace_of(one.traceback, whole=whole),
     }
     print_fields(facts)
 

@@ -20,6 +20,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from penstock.cli.visible import visible, visible_json, visible_line
+from penstock.observe.errortext import trimmed
 from penstock.observe.readable import counted
 
 T = TypeVar("T")
@@ -114,6 +115,11 @@ def print_field(name: str, value: Any) -> None:
         for part in parts:
             click.echo(f"{label:{_LABEL}} {part}".rstrip())
             label = ""
+
+
+def trace_of(trace: str | None, *, whole: bool) -> str | None:
+    """A stored traceback as it is printed."""
+    return trace if trace is None or whole else trimmed(trace)
 
 
 def print_json(value: Any, *, pretty: bool = False) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -25,9 +25,11 @@ from penstock.dashboard.mask import masked
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.recent import recent
+from penstock.dashboard.redirects import Redirects
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
 from penstock.errors import PenstockError
+from penstock.identity.providers import dashboard_providers, issuer_url
 from penstock.server.audited import audited
 from penstock.server.http import opened
 from penstock.server.opening import Opening
@@ -55,6 +57,8 @@ def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
     routes = [
         Mount("/static", StaticFiles(packages=[("penstock.dashboard", "static")])),
         Route("/sign-in", dashboard.sign_in, methods=["GET", "POST"]),
+        Route("/sign-in/with", dashboard.leave, methods=["GET"]),
+        Route("/sign-in/back", dashboard.come_back, methods=["GET"]),
         Route("/sign-out", dashboard.sign_out, methods=["POST"]),
         *(Route(page.path, dashboard.endpoint(page), methods=["GET", "POST"]) for page in PAGES),
     ]
@@ -70,6 +74,7 @@ class Dashboard:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._sessions = Sessions(opening.config)
+        self._redirects = Redirects()
         self._pages = Pages(opening.config.masked_names, opening.app.registry)
         self._of: tuple[Backend, Activity, Live] | None = None
         opening.watch()
@@ -87,23 +92,45 @@ class Dashboard:
 
     async def sign_in(self, request: Request) -> Response:
         """The form for a token; with one, begin a session."""
-        told, status, token = "", 200, ""
+        told, status = "", 200
         where = request.query_params.get("next", "")
         if request.method == "POST":
             form = await _form(request)
-            token = form.get("token", "").strip()
             try:
                 if not is_own(request):
                     return _refused_origin()
-                key = await self._sessions.sign_in(request, await opened(self._opening), token)
+                key = await self._sessions.sign_in(request, await opened(self._opening), form.get("token", "").strip())
             except (Refused, PenstockError) as error:
                 told, status = str(error), 403
             else:
                 response = RedirectResponse(_base(request) + _inside(where), 303)
                 set_cookie(request, response, key)
                 return response
-        values = {"base": _base(request), "next": where, "told": told, "title": "Sign in"}
-        return HTMLResponse(self._pages.render("sign_in.html", values), status)
+        return self._sign_in_page(request, where, told, status)
+
+    async def leave(self, request: Request) -> Response:
+        """Go to a provider."""
+        where = request.query_params.get("next", "")
+        try:
+            return await self._redirects.start(request, await opened(self._opening), where)
+        except (Refused, PenstockError) as error:
+            return self._sign_in_page(request, where, str(error), 403)
+
+    async def come_back(self, request: Request) -> Response:
+        """Come from a provider, and begin a session."""
+        try:
+            backend = await opened(self._opening)
+            identity, where = await self._redirects.finish(request, backend)
+            key = self._sessions.begin(identity, backend)
+        except (Refused, PenstockError) as error:
+            response = self._sign_in_page(request, "", str(error), 403)
+        else:
+            # A page and no redirect: to what a redirect of another site leads to, browsers bring no strict cookie.
+            values = {"base": _base(request), "title": "Signed in", "where": _base(request) + _inside(where)}
+            response = HTMLResponse(self._pages.render("signed_in.html", values))
+            set_cookie(request, response, key)
+        self._redirects.forget(request, response)
+        return response
 
     async def sign_out(self, request: Request) -> Response:
         if not is_own(request):
@@ -170,6 +197,17 @@ class Dashboard:
         return response
 
     # ----- steps
+
+    def _sign_in_page(self, request: Request, where: str, told: str, status: int) -> Response:
+        providers = dashboard_providers(self._opening.app.auth)
+        values = {
+            "base": _base(request),
+            "next": where,
+            "told": told,
+            "title": "Sign in",
+            "providers": [(one.domain, urlsplit(issuer_url(one.domain)).netloc) for one in providers],
+        }
+        return HTMLResponse(self._pages.render("sign_in.html", values), status)
 
     async def _audited(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
         """Do an act between the two writes to the audit log; what it returns, and what is told.

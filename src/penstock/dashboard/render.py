@@ -18,6 +18,7 @@ from markupsafe import Markup
 from penstock.dashboard.mask import masked, secrets_of
 from penstock.dashboard.page import Page, View
 from penstock.functions.registry import Registry
+from penstock.observe.errortext import trimmed
 from penstock.observe.readable import counted, size_of, span
 
 # pygal finds its plugins, of which there are none here, by a hook of a kind that Python 3.11 warns of at each import.
@@ -51,6 +52,7 @@ class Pages:
             "size": size_of,
             "masked": lambda value, indent=2, of=None: _as_json(self.masked(value, of), indent),
             "quoted": quote,
+            "trimmed": trimmed,
             "unless_secret": lambda value, name: self.masked({name: value})[name],
             "chart": lambda values: _chart(tuple(values)),
         }

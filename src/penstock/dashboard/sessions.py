@@ -25,6 +25,7 @@ from penstock.server.callers import Credentials, anonymous, is_admin, with_token
 
 _COOKIE = "penstock_dashboard"
 _SECONDS = 12 * 3600.0
+_SECONDS_OF_PROVIDER = 3600.0  # nobody tells us when a provider has locked somebody out
 _MOST = 10_000
 _HERE = {"localhost", "127.0.0.1", "::1"}
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host")
@@ -38,7 +39,7 @@ class Session:
         who: Their name in the audit log.
         role: What they may do.
         ends: When they have to sign in again, by the monotonic clock.
-        credentials: Their token; None for the admin token, and for a developer on this machine.
+        credentials: Their token; None for the admin token, who signed in by redirect, and a developer on this machine.
     """
 
     who: str
@@ -80,14 +81,17 @@ class Sessions:
         """
         ends = backend.engine.machine.monotonic() + _SECONDS
         if is_admin(token.encode("utf-8", "surrogateescape"), self._config.admin_token):
-            session = Session("the admin token", Role.edit, ends)
-        else:
-            found = await with_token(anonymous(request), token, backend.tokens)
-            identity = found.caller.identity
-            role = None if identity is None else role_of(identity)
-            if identity is None or role is None:
-                raise AccessDenied("This token has no right to look: it lacks the scope dashboard:look.")
-            session = Session(f"{identity.name or identity.subject} ({identity.issuer})", role, ends, found)
+            return self._begin(Session("the admin token", Role.edit, ends))
+        found = await with_token(anonymous(request), token, backend.tokens)
+        if found.caller.identity is None:
+            raise AccessDenied("This token names nobody.")
+        return self._begin(_session(found.caller.identity, ends, found))
+
+    def begin(self, identity: Identity, backend: Backend) -> str:
+        """Begin a session of who comes from a provider; its cookie. Raises `AccessDenied` as `sign_in` does."""
+        return self._begin(_session(identity, backend.engine.machine.monotonic() + _SECONDS_OF_PROVIDER))
+
+    def _begin(self, session: Session) -> str:
         key = secret()
         self._sessions[key] = session
         if len(self._sessions) > _MOST:
@@ -106,6 +110,13 @@ class Sessions:
         near = request.client is not None and _is_loopback(request.client.host)
         direct = not any(name in request.headers for name in _FORWARDED)
         return self._config.dev and near and direct and request.url.hostname in _HERE
+
+
+def _session(identity: Identity, ends: float, credentials: Credentials | None = None) -> Session:
+    role, name = role_of(identity), identity.name or identity.subject
+    if role is None:
+        raise AccessDenied(f"{name} has no right to look: the token lacks the scope dashboard:look.")
+    return Session(f"{name} ({identity.issuer})", role, ends, credentials)
 
 
 def role_of(identity: Identity) -> Role | None:

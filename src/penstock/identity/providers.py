@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -25,6 +26,9 @@ class OIDC:
     Args:
         domain: Its address, which is also the issuer of its tokens.
         application_id: The application that its tokens have to be for: their audience.
+        dashboard_client_id: The client at the provider with which people sign in to the dashboard. Without it, the
+            dashboard shows no button for the provider.
+        dashboard_client_secret: The secret of that client, if it has one.
 
     Raises:
         DeclarationError: The address is no ``https://`` address. ``http://`` is allowed for this machine.
@@ -32,6 +36,8 @@ class OIDC:
 
     domain: str
     application_id: str
+    dashboard_client_id: str = ""
+    dashboard_client_secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         _check("OIDC", "domain", issuer_url(self.domain))
@@ -102,6 +108,11 @@ def providers_of(given: Any) -> tuple[Provider, ...]:
     if not all(isinstance(one, Provider) for one in found):
         raise DeclarationError(f"App(auth={given!r}) is no list of providers.", fix="Write auth=[OIDC(…)].")
     return found
+
+
+def dashboard_providers(providers: Iterable[Provider]) -> tuple[OIDC, ...]:
+    """Those that have a client for the dashboard."""
+    return tuple(one for one in providers if isinstance(one, OIDC) and one.dashboard_client_id)
 
 
 def issuer_url(issuer: str) -> str:

@@ -5,7 +5,21 @@ There is always a text: errors of users have code of their own, and an error in 
 
 from __future__ import annotations
 
+import os
+import re
+import sysconfig
 import traceback
+from pathlib import Path
+
+_MACHINERY = (
+    "<frozen ",
+    "<string>",  # as the __init__ of a dataclass
+    f"{Path(__file__).parents[1]}{os.sep}",
+    f"{Path(sysconfig.get_path('purelib')) / 'click'}{os.sep}",
+    *(f"{Path(sysconfig.get_path('stdlib')) / name}{os.sep}" for name in ("asyncio", "importlib", "concurrent")),
+)
+# A frame, in an exception group behind a bar, with its source and marks, or how often it is repeated.
+_FRAME = re.compile(r'^((?: *\| )?)  File "(.+?)", line \d+.*\n(?:\1    .*\n|\1  \[Previous line .*\n)*', re.MULTILINE)
 
 
 def message_of(error: BaseException) -> str:
@@ -24,3 +38,15 @@ def trace_text(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 - notes and causes have code of their own, too
         return error_text(error)
+
+
+def trimmed(trace: str) -> str:
+    """A traceback without the frames of penstock and its libraries; as it is if that would leave none."""
+    if not any(is_program(frame[2]) for frame in _FRAME.finditer(trace)):
+        return trace
+    return _FRAME.sub(lambda frame: frame[0] if is_program(frame[2]) else "", trace)
+
+
+def is_program(file: str) -> bool:
+    """Whether a file is one of the program, or of a library that it uses itself."""
+    return not file.startswith(_MACHINERY)

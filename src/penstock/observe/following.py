@@ -1,17 +1,21 @@
 """The trace of a call: what it enqueues, and what that enqueues in turn, bears it. For programs without OpenTelemetry.
 
 Owns its form, which is W3C's traceparent, so that a worker with OpenTelemetry goes on with it. The trace of a request
-is an id with its time; that of a job which has none is the id of the job.
+is an id with its time; that of a job which has none is the id of the job. What a batch of jobs enqueues bears the trace
+of the first one, and names those of others in its tracestate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from uuid import UUID
 
 _part: ContextVar[Following | None] = ContextVar("part", default=None)
 _SPAN = 2**64 - 1
+_STATE = " penstock="
+_MOST_OTHERS = 7  # ids that a tracestate has room for
 
 
 class Following:
@@ -19,14 +23,16 @@ class Following:
 
     Args:
         number: The id of the call or the job.
-        parent: The traceparent of its parent; None if it begins the trace.
+        parent: The trace of its parent, as `current_trace` gave it; None if it begins the trace.
+        others: The same of the jobs that run together with it.
     """
 
-    __slots__ = ("_number", "_parent", "_token")
+    __slots__ = ("_number", "_others", "_parent", "_token")
 
-    def __init__(self, number: int, parent: str | None = None) -> None:
+    def __init__(self, number: int, parent: str | None = None, others: Sequence[tuple[int, str | None]] = ()) -> None:
         self._number = number
         self._parent = parent
+        self._others = others
         self._token: Token[Following | None] | None = None
 
     def __enter__(self) -> None:
@@ -37,15 +43,17 @@ class Following:
             _part.reset(self._token)
 
     @property
-    def traceparent(self) -> str:
-        trace = trace_id(self._parent) if self._parent else f"{self._number:032x}"
-        return f"00-{trace}-{span_of(self._number)}-01"
+    def trace(self) -> str:
+        parts = ((self._number, self._parent), *self._others)
+        first, *others = dict.fromkeys(one for number, parent in parts for one in _ids(number, parent))
+        state = f"{_STATE}{';'.join(others[:_MOST_OTHERS])}" if others else ""
+        return f"00-{first}-{span_of(self._number)}-01{state}"
 
 
 def current_trace() -> str | None:
-    """The traceparent of what runs here; None if nobody follows it."""
+    """The traceparent of what runs here, perhaps with a tracestate; None if nobody follows it."""
     part = _part.get()
-    return None if part is None else part.traceparent
+    return None if part is None else part.trace
 
 
 def trace_id(trace: str) -> str:
@@ -66,3 +74,10 @@ def began_at(trace: str) -> datetime | None:
     """When the trace with this id began; None if OpenTelemetry has made it."""
     number = UUID(trace)
     return datetime.fromtimestamp((number.int >> 80) / 1000, UTC) if number.version == 7 else None  # noqa: PLR2004 - that has a time
+
+
+def _ids(number: int, parent: str | None) -> Iterator[str]:
+    """The ids of the traces that a part belongs to."""
+    yield trace_id(parent) if parent else f"{number:032x}"
+    _, _, others = (parent or "").partition(_STATE)
+    yield from filter(None, others.split(";"))

@@ -1,4 +1,4 @@
-"""The public keys of one provider of identities: fetched when a token needs them, and kept.
+"""The public keys of one provider of identities, and what it says of itself: fetched when needed, and kept.
 
 Owns when they are fetched. A stale set is served while it is fetched anew, and for a day if the provider is away. For
 an unknown key the provider is asked again, but no more often than every 30 seconds, whoever sends tokens.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
@@ -38,6 +39,7 @@ class KeySet:
         self._threads = threads
         self._clock = clock
         self._keys: Keys = {}
+        self._document: Mapping[str, Any] = {}
         self._fetched_at = self._asked_at = float("-inf")
         self._failed = False
         self._fetching: asyncio.Task[None] | None = None
@@ -65,6 +67,20 @@ class KeySet:
             self._begin()
         return key_id in self._keys and self._age <= _SERVED
 
+    async def endpoint(self, name: str) -> str:
+        """An address that an `OIDC` provider has told with its keys, such as ``token_endpoint``.
+
+        Raises:
+            ProviderUnavailable: It tells none that is safe, or is away.
+        """
+        await self.find("")
+        url = str(self._document.get(name, ""))
+        if not is_safe(url, beside=self.provider.keys_url):
+            raise ProviderUnavailable(
+                f"{self.provider.issuer} names {url!r} as its {name}, which is no https:// address."
+            )
+        return url
+
     async def close(self) -> None:
         """Fetch no more."""
         if self._fetching is not None:
@@ -85,7 +101,7 @@ class KeySet:
     async def _fetch(self) -> None:
         try:
             async with asyncio.timeout(2 * _PATIENCE), self._threads.place(self.provider.issuer) as place:
-                self._keys = await place.run(lambda: _fetch_keys(self.provider))
+                self._document, self._keys = await place.run(lambda: _fetch(self.provider))
         except Exception as error:  # noqa: BLE001 - whatever a provider sends, the keys that are known are kept
             self._failed = True
             event("identity.keys_failed", logging.WARNING, issuer=self.provider.issuer, error=_said(error))
@@ -95,20 +111,20 @@ class KeySet:
             self._fetching = None
 
 
-def _fetch_keys(provider: Provider) -> Keys:
-    url = provider.keys_url
+def _fetch(provider: Provider) -> tuple[Mapping[str, Any], Keys]:
+    url, found = provider.keys_url, {}
     if isinstance(provider, OIDC):
-        found = _fetch_json(url)
+        found = fetch_json(url)
         if issuer_url(str(found.get("issuer", ""))) != issuer_url(provider.domain):
             raise ValueError(f"{url} is of the issuer {found.get('issuer')!r}")
         jwks = str(found.get("jwks_uri", ""))
         if not is_safe(jwks, beside=url):
             raise ValueError(f"{url} names keys at {jwks!r}, which is no https:// address")
         url = jwks
-    keys = _keys_in(_fetch_json(url), provider)
+    keys = _keys_in(fetch_json(url), provider)
     if not keys:
         raise ValueError(f"{url} has no key for {', '.join(provider.algorithms)}")
-    return keys
+    return found, keys
 
 
 def _keys_in(found: Any, provider: Provider) -> Keys:
@@ -124,8 +140,10 @@ def _keys_in(found: Any, provider: Provider) -> Keys:
     return keys
 
 
-def _fetch_json(url: str) -> Any:
-    request = Request(url, headers={"accept": "application/json"})  # noqa: S310 - `is_safe` has seen it
+def fetch_json(url: str, form: bytes | None = None, authorization: str = "") -> Any:
+    """Ask a provider, at an address that `is_safe`; with a form, send it. Raises `OSError` or `ValueError`."""
+    headers = {"accept": "application/json"} | ({"authorization": authorization} if authorization else {})
+    request = Request(url, form, headers)  # noqa: S310 - `is_safe` has seen it
     try:
         with _opener(url).open(request, timeout=_PATIENCE) as answer:
             return json.loads(_read(answer, url))

@@ -14,6 +14,7 @@ from typing import Any
 
 import jwt
 
+from penstock.api.identity.codes import Codes, SignIn
 from penstock.api.identity.keys import KeySet
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.threads import Threads
@@ -54,6 +55,7 @@ class Tokens:
         self._threads = Threads("penstock-identity", 2 * len(providers) + 1)  # one may hang for a while
         self._key_sets = [KeySet(one, self._threads, engine.clock) for one in providers]
         self._known: dict[bytes, Verified] = {}
+        self.codes = Codes(self._key_sets)
 
     async def verify(self, token: str) -> Verified:
         """Verify a token.
@@ -77,10 +79,30 @@ class Tokens:
         """Whether a token that was verified still holds. If not, `verify` says why, or verifies it anew."""
         return (verified.expires_at is None or self._clock.now() < verified.expires_at) and verified.holds()
 
+    async def redeem(self, sign_in: SignIn, code: str) -> Identity:
+        """Who has signed in at a provider, for the code with which it has sent them back.
+
+        Raises:
+            AccessDenied: The provider refuses the code.
+            Unauthenticated: Its ID token is forged, expired, or of another sign-in, client or issuer.
+            ProviderUnavailable: It does not answer.
+        """
+        token, provider = await self.codes.redeem(sign_in, code), sign_in.provider
+        keys = next(one for one in self._key_sets if one.provider is provider)
+        _, claims = await self._claims(keys, token, provider.dashboard_client_id)
+        self._check_times(claims)
+        wanted = {"iss": issuer_url(provider.issuer), "nonce": sign_in.nonce, "azp": provider.dashboard_client_id}
+        found = {"azp": wanted["azp"], **claims, "iss": issuer_url(str(claims["iss"]))}
+        wrong = [name for name, value in wanted.items() if found.get(name) != value]
+        if wrong:
+            raise _refused(f"The ID token has another {' and '.join(wrong)}.")
+        return identity_of(claims, flat=False)
+
     async def close(self) -> None:
         """Fetch no more keys."""
         await asyncio.gather(*(one.close() for one in self._key_sets))
         self._threads.close()
+        self.codes.close()
 
     # ----- steps
 
@@ -93,12 +115,15 @@ class Tokens:
         return Verified(identity_of_key(row.name, row.scopes), row.expires_at, lambda: self._clock.monotonic() < until)
 
     async def _verify(self, token: str) -> Verified:
-        try:
-            found = jwt.decode_complete(token, options={"verify_signature": False})
-        except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise _refused("The token is no JSON Web Token.", reason="InvalidAuthHeader") from error
-        header, claims = found["header"], found["payload"]
-        keys, key_id = self._keys_for(claims), header.get("kid", "")
+        keys = self._keys_for(_unverified(token)["payload"])
+        key_id, claims = await self._claims(keys, token, keys.provider.application_id)
+        expires_at = self._check_times(claims)
+        identity = identity_of(claims, flat=isinstance(keys.provider, CustomJWT))
+        return Verified(identity, expires_at, lambda: keys.has(key_id))
+
+    async def _claims(self, keys: KeySet, token: str, audience: str | None) -> tuple[str, dict[str, Any]]:
+        """The id of the key of a token, and its claims, after a check of its signature and its audience."""
+        key_id = _unverified(token)["header"].get("kid", "")
         key = await keys.find(key_id)
         if key is None:
             raise _refused(f"The issuer {keys.provider.issuer} has no key {key_id!r}.")
@@ -107,11 +132,11 @@ class Tokens:
                 token,
                 key,
                 [key.algorithm_name],
-                audience=keys.provider.application_id,
+                audience=audience,
                 # The times are checked below, by the clock of the app.
                 options={
                     "require": ["sub", "iss", "exp"],
-                    "verify_aud": keys.provider.application_id is not None,
+                    "verify_aud": audience is not None,
                     "verify_exp": False,
                     "verify_nbf": False,
                     "verify_iat": False,
@@ -119,9 +144,7 @@ class Tokens:
             )
         except jwt.PyJWTError as error:
             raise _refused(f"The token was refused: {error}.") from error
-        expires_at = self._check_times(claims)
-        identity = identity_of(claims, flat=isinstance(keys.provider, CustomJWT))
-        return Verified(identity, expires_at, lambda: keys.has(key_id))
+        return key_id, claims
 
     def _keys_for(self, claims: dict[str, Any]) -> KeySet:
         """The keys of the provider that the token says it is of, and for the application that it is for."""
@@ -148,6 +171,13 @@ class Tokens:
             if name in claims and _time(claims[name]) - _LEEWAY > now:
                 raise _refused(f"The token does not hold yet: its {name} is in the future.", fix="Compare the clocks.")
         return expires_at
+
+
+def _unverified(token: str) -> dict[str, Any]:
+    try:
+        return jwt.decode_complete(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        raise _refused("The token is no JSON Web Token.", reason="InvalidAuthHeader") from error
 
 
 def _time(claim: Any) -> datetime:

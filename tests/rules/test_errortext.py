@@ -1,0 +1,78 @@
+"""Tracebacks as texts without the frames of penstock."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from typing import Any
+
+import penstock
+from penstock.observe.errortext import trace_text, trimmed
+
+HERE = str(Path(__file__))
+
+
+def through_penstock(work: Any) -> Any:
+    """Call it from a file of penstock, which adds a line to tracebacks below."""
+    file = str(Path(penstock.__file__).parent / "calls" / "made_up.py")
+    text = "def call(work):\n    return (\n        work()\n    )\n"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    names: dict[str, Any] = {}
+    exec(compile(text, file, "exec"), names)
+    return names["call"](work)
+
+
+def shown(work: Any) -> tuple[str, str]:
+    """A whole traceback, and the trimmed one."""
+    try:
+        through_penstock(work)
+    except Exception as error:  # noqa: BLE001 - whatever it raises
+        text = trace_text(error)
+        return text, trimmed(text)
+    raise AssertionError
+
+
+def test_frames_of_penstock_are_left_out_and_all_else_stays() -> None:
+    def fail() -> None:
+        raise ValueError('of\n  File "x.py", which is no frame\nmany lines')
+
+    def fail_twice() -> None:
+        try:
+            through_penstock(fail)
+        except ValueError as error:
+            raise RuntimeError("again") from error
+
+    def fail_together() -> None:
+        errors = []
+        for work in (fail, fail_twice):
+            try:
+                through_penstock(work)
+            except Exception as error:  # noqa: BLE001 - whatever it raises
+                errors.append(error)
+        raise ExceptionGroup("both", errors)
+
+    def call_itself(times: int = 0) -> None:
+        if times == 10:
+            raise ValueError
+        call_itself(times + 1)
+
+    for work in (fail, fail_twice, fail_together, call_itself):
+        whole, short = shown(work)
+        assert "made_up.py" in whole
+        assert "made_up.py" not in short
+        assert "work()" not in short
+        left, lines = short.splitlines(), iter(whole.splitlines())
+        assert all(line in lines for line in left), "in the same order"
+        dropped = [line for line in whole.splitlines() if line not in left]
+        assert all(line.lstrip(" |").startswith(("File", "return (", "work()", "^", "~")) for line in dropped), dropped
+        assert short.count(HERE) == whole.count(HERE) > 0
+    assert "which is no frame\nmany lines" in shown(fail)[1]
+    assert "[Previous line repeated" in shown(call_itself)[1]
+
+
+def test_a_traceback_of_penstock_alone_stays_whole() -> None:
+    whole, short = shown(None)
+    assert whole.replace(HERE, penstock.__file__) == trimmed(whole.replace(HERE, penstock.__file__))
+    assert HERE in short
+    for text in ("", "ValueError: no frames", "the end of\n    a long line\nValueError: x"):
+        assert trimmed(text) == text
