@@ -344,6 +344,7 @@ def test_a_vanished_column_beside_a_new_one_is_asked_about(trips: Console, monke
     asked = trips.ok("migration", "new", "asked", stdin=b"client\n")
     assert "trip.customer is not declared any more, and client is new." in asked.err
     assert '"""Rename trip.customer to client.' in (trips.folder / "migrations" / "0001_asked.py").read_text()
+    assert 'keeps it by name="…"' in trips("migration", "new", "table", "--rename", "trip=journey").err
     plan = trips.ok("migrate", "--plan")
     assert hint in plan.out
     assert ("-- lock: ACCESS EXCLUSIVE\nalter table" in plan.out) == ("postgres" in os.environ["DATABASE_URL"])

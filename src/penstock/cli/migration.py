@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Renames = dict[tuple[str, str], Sequence[str]]
 
+_TABLE = 'A table is not renamed, as its ids begin with its name: a class of another name keeps it by name="…".'
 _COLUMN = re.compile(r"(.+)\.([^.=]+)")
 FOLDER = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("migrations"), show_default=True,
@@ -244,7 +245,7 @@ def runner_of(store: Store) -> Runner:
 def _column(text: str) -> tuple[str, str]:
     match = _COLUMN.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r} names no column.", fix="Write it as TABLE.COLUMN.")
+        raise ConfigError(f"{text!r} names no column.", fix=f"Write it as TABLE.COLUMN. {_TABLE}")
     return match[1], match[2]
 
 

@@ -7,6 +7,7 @@ counts the rows that forbid a change, and changes the schema if there are none. 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -121,7 +122,31 @@ async def _compare(description: Description, dialect: Dialect, definitions: Sequ
     differences = tuple(
         diff(definition, describe(definition, dialect), stored.get(definition.name)) for definition in definitions
     )
+    if any(one.stored is None and one.definition.managed for one in differences):
+        differences = await _with_look_alikes(description, differences)
     return _Comparison(pending, differences, tuple(changes(differences, dialect)))
+
+
+async def _with_look_alikes(description: Description, differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Note beside each new table those that nobody declares and that have its columns: it may be a renamed one."""
+    declared = {one.stored.name for one in differences if one.stored}
+    others = await description.stored_tables([one for one in await description.kept_tables() if one not in declared])
+
+    def noted(one: Difference) -> Difference:
+        alike = [
+            f"{one.definition.name} is new, and {other.name}, which nobody declares, has the same columns. Did you "
+            f"rename it? Ids begin with the name of their table: declare {one.definition.table.__name__} with "
+            f'name="{other.name}", and its rows stay.'
+            for other in others.values()
+            if one.stored is None and _columns(other) == _columns(one.declared)
+        ]
+        return replace(one, notes=(*one.notes, *alike))
+
+    return tuple(map(noted, differences))
+
+
+def _columns(table: StoredTable) -> dict[str, str]:
+    return {name: column.type.casefold() for name, column in table.columns.items()}
 
 
 @cache
@@ -164,6 +189,8 @@ async def _refuse_problems(
 
 
 async def _apply(lock: SchemaLock, dialect: Dialect, found: _Comparison) -> None:
+    for note in (note for one in found.differences if one.stored is None for note in one.notes):
+        event("schema.noted", logging.WARNING, note=note)
     for name, sql in found.migrations:
         await lock.migrate(name, sql)
         event("schema.migrated", migration=name)
