@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -21,9 +23,11 @@ from penstock.cli import migration
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.migrations import running
-from penstock.migrations.files import Progress, load_files
+from penstock.migrations.files import load_files
 from penstock.migrations.running import Runner
+from penstock.schema.stored import StoredTable
 from penstock.store.contract.session import Statement
+from penstock.store.nouns.migration_files import FileProgress
 from penstock.store.open import make_store
 from penstock.testing import TestApp
 
@@ -165,35 +169,32 @@ def test_a_killed_backfill_goes_on_where_it_was(
     trips.write("trips.py", PROGRAM.format("customer: str; code: str | None = None", "int"))
     trips.ok("migrate")
     trips.write("migrations/0001_code.py", BACKFILL)
-    batch, batches = Runner._batch, list[str]()
-
-    async def killed(self: Runner, file: Any, now: Any, backfill: Any) -> None:
-        if len(batches) == 1:
-            batches.append("killed")
-            raise KeyboardInterrupt
-        batches.append(backfill.table)
-        await batch(self, file, now, backfill)
-
-    pauses = list[float]()
-    monkeypatch.setattr(Runner, "_batch", killed)
-    monkeypatch.setattr(migration, "runner_of", lambda store: Runner(store, Pauses(pauses.append), click.echo))
-    assert trips("migration", "run").code
+    with trips.start("migration", "run", DIE="c015") as process:
+        assert process.end() == -signal.SIGKILL
     filled = "select count(*) from trip where code is not null"
-    assert rows(database_url, filled)[0][0] == 10
-    assert "backfill of trip stopped at 10 rows" in trips.ok("migration", "status").out
-    assert "trip: 20 rows filled" in trips.ok("migration", "run").out
+    assert rows(database_url, filled)[0][0] == 10, "the second batch is taken back as a whole"
+    told = trips.ok("migration", "status").out
+    assert re.search(r"0001_code: backfill: 10 of 25 rows, \d+ a second, 0:00:\d\d left; last batch 20", told), told
+    pauses = list[float]()
+    monkeypatch.setattr(migration, "runner_of", lambda store: Runner(store, Pauses(pauses.append), click.echo))
+    assert "trip: backfill: 20 of 25 rows" in trips.ok("migration", "run").out
     assert rows(database_url, "select code from trip where code <> upper(customer) or code is null") == []
-    assert batches == ["trip", "killed", "trip", "trip", "trip"], "10, 10 and 5 rows, and a look that finds no more"
-    assert len(pauses) == 3, "one after each batch"
+    assert len(pauses) == 2, "one after each batch that was left"
     assert min(pauses) > 0
     assert trips.ok("migration", "run").out == "", "it is done"
+    (file,) = trips.ok("migration", "status", "--json").json["files"]
+    assert (file["step"], file["rows"], file["total"]) == ("done", 25, 25)
 
 
 BACKFILL = """
+import os
+
 from penstock.migrations import Backfill
 
 
 def code(row):
+    if row["customer"] == os.environ.get("DIE"):
+        os.kill(os.getpid(), 9)
     return {"code": row["customer"].upper()}
 
 
@@ -265,6 +266,38 @@ def test_columns_are_split_retyped_and_dropped_and_an_expand_is_undone(trips: Co
     assert "0003_broken.py cannot be loaded: edit me" in trips("migration", "status").err
 
 
+def test_an_expand_of_each_kind_is_undone_and_fits_the_old_release_again(trips: Console, database_url: str) -> None:
+    old = PROGRAM.format("customer: str; note: str | None = None; extra: str", "int")
+    trips.write("trips.py", old)
+    trips.ok("migrate")
+    insert = "insert into trip values ('trip_01jd{}', '2030-01-01 00:00:00Z', 'ann', null, 'x', 1)"
+    asyncio.run(run_sql(database_url, insert.format("0" * 22)))
+    before = asyncio.run(stored_trip(database_url))
+    trips.write("trips.py", PROGRAM.format("client: str; note: str; level: int", "str"))
+    answers = ("--rename", "trip.customer=client", "--drop", "trip.extra")
+    trips.ok("migration", "new", "all", *answers)
+    file = trips.folder / "migrations" / "0001_all.py"
+    text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith("raise "))
+    text = text.replace("'level': 'NULL'", "'level': '7'").replace("'note': 'NULL'", "'note': \"'none'\"")
+    index = '("trip_by_note", "trip", ["note"], postgresql_concurrently=True)'
+    text = text.replace("def expand() -> None:", f"def expand() -> None:\n    op.create_index{index}")
+    undo = 'def down() -> None:\n    op.drop_index("trip_by_note", "trip", postgresql_concurrently=True)'
+    file.write_text(text.replace("def down() -> None:", undo))
+    trips.ok("migration", "run")
+    expanded = asyncio.run(stored_trip(database_url))
+    assert sorted(expanded.columns.keys() - before.columns.keys()) == ["client", "level", "price~next"]
+    trips.ok("migration", "down", "0001_all")
+    trips.write("trips.py", old)
+    trips.ok("migrate")
+    assert asyncio.run(stored_trip(database_url)) == before
+    assert "cannot be undone" in trips("migration", "down", "0001_all").err, "it was not begun"
+    trips.write("trips.py", PROGRAM.format("customer: str; note: str | None = None", "int"))
+    (trips.folder / "migrations" / "0001_all.py").unlink()
+    trips.ok("migration", "new", "drop")
+    trips.ok("migration", "run")
+    assert "cannot be undone" in trips("migration", "down", "0001_drop").err, "it has no down(): rows may be without it"
+
+
 CONCURRENTLY = """
 from alembic import op
 
@@ -311,6 +344,7 @@ def test_a_vanished_column_beside_a_new_one_is_asked_about(trips: Console, monke
     asked = trips.ok("migration", "new", "asked", stdin=b"client\n")
     assert "trip.customer is not declared any more, and client is new." in asked.err
     assert '"""Rename trip.customer to client.' in (trips.folder / "migrations" / "0001_asked.py").read_text()
+    assert 'keeps it by name="…"' in trips("migration", "new", "table", "--rename", "trip=journey").err
     plan = trips.ok("migrate", "--plan")
     assert hint in plan.out
     assert ("-- lock: ACCESS EXCLUSIVE\nalter table" in plan.out) == ("postgres" in os.environ["DATABASE_URL"])
@@ -380,32 +414,90 @@ def test_a_table_is_held_for_sql_of_its_owner(console: Console, database_url: st
     assert "No changes of lorry are captured" in console.ok("hold", "lorry").err
 
 
-def test_two_processes_may_run_one_file(trips: Console, database_url: str) -> None:
-    trips.write("trips.py", PROGRAM.format("customer: str; code: str | None = None", "int"))
+def test_two_processes_run_one_file_whole_and_a_killed_contract_goes_on(trips: Console, database_url: str) -> None:
+    """A contract that is killed between a statement and its note, once for each that commits by itself."""
+    trips.write("trips.py", DEADLY)
     trips.ok("migrate")
     fill(database_url, 25)
-    trips.write(
-        "migrations/0001_code.py", "from alembic import op\nfrom sqlalchemy import Column, Text\n" + BACKFILL + ADD
-    )
+    trips.write("migrations/0001_code.py", BACKFILL + STEPS)
     (file,) = load_files(trips.folder / "migrations")
 
-    async def one() -> Progress:
+    async def one(contract: bool) -> FileProgress:
         store = make_store(Config(database=database_url), SystemClock())
         await store.open()
         try:
-            return await Runner(store, SystemClock(), click.echo).run(file, contract=False)
+            return await Runner(store, SystemClock(), click.echo).run(file, contract=contract)
         finally:
             await store.close()
 
-    async def both() -> list[Progress]:
-        return [*await asyncio.gather(one(), one())]
+    async def both(*, contract: bool) -> list[tuple[str, int]]:
+        return [(now.step, now.rows) for now in await asyncio.gather(one(contract), one(contract))]
 
-    assert [(now.step, now.rows) for now in asyncio.run(both())] == [("done", 25)] * 2
+    assert asyncio.run(both(contract=False)) == [("contract", 25)] * 2
     assert rows(database_url, "select count(*) from trip where code is not null and noted is null") == [(25,)]
+    for step in ("1", "2"):
+        with trips.start("migration", "run", "--contract", DIE_AT=step) as process:
+            assert process.end() == -signal.SIGKILL
+    assert asyncio.run(both(contract=True)) == [("done", 25)] * 2
+    stored = asyncio.run(stored_trip(database_url))
+    assert (sorted(stored.columns), stored.columns["code"].nullable) == (["code", "creation_time", "id", "noted"], True)
+    assert list(stored.indexes) == ["trip_by_code"]
 
 
-ADD = """
+async def stored_trip(database_url: str) -> StoredTable:
+    store = make_store(Config(database=database_url), SystemClock())
+    try:
+        return (await store.catalog.stored_tables(["trip"]))["trip"]
+    finally:
+        await store.close()
+
+
+DEADLY = """
+import os
+
+from penstock import App, Index, Table
+from penstock.store.nouns.migration_files import MigrationFiles
+
+
+class Trip(Table, name="trip"):
+    customer: str
+    code: str | None = None
+    price: int = 0
+
+    by_price = Index("price")
+
+
+app = App(tables=[Trip])
+noted = []
+advance = MigrationFiles.advance
+
+
+async def die(self, *given):
+    noted.append(given)
+    if len(noted) == int(os.environ["DIE_AT"]):
+        os.kill(os.getpid(), 9)
+    return await advance(self, *given)
+
+
+if "DIE_AT" in os.environ:
+    MigrationFiles.advance = die
+"""
+
+STEPS = """
+
+from alembic import op
+from penstock.migrations import relax
+from sqlalchemy import Column, Text
+
 
 def expand():
     op.add_column("trip", Column("noted", Text()))
+    op.create_index("trip_by_code", "trip", ["code"], postgresql_concurrently=True)
+
+
+def contract():
+    op.drop_index("trip_by_price", "trip", postgresql_concurrently=True)
+    op.drop_column("trip", "price")
+    relax("trip", "customer")
+    op.drop_column("trip", "customer")
 """

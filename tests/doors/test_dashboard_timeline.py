@@ -27,6 +27,7 @@ from penstock import (
     WorkResult,
     asgi_app,
 )
+from penstock.store.nouns.migration_files import FileProgress
 from penstock.testing import TestApp
 
 app = App()
@@ -158,7 +159,10 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
 
             (waiting,) = await test.jobs(where=JobFilter(state="pending"))
             assert (waiting.function, waiting.options.trace) == (send.name, None)
+            filled = FileProgress("backfill", rows=5, total=20, seconds=2.0, at="12:00")
+            await test.engine.store.migration_files.begin("0001_rename", filled)
             schema, health = await show("/schema"), await show("/health")
+            assert "0001_rename : backfill: 5 of 20 rows, 2 a second, 0:00:06 left; last batch 12:00" in schema
             assert "redundant: by_who_and_time begins with its columns" in schema
             assert "Nothing. The database fits the program." in schema
             is_sqlite = database_url.startswith("sqlite")

@@ -22,6 +22,7 @@ from penstock.api.holding import hold, release
 from penstock.migrations import held
 
 MAKE = "create table part (nr integer primary key, name text, note text, extra text)"
+UNDO = "alter table part add column extra text"
 
 
 def change(url: str) -> str:
@@ -38,19 +39,27 @@ def with_alembic(url: str) -> None:
 
 
 def with_django(url: str) -> None:
+    """By the executor of ``manage.py migrate``: forwards, backwards, and forwards again, each in one transaction."""
     connection = django_connection(url)
-    from penstock.django.operations import HoldCapture, ReleaseCapture  # noqa: PLC0415 - once Django is configured
+    from django.db import connections  # noqa: PLC0415 - once Django is configured
+    from django.db.migrations import Migration, RunSQL  # noqa: PLC0415
+    from django.db.migrations.executor import MigrationExecutor  # noqa: PLC0415
+    from django.db.migrations.state import ProjectState  # noqa: PLC0415
 
-    begin, end = HoldCapture("part"), ReleaseCapture("part")
+    from penstock.django.operations import HoldCapture, ReleaseCapture  # noqa: PLC0415
+
+    migration = Migration("0002_extra", "shop")
+    undo = "alter table part alter column name type text" if url.startswith("postgres") else UNDO
+    migration.operations = [HoldCapture("part"), RunSQL(change(url), undo), ReleaseCapture("part")]
+    connections["default"] = connection  # that of this thread
     with closing(connection):
-        connection.set_autocommit(False)
-        editor = connection.schema_editor(atomic=False)
-        begin.database_forwards("shop", editor, None, None)
-        editor.execute(change(url))
-        end.database_forwards("shop", editor, None, None)
-        end.database_backwards("shop", editor, None, None)
-        begin.database_backwards("shop", editor, None, None)
-        connection.commit()
+        executor = MigrationExecutor(connection)
+        executor.recorder.ensure_schema()
+        executor.apply_migration(ProjectState(), migration)
+        executor.unapply_migration(ProjectState(), migration)
+        executor.apply_migration(ProjectState(), migration)
+        assert ("shop", "0002_extra") in executor.recorder.applied_migrations()
+    del connections["default"]
 
 
 def with_a_driver(url: str) -> None:
@@ -115,3 +124,56 @@ async def test_writes_to_a_partition_of_a_held_table_are_told_as_lost(postgres_u
         await run_sql(postgres_url, "insert into part (nr, name) values (2, 'a')")
         assert await states(test) == ["ok"]
         assert (await told(test))[2:] == ["enter"]
+
+
+LIKE = "create table part_new (nr integer primary key, name text, note text, extra text)"
+SWAP = ("alter table part rename to part_old", "alter table part_new rename to part")
+COPY = (LIKE, "insert into part_new select * from part", "drop table part", "alter table part_new rename to part")
+
+
+async def test_a_swapped_table_is_told_as_lost_and_captured_in_place_of_the_old_one(database_url: str) -> None:
+    hearing = Hearing("task")
+    await run_sql(database_url, MAKE, LIKE, "insert into part_new (nr) values (7)")
+    async with hearing.stage.open(database_url) as test:
+        await asyncio.to_thread(holding, database_url, *SWAP)
+        assert (await states(test), [one.split(",")[0] for one in await told(test)]) == (["ok"], ["lost"])
+        assert await hearing.rows(test) == [7], "all rows are scanned"
+        before = await told(test)
+        await run_sql(database_url, "insert into part_old (nr) values (1)", "insert into part (nr) values (8)")
+        assert (await told(test))[len(before) :] == ["enter"], "of the table with its name only"
+        if database_url.startswith("sqlite"):  # as Alembic and Django change a table there
+            await asyncio.to_thread(holding, database_url, *COPY)
+            assert (await states(test), (await told(test))[len(before) :]) == (["ok"], ["enter"])
+
+
+def holding(url: str, *statements: str) -> None:
+    """Run statements on the held table, in one transaction."""
+    connect: Callable[[str], Any] = psycopg.connect if url.startswith("postgres") else sqlite3.connect
+    with closing(connect(url.removeprefix("sqlite:///"))) as connection, connection:
+        hold(connection, "part")
+        for statement in statements:
+            connection.execute(statement)
+        release(connection, "part")
+
+
+async def test_partitions_that_come_and_go_while_a_table_is_held_are_told_as_lost(postgres_url: str) -> None:
+    hearing = Hearing("task")
+    range_of = "for values from ({}) to ({})"
+    await run_sql(
+        postgres_url,
+        "create table part (nr integer primary key, name text, note text, extra text) partition by range (nr)",
+        f"create table part_1 partition of part {range_of.format(0, 10)}",
+        f"{LIKE.replace('part_new', 'part_2')}",
+        "insert into part_2 (nr) values (11)",
+    )
+    async with hearing.stage.open(postgres_url) as test:
+        attach = f"alter table part attach partition part_2 {range_of.format(10, 20)}"
+        await asyncio.to_thread(holding, postgres_url, attach)
+        assert (await states(test), await told(test)) == (["ok"], ["lost"])
+        assert await hearing.rows(test) == [11]
+        await run_sql(postgres_url, "insert into part_1 (nr) values (1)", "truncate part_2")
+        assert (await told(test))[1:] == ["enter", "truncate"]
+        await asyncio.to_thread(holding, postgres_url, "alter table part detach partition part_1")
+        assert (await states(test), (await told(test))[3:]) == (["ok"], ["lost"])
+        await run_sql(postgres_url, "truncate part_1", "insert into part (nr) values (12)")
+        assert (await told(test))[4:] == ["enter"], "of the partition that is left"

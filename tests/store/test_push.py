@@ -299,6 +299,33 @@ def test_columns_no_longer_declared_are_left_alone_or_refused(store: Store, sql:
     tell(main(), store)
 
 
+def test_a_new_table_with_the_columns_of_one_that_is_gone_is_asked_about(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids begin with the name of their table, so a renamed class keeps it; and a new table may just look like it."""
+
+    class Visit(Booking):
+        """The class by its new name."""
+
+    class Named(Booking, name="booking"): ...
+
+    class Longer(Booking):
+        nights: int = 1
+
+    async def main() -> None:
+        await push(store, Booking)
+        (note,) = (await push(store, Visit, apply=False)).notes
+        assert note.startswith("visit is new, and booking, which nobody declares, has the same columns. Did you")
+        assert 'declare Visit with name="booking", and its rows stay' in note
+        for others in ([Named], [Longer], [Booking, Visit]):
+            assert (await push(store, *others, apply=False)).notes == ()
+        await push(store, Visit)
+        assert caplog.text.count("schema.noted") == 1
+        assert (await push(store, Visit)).notes == ()
+
+    tell(main(), store)
+
+
 # ----- choices
 
 

@@ -22,19 +22,21 @@ from penstock.clock import SystemClock
 from penstock.errors import ConfigError, SchemaMismatch, UsageError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.store import Store
+from penstock.store.nouns.migration_files import FileProgress
 from penstock.store.open import make_store
 from penstock.store.push.locks import lock_of
 from penstock.store.push.migrate import differences, push
 from penstock.store.sql.dialect import Dialect
 
 if TYPE_CHECKING:
-    from penstock.migrations.files import MigrationFile, Progress
+    from penstock.migrations.files import MigrationFile
     from penstock.migrations.running import Runner
     from penstock.migrations.writing import TableChange
 
 T = TypeVar("T")
 Renames = dict[tuple[str, str], Sequence[str]]
 
+_TABLE = 'A table is not renamed, as its ids begin with its name: a class of another name keeps it by name="…".'
 _COLUMN = re.compile(r"(.+)\.([^.=]+)")
 FOLDER = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("migrations"), show_default=True,
@@ -111,11 +113,11 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool, only_pla
         runner = runner_of(store)
         for file in files:
             if stamp or is_new:
-                await runner.stamp(file)
-            before = (await runner.progress()).get(file.name)
+                await store.migration_files.begin(file.name, FileProgress("done"))
+            before = (await store.migration_files.list()).get(file.name)
             after = await runner.run(file, contract=contract)
             if after != before:
-                click.echo(f"{file.name}: {_told(file, after)}")
+                click.echo(f"{file.name}: {after.told()}")
         if not files:
             say(f"There are no files in {folder}.")
 
@@ -148,14 +150,14 @@ def status(options: Options, folder: Path) -> None:
 
     async def work(
         store: Store, _definitions: Sequence[TableDefinition], files: list[MigrationFile]
-    ) -> list[tuple[MigrationFile, Progress | None]]:
+    ) -> list[tuple[MigrationFile, FileProgress | None]]:
         return await files_with_progress(store, files)
 
     found = _with_store(options, folder, work)
     if options.json:
         print_json({"files": [_as_data(file, progress) for file, progress in found]})
     for file, progress in found if not options.json else ():
-        click.echo(f"{file.name}: {_told(file, progress)} ({file.title})")
+        click.echo(f"{file.name}: {'pending' if progress is None else progress.told()} ({file.title})")
 
 
 @click.command("hold")
@@ -188,12 +190,12 @@ def release(options: Options, table: str) -> None:
 
 async def files_with_progress(
     store: Store, files: Sequence[MigrationFile]
-) -> list[tuple[MigrationFile, Progress | None]]:
+) -> list[tuple[MigrationFile, FileProgress | None]]:
     """Files with their progress; None for those that were not begun. It needs no table of penstock's own."""
-    known: Mapping[str, Any] = {}
+    known: Mapping[str, FileProgress] = {}
     if await store.catalog.applied_migrations():
         await store.open(look=True)
-        known = await runner_of(store).progress()
+        known = await store.migration_files.list()
     return [(file, known.get(file.name)) for file in files]
 
 
@@ -243,7 +245,7 @@ def runner_of(store: Store) -> Runner:
 def _column(text: str) -> tuple[str, str]:
     match = _COLUMN.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r} names no column.", fix="Write it as TABLE.COLUMN.")
+        raise ConfigError(f"{text!r} names no column.", fix=f"Write it as TABLE.COLUMN. {_TABLE}")
     return match[1], match[2]
 
 
@@ -276,7 +278,7 @@ def _answered(changes: Sequence[TableChange], given: Renames) -> Renames:
     return answers
 
 
-def _print_left(files: Sequence[tuple[MigrationFile, Progress | None]], dialect: Dialect) -> None:
+def _print_left(files: Sequence[tuple[MigrationFile, FileProgress | None]], dialect: Dialect) -> None:
     for file, now in files:
         begun = now is not None and now.step != "expand"
         for step in ("contract",) if begun else ("expand", "contract"):
@@ -287,17 +289,8 @@ def _print_left(files: Sequence[tuple[MigrationFile, Progress | None]], dialect:
                 click.echo(f"-- {file.name}, {step}(){lock and f', lock: {lock}'}\n{sql};")
 
 
-def _told(file: MigrationFile, progress: Progress | None) -> str:
-    if progress is None:
-        return "pending"
-    if progress.step == "contract":
-        return "waits for run --contract, once no process of the old release runs"
-    of = file.backfills[progress.done] if progress.step == "backfill" and progress.done < len(file.backfills) else None
-    if of is not None:
-        return f"backfill of {of.table} stopped at {progress.rows} rows"
-    return "done" if progress.step == "done" else "expand stopped"
-
-
-def _as_data(file: MigrationFile, progress: Progress | None) -> dict[str, Any]:
-    step = "pending" if progress is None else progress.step
-    return {"name": file.name, "title": file.title, "step": step, "rows": 0 if progress is None else progress.rows}
+def _as_data(file: MigrationFile, progress: FileProgress | None) -> dict[str, Any]:
+    now = progress or FileProgress()
+    step = "pending" if progress is None else now.step
+    facts = {"rows": now.rows, "total": now.total, "seconds": now.seconds, "at": now.at or None}
+    return {"name": file.name, "title": file.title, "step": step} | facts

@@ -6,12 +6,10 @@ A file has a function for each step that it needs: `expand`, `contract` and `dow
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import sqlalchemy.dialects.postgresql
 import sqlalchemy.dialects.sqlite
@@ -23,29 +21,9 @@ from penstock.migrations.operations import Backfill, Relax
 from penstock.store.sql.dialect import Dialect
 
 FOLDER = Path("migrations")
-Step = Literal["expand", "backfill", "contract", "done"]
 Piece = str | Relax
 _NAME = re.compile(r"\d{4}_\w+")
 _TRANSACTION = re.compile(r"(begin|commit)\b", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a file was run on a database."""
-
-    step: Step = "expand"
-    done: int = 0  # pieces of the step, or backfills
-    cursor: str | int | None = None  # the last key of the backfill
-    rows: int = 0  # rows that its backfills have changed
-
-    @classmethod
-    def parse(cls, text: str) -> Progress:
-        """Progress as it is stored."""
-        return cls(**json.loads(text))
-
-    def text(self) -> str:
-        """The same as JSON."""
-        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Owns the SQL of the triggers. Leaves running it to `running`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,14 @@ from penstock.schema.stored import sync_name
 from penstock.store.sql.ddl import kind_type
 from penstock.store.sql.dialect import Dialect
 
-_POSTGRES_SYNC = """
+_EVENTS = ("insert", "insert_down", "down", "up")  # of the triggers on SQLite
+_FUNCTION = """
 create function {function}() returns trigger language plpgsql as $sync$
 begin
     {body}
     return new;
 end $sync$"""
+_Case = tuple[str, str, Mapping[str, str]]  # an event, its condition, and the columns that are written then
 
 
 class Stored(UserDefinedType[Any]):
@@ -97,8 +99,22 @@ def sync(table: str, name: str, up: Mapping[str, str], down: Mapping[str, str] |
         down: Old columns, each with the SQL expression over the new ones. Without, the triggers only fill new columns
             that are NULL.
     """
-    write = _sqlite_sync if op.get_context().dialect.name == "sqlite" else _postgres_sync
-    for statement in write(dialect(), table, name, up, down or {}):
+    sql, is_sqlite = dialect(), op.get_context().dialect.name == "sqlite"
+    row = f"from {sql.table(table)} where _rowid_ = new._rowid_" if is_sqlite else "from (select new.*) as written"
+    other = "is not" if is_sqlite else "is distinct from"
+
+    def written(values: Mapping[str, str]) -> str:
+        """Whether columns were changed to others than their expressions say, as a backfill and these triggers do."""
+        changed = " or ".join(f"new.{sql.quote(one)} {other} old.{sql.quote(one)}" for one in values)
+        unlike = " or ".join(f"new.{sql.quote(one)} {other} (select {value} {row})" for one, value in values.items())
+        return f"({changed}) and ({unlike})"
+
+    empty = " and ".join(f"new.{sql.quote(column)} is null" for column in up)
+    cases = [("insert", empty, up), ("update", empty, up)]
+    if down:
+        cases = [("insert", empty, up), ("insert", f"not ({empty})", down)]
+        cases += [("update", written(up), down), ("update", written(down), up)]
+    for statement in (_sqlite_sync if is_sqlite else _postgres_sync)(sql, table, name, cases):
         op.execute(statement.replace(":", r"\:"))  # SQLAlchemy takes a word after a colon for a parameter
 
 
@@ -106,7 +122,7 @@ def unsync(table: str, name: str) -> None:
     """Drop the triggers of `sync`."""
     quote = dialect().quote
     if op.get_context().dialect.name == "sqlite":
-        for event in ("insert", "insert_down", "up", "down"):
+        for event in _EVENTS:
             op.execute(f"drop trigger if exists {quote(sync_name(table, name, event))}")
     else:
         op.execute(f"drop trigger {quote(sync_name(table, name))} on {dialect().table(table)}")
@@ -118,58 +134,22 @@ def _function(sql: Dialect, table: str, name: str) -> str:
     return f"{sql.table(schema)}.{sql.quote(sync_name(table, name))}" if dot else sql.quote(sync_name(table, name))
 
 
-def _postgres_sync(sql: Dialect, table: str, name: str, up: Mapping[str, str], down: Mapping[str, str]) -> list[str]:
-    def given(values: Mapping[str, str]) -> str:
-        """Assign columns, with expressions that name the columns of the row."""
-        targets = ", ".join(f"new.{sql.quote(column)}" for column in values)
-        return f"select {', '.join(values.values())} into {targets} from (select new.*) as written;"
-
-    def differs(columns: Mapping[str, str]) -> str:
-        return " or ".join(f"new.{sql.quote(one)} is distinct from old.{sql.quote(one)}" for one in columns)
-
-    def unlike(values: Mapping[str, str]) -> str:
-        """Whether columns are others than those of the expressions: a backfill must not write the old ones again."""
-        given = "new.{0} is distinct from (select {1} from (select new.*) as written)"
-        return " or ".join(given.format(sql.quote(column), value) for column, value in values.items())
-
-    empty = " and ".join(f"new.{sql.quote(column)} is null" for column in up)
-    body = f"if {empty} then {given(up)} end if;"
-    if down:
-        body = (
-            f"if tg_op = 'INSERT' then if {empty} then {given(up)} else {given(down)} end if; "
-            f"elsif {differs(up)} then if {unlike(up)} then {given(down)} end if; "
-            f"elsif {differs(down)} then {given(up)} end if;"
-        )
+def _postgres_sync(sql: Dialect, table: str, name: str, cases: Sequence[_Case]) -> Iterator[str]:
+    branches = (
+        f"if tg_op = '{event.upper()}' and ({when}) then select {', '.join(values.values())} "
+        f"into {', '.join(f'new.{sql.quote(column)}' for column in values)} from (select new.*) as written;"
+        for event, when, values in cases
+    )
     trigger, function = sql.quote(sync_name(table, name)), _function(sql, table, name)
-    fires = f"before insert or update on {sql.table(table)} for each row execute function {function}()"
-    return [_POSTGRES_SYNC.format(function=function, body=body).strip(), f"create trigger {trigger} {fires}"]
+    yield _FUNCTION.format(function=function, body=f"{' els'.join(branches)} end if;").strip()
+    fires = f"before insert or update on {sql.table(table)} for each row"
+    yield f"create trigger {trigger} {fires} execute function {function}()"
 
 
-def _sqlite_sync(sql: Dialect, table: str, name: str, up: Mapping[str, str], down: Mapping[str, str]) -> list[str]:
-    def trigger(event: str, of: str, when: str, values: Mapping[str, str]) -> str:
+def _sqlite_sync(sql: Dialect, table: str, name: str, cases: Sequence[_Case]) -> Iterator[str]:
+    for suffix, (event, when, values) in zip(_EVENTS, cases, strict=False):
         assigned = ", ".join(f"{sql.quote(column)} = {value}" for column, value in values.items())
-        return (
-            f"create trigger {sql.quote(sync_name(table, name, event))} after {of} on {sql.table(table)} for each row "
-            f"when {when} begin update {sql.table(table)} set {assigned} where _rowid_ = new._rowid_; end"
+        yield (
+            f"create trigger {sql.quote(sync_name(table, name, suffix))} after {event} on {sql.table(table)} "
+            f"for each row when {when} begin update {sql.table(table)} set {assigned} where _rowid_ = new._rowid_; end"
         )
-
-    def columns(of: Mapping[str, str]) -> str:
-        return f"update of {', '.join(map(sql.quote, of))}"
-
-    def all_null(of: Mapping[str, str]) -> str:
-        return " and ".join(f"new.{sql.quote(column)} is null" for column in of)
-
-    def differs(of: Mapping[str, str]) -> str:
-        return " or ".join(f"new.{sql.quote(column)} is not old.{sql.quote(column)}" for column in of)
-
-    def unlike(of: Mapping[str, str]) -> str:
-        """As on PostgreSQL; also, these triggers fire each other."""
-        row = f"from {sql.table(table)} where _rowid_ = new._rowid_"
-        return " or ".join(f"new.{sql.quote(column)} is not (select {value} {row})" for column, value in of.items())
-
-    made = [trigger("insert", "insert", all_null(up), up)]
-    if not down:
-        return [*made, trigger("up", columns(up), all_null(up), up)]
-    filled = trigger("down", columns(up), f"({differs(up)}) and ({unlike(up)})", down)
-    inserted = trigger("insert_down", "insert", f"not ({all_null(up)})", down)
-    return [*made, inserted, filled, trigger("up", columns(down), f"({differs(down)}) and ({unlike(down)})", up)]

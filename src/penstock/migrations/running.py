@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
 from penstock.errors import Conflict, DatabaseBusy, UsageError
-from penstock.migrations.files import MigrationFile, Piece, Progress, Step
+from penstock.migrations.files import MigrationFile, Piece
 from penstock.migrations.operations import Backfill, Relax
 from penstock.schema.stored import StoredTable
 from penstock.store.contract.schema import Change
 from penstock.store.contract.session import Session, Statement
 from penstock.store.contract.store import Store
+from penstock.store.nouns.migration_files import FileProgress, Step
 from penstock.store.push.alter import rewrite_relaxed
 from penstock.store.sql.ddl import SQLITE
 from penstock.store.sql.dialect import placeholder
@@ -30,7 +32,8 @@ Tell = Callable[[str], None]
 ATTEMPTS = 6  # between them 0.5, 1, 2, 4 and 8 seconds pass
 _SHORT_LOCKS = Statement("set local lock_timeout = '5s'"), Statement("set local statement_timeout = 0")
 _ALONE = re.compile(r"\bconcurrently\b|\bvalidate\s+constraint\b", re.IGNORECASE)
-_CONCURRENT = re.compile(r"create\s+(?:unique\s+)?index\s+concurrently\s+(?:if\s+not\s+exists\s+)?(\S+)", re.IGNORECASE)
+_BUILD = re.compile(r"create\s+(?:unique\s+)?index\s+concurrently\s+(?:if\s+not\s+exists\s+)?(\S+)", re.IGNORECASE)
+_DROP_INDEX = re.compile(r"drop\s+index\s+concurrently\s+(?!if\s)", re.IGNORECASE)
 _DROPS = re.compile(r'alter\s+table\s+"?([^\s"]+)"?\s+drop\s+column\s+"?([^\s"]+)"?', re.IGNORECASE)
 _NEXT: dict[Step, Step] = {"expand": "backfill", "backfill": "contract", "contract": "done"}
 
@@ -44,39 +47,34 @@ class Runner:
 
     def __init__(self, store: Store, clock: Clock, tell: Tell) -> None:
         self._store, self._clock, self._tell = store, clock, tell
+        self._files = store.migration_files
 
-    async def progress(self) -> dict[str, Progress]:
-        """The progress of each file that was begun."""
-        return {name: Progress.parse(text) for name, text in await self._store.migration_files.list()}
-
-    async def run(self, file: MigrationFile, *, contract: bool) -> Progress:
+    async def run(self, file: MigrationFile, *, contract: bool) -> FileProgress:
         """Run the steps of a file that are left, `contract` only if it is asked for; the progress after that."""
-        await self._store.migration_files.begin(file.name, Progress().text())
-        while True:
-            now = (await self.progress())[file.name]
+        await self._files.begin(file.name)
+        while (now := (await self._files.list()).get(file.name)) and now.step != "down":
             if now.step == "done" or (now.step == "contract" and "contract" in file.steps and not contract):
                 return now
             await self._next(file, now)
-
-    async def stamp(self, file: MigrationFile) -> None:
-        """Note a file as done without running it."""
-        await self._store.migration_files.begin(file.name, Progress("done").text())
+        raise UsageError(f"{file.name} is being undone, or was.", fix="Finish that with penstock migration down.")
 
     async def down(self, file: MigrationFile) -> None:
         """Undo what a file has expanded."""
-        now = (await self.progress()).get(file.name)
-        undoable = now is not None and now.step != "expand" and not (now.step == "contract" and now.done)
-        if now is None or not undoable or "down" not in file.steps or (now.step == "done" and "contract" in file.steps):
+        now = (await self._files.list()).get(file.name, FileProgress())
+        contracted = (now.step == "contract" and now.done) or (now.step == "done" and "contract" in file.steps)
+        if now.step == "expand" or contracted or "down" not in file.steps:
             raise UsageError(
                 f"{file.name} cannot be undone.",
                 fix="Write a new file; a file can be undone by its down(), from its expand until its contract.",
             )
-        statements = [piece for piece in file.pieces("down", self._store.dialect) if isinstance(piece, str)]
-        await self._together(file, now, None, statements)
+        if now.step != "down":
+            await self._together(file, now, FileProgress("down"), [])
+        while left := (await self._files.list()).get(file.name):
+            await self._next(file, left)
 
     # ----- one piece
 
-    async def _next(self, file: MigrationFile, now: Progress) -> None:
+    async def _next(self, file: MigrationFile, now: FileProgress) -> None:
         if now.step == "backfill":
             if now.done < len(file.backfills):
                 await self._batch(file, now, file.backfills[now.done])
@@ -84,48 +82,54 @@ class Runner:
         elif now.done < len(pieces := file.pieces(now.step, self._store.dialect)):
             await self._piece(file, now, pieces[now.done :])
             return
-        await self._together(file, now, Progress(_NEXT[now.step], rows=now.rows), [])
+        after = None if now.step == "down" else replace(now, step=_NEXT[now.step], done=0, cursor=None)
+        if after and after.step == "backfill":
+            counts = [await self._store.catalog.count(self._select(one, "count(*)")) for one in file.backfills]
+            after = replace(after, total=sum(counts))
+        await self._together(file, now, after, [])
 
-    async def _piece(self, file: MigrationFile, now: Progress, left: Sequence[Piece]) -> None:
+    async def _piece(self, file: MigrationFile, now: FileProgress, left: Sequence[Piece]) -> None:
         """The statement that has to run alone, or those before the next one of that kind."""
         alone, first = next((key, list(some)) for key, some in groupby(left, self._is_alone))
-        if not alone:
+        if alone:
+            await self._alone(file, now, first[0])
+        else:
             await self._together(file, now, replace(now, done=now.done + len(first)), list(map(str, first)))
-            return
-        table = ""
-        statements: tuple[str, ...] = (str(first[0]),)
-        if isinstance(first[0], Relax):
-            table, stored = first[0].table, await self._stored(first[0].table)
-            statements = tuple(rewrite_relaxed(stored, first[0].column, self._store.dialect))
-        elif interrupted := _CONCURRENT.match(statements[0]):
-            await self._alone(table, (f"drop index concurrently if exists {interrupted[1]}",))  # an invalid one
-        await self._alone(table, statements)
-        await self._together(file, now, replace(now, done=now.done + 1), [])
 
     def _is_alone(self, piece: Piece) -> bool:
-        postgres = self._store.dialect.name != SQLITE
-        return isinstance(piece, Relax) or (postgres and _ALONE.search(piece) is not None)
+        return isinstance(piece, Relax) or (not self._is_sqlite and _ALONE.search(piece) is not None)
 
-    async def _alone(self, table: str, statements: tuple[str, ...]) -> None:
-        if not statements:
-            return
-        self._tell("; ".join(statements))
+    async def _alone(self, file: MigrationFile, now: FileProgress, piece: Piece) -> None:
+        after = replace(now, done=now.done + 1)
         async with self._store.catalog.lock() as lock:
-            await lock.apply(Change(table, statements, alone=self._store.dialect.name != SQLITE))
+            if (await self._files.list()).get(file.name) != now:
+                return  # another process has done it
+            if isinstance(piece, Relax):
+                stored = (await lock.stored_tables([piece.table]))[piece.table]
+                changes = [Change(piece.table, tuple(rewrite_relaxed(stored, piece.column, self._store.dialect)))]
+            else:
+                changes = [Change("", (one,), alone=True) for one in _repeatable(piece)]
+            for change in changes:
+                self._tell("; ".join(change.statements))
+                await lock.apply(change)
+            if not self._is_sqlite:
+                await self._together(file, now, after, [])
+        if self._is_sqlite:  # its lock is a transaction, which ends first
+            await self._together(file, now, after, [])
 
     async def _together(
-        self, file: MigrationFile, now: Progress, after: Progress | None, statements: Sequence[str]
+        self, file: MigrationFile, now: FileProgress, after: FileProgress | None, statements: Sequence[str]
     ) -> None:
         """Statements and the progress in one transaction. Tables whose columns go are held: see `Interests.hold`."""
-        before = await self._indexes_dropped(statements)
+        statements = [each for one in statements for each in (*await self._indexes_of_dropped(one), one)]
         held = dict.fromkeys(match[1] for one in statements if (match := _DROPS.match(one)))
 
         async def work(session: Session) -> None:
-            if not await self._advance(session, file, now, after):
+            if not await self._files.advance(session, file.name, now, after):
                 return  # another process has done it
             for table in held:
                 await self._store.interests.hold(table, session)
-            for statement in (*before, *statements):
+            for statement in statements:
                 await session.execute(Statement(statement, bounded=False))
             for table in held:
                 for name in await self._store.interests.release(table, session):
@@ -135,15 +139,11 @@ class Runner:
             self._tell(statement)
         await self._patiently(work)
 
-    async def _advance(self, session: Session, file: MigrationFile, now: Progress, after: Progress | None) -> bool:
-        text = None if after is None else after.text()
-        return await self._store.migration_files.advance(session, file.name, now.text(), text)
-
     async def _patiently(self, work: Callable[[Session], Awaitable[T]]) -> T:
         """Work in a transaction that waits for locks only shortly, as all writers would wait behind it."""
         for attempt in range(ATTEMPTS):
             try:
-                async with self._store.migration_files.transaction() as session:
+                async with self._files.transaction() as session:
                     for setting in _SHORT_LOCKS if self._store.dialect.name != SQLITE else ():
                         await session.execute(setting)
                     return await work(session)
@@ -157,16 +157,18 @@ class Runner:
     async def _stored(self, table: str) -> StoredTable:
         return (await self._store.catalog.stored_tables([table]))[table]
 
-    async def _indexes_dropped(self, statements: Sequence[str]) -> list[str]:
+    async def _indexes_of_dropped(self, statement: str) -> list[str]:
         """SQLite drops no column of an index; PostgreSQL drops the index with it."""
-        found = [match for one in statements if (match := _DROPS.match(one))] if self._is_sqlite else []
-        quote = self._store.dialect.quote
-        return [
-            f"drop index {quote(index.name)}"
-            for match in found
-            for index in (await self._stored(match[1])).indexes.values()
-            if any(column.removesuffix(" desc") == quote(match[2]) for column in index.columns)
-        ]
+        match, quote = _DROPS.match(statement), self._store.dialect.quote
+        return (
+            [
+                f"drop index if exists {quote(index.name)}"
+                for index in (await self._stored(match[1])).indexes.values()
+                if any(column.removesuffix(" desc") == quote(match[2]) for column in index.columns)
+            ]
+            if match and self._is_sqlite
+            else []
+        )
 
     @property
     def _is_sqlite(self) -> bool:
@@ -174,25 +176,28 @@ class Runner:
 
     # ----- backfills
 
-    async def _batch(self, file: MigrationFile, now: Progress, backfill: Backfill) -> None:
+    async def _batch(self, file: MigrationFile, now: FileProgress, backfill: Backfill) -> None:
         """One batch; then as long a pause as it took, so that a backfill never takes more than half of a connection."""
         began = self._clock.monotonic()
 
-        async def work(session: Session) -> Progress:
+        async def work(session: Session) -> FileProgress:
             keys = await self._fill(session, backfill, now.cursor)
-            end = replace(now, done=now.done + 1, cursor=None)
-            after = replace(now, cursor=keys[-1], rows=now.rows + len(keys)) if keys else end
-            if not await self._advance(session, file, now, after):
+            after = replace(now, done=now.done + 1, cursor=None)
+            if keys:
+                passed = self._clock.monotonic() - began
+                after = now.filled(keys[-1], len(keys), 2 * passed, self._clock.now())
+            if not await self._files.advance(session, file.name, now, after):
                 raise _Overtaken
             return after
 
-        try:
+        with suppress(_Overtaken):
             after = await self._patiently(work)
-        except _Overtaken:
-            return
-        if after.rows > now.rows:
-            self._tell(f"-- {backfill.table}: {after.rows} rows filled")
-            await self._clock.sleep(self._clock.monotonic() - began)
+            if after.rows > now.rows:
+                self._tell(f"-- {backfill.table}: {after.told()}")
+                await self._clock.sleep(self._clock.monotonic() - began)
+
+    def _select(self, backfill: Backfill, what: str) -> str:
+        return f"select {what} from {self._store.dialect.table(backfill.table)} where ({backfill.where})"
 
     async def _fill(self, session: Session, backfill: Backfill, cursor: str | int | None) -> list[Any]:
         """Fill the rows behind a cursor; their keys, in order."""
@@ -205,7 +210,7 @@ class Runner:
         behind = f" and {key} > {first}" if cursor is not None else ""
         rows = await session.fetch(
             Statement(
-                f"select {', '.join(map(sql.quote, names))} from {table} where ({backfill.where}){behind} "
+                f"{self._select(backfill, ', '.join(map(sql.quote, names)))}{behind} "
                 f"order by {key} limit {backfill.batch}{'' if self._is_sqlite else ' for update'}"
             ),
             [cursor] if behind else [],
@@ -224,3 +229,10 @@ class Runner:
             update = Statement(f"update {table} set {values} where {key} = {marks[-1]}")
             await session.execute(update, [*given.values(), row[0]]) if given else None
         return keys
+
+
+def _repeatable(sql: str) -> list[str]:
+    """A statement that runs outside of transactions, so that it can be run again after a kill."""
+    build = _BUILD.match(sql)
+    invalid = [f"drop index concurrently if exists {build[1]}"] if build else []
+    return [*invalid, _DROP_INDEX.sub("drop index concurrently if exists ", sql)]

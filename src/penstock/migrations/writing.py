@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.schema.diff import AddColumn, Difference
+from penstock.schema.diff import Difference, added_columns
 from penstock.schema.fields import Column
 from penstock.schema.stored import StoredColumn, next_name
 from penstock.store.sql.ddl import fold, kind_type, literal
@@ -53,7 +53,7 @@ def table_change(difference: Difference, dialect: Dialect) -> TableChange:
     columns = {} if stored is None or not difference.definition.managed else stored.columns
     names = {fold(name, dialect) for name in declared}
     found = {name: columns[fold(name, dialect)] for name in declared if fold(name, dialect) in columns}
-    new = {step.column.name: step.column for step in difference.steps if isinstance(step, AddColumn)}
+    new = {name: step.column for name, step in added_columns(difference.steps).items()}
     wanted = difference.declared.columns
     empty = {name for guard in difference.guards if guard.rule in {"any", "null"} for name in guard.columns}
     return TableChange(

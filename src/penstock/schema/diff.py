@@ -32,34 +32,22 @@ _EMPTY_CONTAINERS = (list, dict, set, frozenset, tuple)
 def check_names(definitions: Sequence[TableDefinition]) -> None:
     """Refuse SQL names that databases would cut off, or that would stand for two things."""
     taken: dict[str, str] = {}
-    for definition in definitions:
-        if not definition.managed:
-            continue
+    for definition in (one for one in definitions if one.managed):
         table = definition.table.__name__
-        names = {
-            definition.name: f"table {table}",
-            f"{definition.name}_pkey": f"the primary key of table {table}",
-        }
-        for index in definition.indexes.values():
-            name = index_name(definition.name, index.name)
-            if len(name) > MAX_SQL_NAME:
+        names = [(definition.name, f"table {table}"), (f"{definition.name}_pkey", f"the primary key of table {table}")]
+        names += [(index_name(definition.name, one), f"index {table}.{one}") for one in definition.indexes]
+        for name, what in names:
+            if len(name) > MAX_SQL_NAME and not name.endswith("_pkey"):  # which PostgreSQL shortens
                 raise DeclarationError(
-                    f"Table {table}: the SQL name of index {index.name}, {name}, has {len(name)} characters; "
-                    f"databases take {MAX_SQL_NAME}.",
+                    f"The SQL name of {what}, {name}, has {len(name)} characters; databases take {MAX_SQL_NAME}.",
                     fix="Give the index or the table a shorter name.",
                 )
-            _take_name(names, name, f"index {table}.{index.name}")
-        for name, what in names.items():
-            _take_name(taken, name, what)
-
-
-def _take_name(taken: dict[str, str], name: str, what: str) -> None:
-    if name in taken:
-        raise DeclarationError(
-            f"In SQL {what} would be named {name}, and so would {taken[name]}.",
-            fix="Give one of them another name.",
-        )
-    taken[name] = what
+            if name in taken:
+                raise DeclarationError(
+                    f"In SQL {what} would be named {name}, and so would {taken[name]}.",
+                    fix="Give one of them another name.",
+                )
+            taken[name] = what
 
 
 def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable | None) -> Difference:
@@ -179,9 +167,9 @@ class _Comparison:
             what = f"{where} is new, and its default_factory would have to be called for each of"
             self._guard("any", what, f"Give it a constant default; or {make_optional}", column)
         elif factory is None or factory in _EMPTY_CONTAINERS:
-            self.steps.append(AddColumn(column, self._fill(column)))
+            self.steps.append(ColumnStep("add", column, self._fill(column)))
             return
-        self.steps.append(AddColumn(column, None))
+        self.steps.append(ColumnStep("add", column))
 
     def _fill(self, column: Column) -> Any:
         where = f"{self.table}.{column.name}"
@@ -211,11 +199,11 @@ class _Comparison:
 
     def _compare_nullable(self, column: Column, found: StoredColumn, stored: StoredTable) -> None:
         if column.optional and not found.nullable:
-            self.steps.append(RelaxColumn(column))
+            self.steps.append(ColumnStep("relax", column))
         elif not column.optional and found.nullable and is_synced(stored, column.name):
             self.notes.append(f"{self.table}.{column.name} may be NULL until the contract of its migration file.")
         elif not column.optional and found.nullable:
-            self.steps.append(RequireColumn(column))
+            self.steps.append(ColumnStep("require", column))
             self._guard(
                 "null",
                 f"{self.table}.{column.name} is no longer optional, but it is NULL in",
@@ -241,11 +229,7 @@ class _Comparison:
     def _renamed_to(self, gone: StoredColumn) -> str:
         """The question whether a new column of the same type is one that is gone."""
         types = {column.name: self.declared.columns[key].type for key, column in self._columns()}
-        new = [
-            step.column.name
-            for step in self.steps
-            if isinstance(step, AddColumn) and types[step.column.name].casefold() == gone.type.casefold()
-        ]
+        new = [name for name in added_columns(self.steps) if types[name].casefold() == gone.type.casefold()]
         return f" Did you rename it to {' or '.join(new)}? Then run penstock migration new." if new else ""
 
     # ----- choices
@@ -253,20 +237,20 @@ class _Comparison:
     def _compare_choices(self, column: Column, stored: StoredTable, *, new: bool) -> None:
         name = choices_name(self.table, column.name)
         leftovers = {next_name(name), required_name(self.table, column.name)} & stored.checks.keys()
-        self.steps += [DropCheck(leftover, column) for leftover in sorted(leftovers)]
+        self.steps += [ColumnStep("drop check", column, name=leftover) for leftover in sorted(leftovers)]
         found = stored.checks.get(name)
         if not column.choices:
-            self.steps += [DropCheck(name, column)] if found else []
+            self.steps += [ColumnStep("drop check", column, name=name)] if found else []
         elif found is None:
-            self.steps.append(AddChoices(column))
+            self.steps.append(ColumnStep("add choices", column))
             if not new:
                 self._guard_choices(column)
         elif found.choices != frozenset(column.choices):
-            self.steps.append(ReplaceChoices(column))
+            self.steps.append(ColumnStep("replace choices", column))
             if not found.choices or not found.choices <= frozenset(column.choices):
                 self._guard_choices(column)
         elif not found.valid:
-            self.steps.append(ValidateChoices(column))
+            self.steps.append(ColumnStep("validate choices", column))
             self._guard_choices(column)
 
     def _guard_choices(self, column: Column) -> None:
@@ -283,18 +267,18 @@ class _Comparison:
 
     def _compare_indexes(self, stored: StoredTable, added: set[str]) -> None:
         names = {index_name(self.table, index.name): index for index in self.definition.indexes.values()}
-        leftovers = sorted({next_name(name) for name in names} & stored.indexes.keys())
-        self.steps += [DropInvalidIndex(name) for name in leftovers]
+        leftovers = {next_name(name): index for name, index in names.items() if next_name(name) in stored.indexes}
+        self.steps += [IndexStep("drop invalid", leftovers[name], name) for name in sorted(leftovers)]
         for name, index in names.items():
             found = stored.indexes.get(name)
             if found is not None and found.valid:
                 wanted = self.declared.indexes[name]
                 if (found.columns, found.unique, found.extra) == (wanted.columns, wanted.unique, wanted.extra):
                     continue
-                self.steps.append(ReplaceIndex(index))
+                self.steps.append(IndexStep("replace", index))
             else:
-                self.steps += [DropInvalidIndex(name)] if found else []
-                self.steps.append(CreateIndex(index))
+                self.steps += [IndexStep("drop invalid", index, name)] if found else []
+                self.steps.append(IndexStep("create", index))
             self._guard_unique(index, added)
         for name, found in stored.indexes.items():
             if name not in names and name not in leftovers and name.startswith(f"{self.table}_"):
@@ -304,8 +288,8 @@ class _Comparison:
     def _guard_unique(self, index: Index, added: set[str]) -> None:
         if not index.unique:
             return
-        fills = {step.column.name: step.fill for step in self.steps if isinstance(step, AddColumn)}
-        if any(fills[name] is None for name in index.columns if name in added):
+        new = added_columns(self.steps)
+        if any(new[name].fill is None for name in index.columns if name in added):
             return  # the new column is NULL in all rows, so none of them counts; or there must be no rows at all
         self.guards.append(
             Guard(
@@ -340,75 +324,38 @@ class _Comparison:
 Rule = Literal["any", "null", "not null", "other", "duplicate"]
 
 
-class Step:
-    """One change of a stored table."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class CreateTable(Step):
+class CreateTable:
     """The table does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class AddColumn(Step):
-    """A new column; `fill` is the value for existing rows, in the form a store takes, or None for NULL."""
+class ColumnStep:
+    """A change of a column, or of the check that limits it to its choices."""
 
+    # `relax`: it may hold NULL from now on, `require`: no longer; `validate`: its choices hold for new rows, but were
+    # never checked against the old ones; `drop check`: one is not declared any more, or left by an interrupted push
+    do: Literal["add", "relax", "require", "add choices", "replace choices", "validate choices", "drop check"]
     column: Column
-    fill: Any
+    fill: Any = None  # of a new column the value for existing rows, in the form a store takes; None for NULL
+    name: str = ""  # of the check
 
 
 @dataclass(frozen=True, slots=True)
-class _ColumnStep(Step):
-    column: Column
+class IndexStep:
+    """A change of an index. One that is replaced stands until the new one can take its place."""
 
-
-class RelaxColumn(_ColumnStep):
-    """A column may hold NULL from now on."""
-
-
-class RequireColumn(_ColumnStep):
-    """A column may hold NULL no longer."""
-
-
-class AddChoices(_ColumnStep):
-    """A column is limited to its choices from now on."""
-
-
-class ReplaceChoices(_ColumnStep):
-    """A column has other choices than before."""
-
-
-class ValidateChoices(_ColumnStep):
-    """The choices of a column hold for new rows, but were never checked against the old ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class DropCheck(Step):
-    """A check that is not declared any more, or that an interrupted push has left behind."""
-
-    name: str
-    column: Column
-
-
-@dataclass(frozen=True, slots=True)
-class CreateIndex(Step):
+    do: Literal["create", "replace", "drop invalid"]
     index: Index
+    name: str = ""  # of an invalid one, which an interrupted push has left behind
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceIndex(Step):
-    """An index whose columns or uniqueness have changed: it stands until the new one can take its place."""
-
-    index: Index
+Step = CreateTable | ColumnStep | IndexStep
 
 
-@dataclass(frozen=True, slots=True)
-class DropInvalidIndex(Step):
-    """An invalid index that an interrupted push has left behind."""
-
-    name: str
+def added_columns(steps: Sequence[Step]) -> dict[str, ColumnStep]:
+    """The steps that add columns, by the column's name."""
+    return {step.column.name: step for step in steps if isinstance(step, ColumnStep) and step.do == "add"}
 
 
 @dataclass(frozen=True, slots=True)

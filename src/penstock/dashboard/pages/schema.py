@@ -63,6 +63,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     return {
         "tables": [_table(one, stored.get(one.name), *found) for one in sorted(definitions, key=lambda one: one.name)],
         "counts_use": unused is not None,
+        "files": await store.migration_files.list(),
         "applied": sorted(applied),
         "missing": [name for name, _ in load_migrations(store.dialect.name) if name not in applied],
         "plan": plan,

@@ -27,6 +27,9 @@ class Description(Protocol):
     async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
         """Those of the named tables and views that exist, in one query; views and tables of others too."""
 
+    async def kept_tables(self) -> list[str]:
+        """Tables with the columns that penstock adds to each, where names are looked for."""
+
     async def applied_migrations(self) -> set[str]:
         """Names of penstock's own migrations that are applied."""
 

@@ -53,6 +53,15 @@ from unnest(:names::text[]) asked (name)
 join pg_class c on c.oid = to_regclass(asked.name)
 join pg_namespace n on n.oid = c.relnamespace;
 
+-- kept: tables with the columns that penstock adds to each, where names are looked for.
+-- SQLite:
+select s.name from sqlite_schema s where s.type = 'table'
+and 2 = (select count(*) from pragma_table_info(s.name) c where c.name in ('id', 'creation_time'));
+-- PostgreSQL: the catalog lists the columns of all schemas.
+select c.relname from pg_class c
+join pg_attribute a on a.attrelid = c.oid and a.attname in ('id', 'creation_time') and not a.attisdropped
+where c.relkind in ('r', 'p') and pg_table_is_visible(c.oid) group by c.oid, c.relname having count(*) = 2;
+
 -- has_migrations: whether any of penstock's own migrations was ever applied.
 -- SQLite: each database has its own list of its tables.
 select count(*) > 0 from sqlite_schema where type = 'table' and name = 'penstock.migration';

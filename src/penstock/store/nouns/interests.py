@@ -26,6 +26,7 @@ from penstock.store.rows.interests import (
     StoredInterest,
     by_capture,
     by_identity,
+    has_other_rows,
     identity_of,
     namesakes,
     replaced,
@@ -142,7 +143,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         return [one.interest.name for one in found]
 
     async def release(self, table: str, session: OpenTransaction | None = None) -> builtins.list[str]:
-        """Capture the changes of a held table again.
+        """Capture the changes of a held table again. They are told ``lost`` if another table has its name by now.
 
         Returns:
             The names of the interests that do not fit the table any more. Each is told ``lost``, and nothing after that
@@ -159,7 +160,8 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         for number in sorted({one.capture for one in held if one.capture is not None}):
             fitting = [one for one in held if one.capture == number and still_fits(one)]
             if fitting:  # otherwise it stays held, and each write goes on to tell that it is lost
-                await self._release(session, Rebuild(stored, fitting))
+                missed = [identity_of(one.interest) for one in fitting if has_other_rows(one)]
+                await self._release(session, Rebuild(stored, fitting, missed=missed))
         misfits = [one for one in held if not still_fits(one)]
         if misfits:
             await session.execute(Statement(self._lost([one.id for one in misfits])))

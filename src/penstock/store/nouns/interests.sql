@@ -22,18 +22,18 @@ delete from penstock.interest where id = :id;
 
 -- list: all interests, each with its table as JSON: columns, triggers and partitions.
 -- Unbounded: it reads them all.
--- SQLite: it has no partitions, and its triggers cannot be switched off.
+-- SQLite: it has no partitions, and its triggers cannot be switched off. Those that are on another table by now name it.
 select i.id, i.spec, i.declared_at, i.capture, i.installed,
     (select json_object(
         'kind', case when s.sql like 'create virtual%' then 'virtual' else s.type end,
         'text', s.sql,
         'columns', (select json_group_object(c.name, c.type) from pragma_table_xinfo(s.name) c where c.hidden <> 1),
-        'triggers', (select json_group_array(json_object('name', t.name)) from sqlite_schema t
-            where t.type = 'trigger' and t.tbl_name = s.name collate nocase
-                and t.name in (
-                    '_penstock_change_' || i.capture || '_insert', '_penstock_change_' || i.capture || '_update',
-                    '_penstock_change_' || i.capture || '_delete'
-                )))
+        'triggers', (select json_group_array(json_object(
+                'name', t.name, 'table', iif(t.tbl_name = s.name collate nocase, null, t.tbl_name))) from sqlite_schema t
+            where t.type = 'trigger' and t.name in (
+                '_penstock_change_' || i.capture || '_insert', '_penstock_change_' || i.capture || '_update',
+                '_penstock_change_' || i.capture || '_delete'
+            )))
         from sqlite_schema s where s.name = i.source collate nocase and s.type in ('table', 'view')) as found
 from penstock.interest i order by i.id;
 -- PostgreSQL: a view of what is there.

@@ -75,6 +75,9 @@ class _Description(ABC):
         rows: Sequence[Any] = await self._fetch(self._queries["tables"], {"names": list(quoted)})
         return {quoted[row["asked"]]: _table(row) for row in rows}
 
+    async def kept_tables(self) -> list[str]:
+        return [row[0] for row in await self._fetch(self._queries["kept"], {})]
+
     async def applied_migrations(self) -> set[str]:
         rows = await self._fetch(self._queries["has_migrations"], {})
         return {row[0] for row in await self._fetch(self._queries["migrations"], {})} if rows[0][0] else set()

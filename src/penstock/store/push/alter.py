@@ -12,21 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.schema.diff import (
-    AddChoices,
-    AddColumn,
-    CreateIndex,
-    CreateTable,
-    Difference,
-    DropCheck,
-    DropInvalidIndex,
-    RelaxColumn,
-    ReplaceChoices,
-    ReplaceIndex,
-    RequireColumn,
-    Step,
-    ValidateChoices,
-)
+from penstock.schema.diff import ColumnStep, CreateTable, Difference, IndexStep, Step, added_columns
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
 from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, required_name
@@ -87,14 +73,12 @@ class _PostgresTable:
 
     def _quick(self, step: Step) -> Iterator[str]:
         match step:
-            case DropCheck(name):
+            case ColumnStep("drop check", name=name):
                 yield self._alter(f"drop constraint {self._quote(name)}")
-            case AddColumn(column, fill):
+            case ColumnStep("add", column, fill):
                 yield from self._add_column(column, fill)
-            case RelaxColumn(column):
+            case ColumnStep("relax", column):
                 yield self._alter(f"alter column {self._quote(column.name)} drop not null")
-            case _:
-                pass
 
     def _add_column(self, column: Column, fill: object) -> Iterator[str]:
         default = "" if fill is None else literal(column.kind, fill, self.dialect)
@@ -106,38 +90,30 @@ class _PostgresTable:
 
     def _long(self, step: Step) -> Iterator[Change]:
         match step:
-            case AddChoices(column):
-                yield from self._add_choices(column)
-            case ReplaceChoices(column):
-                yield from self._replace_choices(column)
-            case ValidateChoices(column):
-                yield self._alone(self._alter(f"validate constraint {self._quote(self._choices_name(column))}"))
-            case RequireColumn(column):
+            case ColumnStep("add choices" | "replace choices" | "validate choices", column):
+                yield from self._limit(step.do, column)
+            case ColumnStep("require", column):
                 yield from self._require(column)
-            case DropInvalidIndex(name):
+            case IndexStep("drop invalid", name=name):
                 yield self._alone(f"drop index concurrently {self._index(name)}")
-            case CreateIndex(index):
+            case IndexStep("create", index):
                 yield self._build(index, index_name(self._table, index.name))
-            case ReplaceIndex(index):
+            case IndexStep("replace", index):
                 yield from self._replace_index(index)
-            case _:
-                pass
 
-    def _add_choices(self, column: Column) -> Iterator[Change]:
-        name = self._quote(self._choices_name(column))
-        undo = self._alter(f"drop constraint if exists {name}")
-        if not any(isinstance(step, AddColumn) and step.column is column for step in self.difference.steps):
-            yield self._together([self._alter(f"add {self._choices(column)} not valid")])
-        yield self._alone(self._alter(f"validate constraint {name}"), undo)
-
-    def _replace_choices(self, column: Column) -> Iterator[Change]:
-        old = self._choices_name(column)
-        new = next_name(old)
+    def _limit(self, do: str, column: Column) -> Iterator[Change]:
+        """The old choices hold until the new ones are checked."""
+        name = choices_name(self._table, column.name)
+        new = next_name(name) if do == "replace choices" else name
         undo = self._alter(f"drop constraint if exists {self._quote(new)}")
-        yield self._together([self._alter(f"add {self._choices(column, new)} not valid")])
-        yield self._alone(self._alter(f"validate constraint {self._quote(new)}"), undo)
-        rename = self._alter(f"rename constraint {self._quote(new)} to {self._quote(old)}")
-        yield self._together([self._alter(f"drop constraint {self._quote(old)}"), rename], undo)
+        if do != "validate choices" and column.name not in added_columns(self.difference.steps):
+            yield self._together([self._alter(f"add {self._choices(column, new)} not valid")])
+        yield self._alone(
+            self._alter(f"validate constraint {self._quote(new)}"), undo if do != "validate choices" else ""
+        )
+        if new != name:
+            rename = self._alter(f"rename constraint {self._quote(new)} to {self._quote(name)}")
+            yield self._together([self._alter(f"drop constraint {self._quote(name)}"), rename], undo)
 
     def _require(self, column: Column) -> Iterator[Change]:
         """A check proves that there is no NULL while others write; then SET NOT NULL need not look."""
@@ -172,9 +148,6 @@ class _PostgresTable:
         quoted, schema = self._quote(name), self.stored.schema  # an index lies in the schema of its table
         return f"{self._quote(schema)}.{quoted}" if schema else quoted
 
-    def _choices_name(self, column: Column) -> str:
-        return choices_name(self._table, column.name)
-
     def _choices(self, column: Column, name: str = "") -> str:
         return choices_sql(self.difference.definition, column, self.dialect, name)
 
@@ -198,9 +171,10 @@ class _SqliteTable:
 
     def statements(self) -> Iterator[str]:
         """Columns first, by ALTER TABLE if it can change all of them, then indexes."""
-        additions = [step for step in self.difference.steps if isinstance(step, AddColumn)]
-        indexes = [step for step in self.difference.steps if isinstance(step, CreateIndex | ReplaceIndex)]
-        replaced = [self._index(step.index) for step in indexes if isinstance(step, ReplaceIndex)]
+        additions = [*added_columns(self.difference.steps).values()]
+        indexes = [one for one in self.difference.steps if isinstance(one, IndexStep) and one.do != "drop invalid"]
+        table = self.difference.definition.name
+        replaced = [index_name(table, step.index.name) for step in indexes if step.do == "replace"]
         if self._changed_columns() or any(not step.column.optional and step.fill is None for step in additions):
             yield from self._write_anew(additions, replaced)
         else:
@@ -211,17 +185,16 @@ class _SqliteTable:
 
     def _changed_columns(self) -> dict[str, Column]:
         """Columns that exist and are declared otherwise now."""
-        changing = (RelaxColumn, RequireColumn, AddChoices, ReplaceChoices, DropCheck)
-        changed = [step.column for step in self.difference.steps if isinstance(step, changing)]
+        changed = [one.column for one in self.difference.steps if isinstance(one, ColumnStep) and one.do != "add"]
         folded = {fold(column.name, self.dialect): column for column in changed}
         return {name: column for name, column in folded.items() if name in self.stored.columns}
 
-    def _add_column(self, step: AddColumn) -> str:
+    def _add_column(self, step: ColumnStep) -> str:
         default = "" if step.fill is None else literal(step.column.kind, step.fill, self.dialect)
         column = column_sql(self.difference.definition, step.column, self.dialect, default)
         return f"alter table {self._table} add column {column}"
 
-    def _write_anew(self, additions: Sequence[AddColumn], replaced: Sequence[str]) -> Iterator[str]:
+    def _write_anew(self, additions: Sequence[ColumnStep], replaced: Sequence[str]) -> Iterator[str]:
         """Copy the rows into a new table that takes the name of the old one. Undeclared columns stay as they are."""
         changed = self._changed_columns()
         columns = [
@@ -239,9 +212,6 @@ class _SqliteTable:
     @property
     def _table(self) -> str:
         return self.dialect.quote(self.stored.name)
-
-    def _index(self, index: Index) -> str:
-        return index_name(self.difference.definition.name, index.name)
 
 
 # ----- a table of SQLite, written anew

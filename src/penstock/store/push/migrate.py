@@ -7,6 +7,7 @@ counts the rows that forbid a change, and changes the schema if there are none. 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -27,44 +28,37 @@ from penstock.store.sql.dialect import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a push."""
+    """The plan of a push: the result of one look at the database."""
 
     migrations: tuple[tuple[str, str], ...]  # names and SQL of penstock's own migrations that are missing, in order
-    sql: tuple[str, ...]  # statements that make the tables fit, in order
-    notes: tuple[str, ...]  # columns and indexes that are stored but not declared any more, and left alone
-    redundant: tuple[tuple[str, Index, Index], ...]  # table, index, and the other one that makes it superfluous
-    tables: frozenset[str]  # those that are created or altered
-
-    @property
-    def empty(self) -> bool:
-        """Whether the database fits already."""
-        return not self.migrations and not self.sql
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """The result of one look at the database."""
-
-    migrations: tuple[tuple[str, str], ...]
     differences: tuple[Difference, ...]
     changes: tuple[Change, ...]
 
     @property
     def empty(self) -> bool:
+        """Whether the database fits already."""
         return not self.migrations and not self.changes
 
-    def plan(self) -> Plan:
-        return Plan(
-            self.migrations,
-            tuple(statement for change in self.changes for statement in change.statements),
-            tuple(note for difference in self.differences for note in difference.notes),
-            tuple(
-                (difference.definition.name, redundant, covering)
-                for difference in self.differences
-                for redundant, covering in redundant_indexes(list(difference.definition.indexes.values()))
-            ),
-            frozenset(difference.definition.name for difference in self.differences if difference.steps),
-        )
+    @property
+    def sql(self) -> tuple[str, ...]:
+        """Statements that make the tables fit, in order."""
+        return tuple(statement for change in self.changes for statement in change.statements)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on what is stored but not declared any more, and left alone."""
+        return tuple(note for one in self.differences for note in one.notes)
+
+    @property
+    def redundant(self) -> tuple[tuple[str, Index, Index], ...]:
+        """Table, index, and the other one that makes it superfluous."""
+        tables = [one.definition for one in self.differences]
+        return tuple((one.name, *pair) for one in tables for pair in redundant_indexes([*one.indexes.values()]))
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """Those that are created or altered."""
+        return frozenset(one.definition.name for one in self.differences if one.steps)
 
 
 async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: bool = True) -> Plan:
@@ -85,12 +79,12 @@ async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: b
     found = await _compare(store.catalog, store.dialect, definitions)
     if not apply or found.empty:
         await _refuse_problems(store.catalog, store.dialect, found)
-        return found.plan()
+        return found
     async with store.catalog.lock() as lock:
         found = await _compare(lock, store.dialect, definitions)
         await _refuse_problems(lock, store.dialect, found)
         await _apply(lock, store.dialect, found)
-    return found.plan()
+    return found
 
 
 async def differences(store: Store, definitions: Sequence[TableDefinition]) -> tuple[Difference, ...]:
@@ -112,7 +106,7 @@ async def _offend(store: Store, guard: Guard) -> int:
     return await store.catalog.count(count_sql(guard, store.dialect))
 
 
-async def _compare(description: Description, dialect: Dialect, definitions: Sequence[TableDefinition]) -> _Comparison:
+async def _compare(description: Description, dialect: Dialect, definitions: Sequence[TableDefinition]) -> Plan:
     applied = await description.applied_migrations()
     pending = tuple((name, sql) for name, sql in load_migrations(dialect.name) if name not in applied)
     names = list(dict.fromkeys(definition.name for definition in definitions))
@@ -121,7 +115,31 @@ async def _compare(description: Description, dialect: Dialect, definitions: Sequ
     differences = tuple(
         diff(definition, describe(definition, dialect), stored.get(definition.name)) for definition in definitions
     )
-    return _Comparison(pending, differences, tuple(changes(differences, dialect)))
+    if any(one.stored is None and one.definition.managed for one in differences):
+        differences = await _with_look_alikes(description, differences)
+    return Plan(pending, differences, tuple(changes(differences, dialect)))
+
+
+async def _with_look_alikes(description: Description, differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Note beside each new table those that nobody declares and that have its columns: it may be a renamed one."""
+    declared = {one.stored.name for one in differences if one.stored}
+    others = await description.stored_tables([one for one in await description.kept_tables() if one not in declared])
+
+    def noted(one: Difference) -> Difference:
+        alike = [
+            f"{one.definition.name} is new, and {other.name}, which nobody declares, has the same columns. Did you "
+            f"rename it? Ids begin with the name of their table: declare {one.definition.table.__name__} with "
+            f'name="{other.name}", and its rows stay.'
+            for other in others.values()
+            if one.stored is None and _columns(other) == _columns(one.declared)
+        ]
+        return replace(one, notes=(*one.notes, *alike))
+
+    return tuple(map(noted, differences))
+
+
+def _columns(table: StoredTable) -> dict[str, str]:
+    return {name: column.type.casefold() for name, column in table.columns.items()}
 
 
 @cache
@@ -148,7 +166,7 @@ def _refuse_twins(definitions: Sequence[TableDefinition], stored: Mapping[str, S
 
 
 async def _refuse_problems(
-    description: Description, dialect: Dialect, found: _Comparison, when: str = "; nothing was changed"
+    description: Description, dialect: Dialect, found: Plan, when: str = "; nothing was changed"
 ) -> None:
     problems = [problem for difference in found.differences for problem in difference.problems]
     for difference in found.differences:
@@ -163,7 +181,9 @@ async def _refuse_problems(
         )
 
 
-async def _apply(lock: SchemaLock, dialect: Dialect, found: _Comparison) -> None:
+async def _apply(lock: SchemaLock, dialect: Dialect, found: Plan) -> None:
+    for note in (note for one in found.differences if one.stored is None for note in one.notes):
+        event("schema.noted", logging.WARNING, note=note)
     for name, sql in found.migrations:
         await lock.migrate(name, sql)
         event("schema.migrated", migration=name)

@@ -21,10 +21,10 @@ _Shared = tuple[str, tuple[str, ...], str]  # table, key, and the digest of an i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTrigger:
-    """A trigger of a capture. SQLite tells its name only."""
+    """A trigger of a capture."""
 
     name: str
-    table: str = ""  # as SQL: that of the interest or a partition
+    table: str = ""  # as SQL: that of the interest or a partition; on SQLite only if it is on another one by now
     enabled: str = ""  # the sessions for which it fires, as the catalog says it
     here: bool = True  # whether it is on the interest's table itself
 
@@ -172,6 +172,18 @@ def still_fits(one: StoredInterest) -> bool:
         and one.found is not None
         and {*columns_read(one, one.installed)} <= {*one.found.columns}
     )
+
+
+def has_other_rows(one: StoredInterest) -> bool:
+    """Whether another table has taken the name of a held one, or partitions have come or gone.
+
+    SQLite's tools write a table anew to change it: that drops its triggers, and leaves none elsewhere.
+    """
+    if one.installed is None or one.found is None:
+        return False
+    then, now = one.installed, one.found
+    is_copied = bool(now.text) and not now.triggers
+    return now.partitions != then.partitions or (now.trigger_names != then.trigger_names and not is_copied)
 
 
 def columns_read(one: StoredInterest, table: FoundTable) -> dict[str, str | None]:

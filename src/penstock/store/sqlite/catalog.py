@@ -46,6 +46,10 @@ class _Description(ABC):
         rows: list[Any] = await self._ask(lambda one: one.execute(query.statement.sql, args).fetchall(), [])
         return {row[0]: _table(*row[1:]) for row in rows}
 
+    async def kept_tables(self) -> list[str]:
+        sql = self._queries["kept"].statement.sql
+        return await self._ask(lambda one: [row[0] for row in one.execute(sql)], [])
+
     async def applied_migrations(self) -> set[str]:
         return await self._ask(self._applied, set())
 
