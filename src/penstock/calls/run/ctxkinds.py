@@ -36,7 +36,7 @@ def check_ctx(function: AnyFunction) -> None:
     given = annotation_of(handler, parameter)
     if _takes(given, expected):
         return
-    kind, where = f"{'an' if function.kind is FunctionKind.ACTION else 'a'} {function.kind.value}", named(handler)
+    kind, where = function.kind.with_article, named(handler)
     if given not in _KIND_OF:
         written = str(parameter).replace("'", "")  # annotations that are texts
         raise DeclarationError(
