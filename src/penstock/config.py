@@ -285,7 +285,8 @@ def _read(where: str, name: str, value: Any) -> Any:
     if kind is None:
         meant = "".join(f"Did you mean {near}?" for near in _near(name))
         meant = f"It is an option: penstock serve --{name}." if name in {"host", "port"} else meant
-        raise ConfigError(f"{where} is no setting.", fix=meant or f"Settings are {', '.join(_TYPES)}.")
+        meant = "Write penstock.toml without [tool.penstock]." if name == "tool" else meant
+        raise ConfigError(f"{where} is no setting.", fix=meant or "See the settings with penstock config.")
     if isinstance(value, str):
         if kind is bool:
             value = {"1": True, "true": True, "0": False, "false": False}.get(value.lower(), value)

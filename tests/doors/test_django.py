@@ -94,5 +94,11 @@ def test_the_admin_links_to_the_dashboard(tmp_path: Path) -> None:
     assert "Groups" in page
 
 
+def test_settings_without_the_app_are_refused() -> None:
+    django_connection("sqlite:///any.db")  # which configures Django
+    with pytest.raises(ConfigError, match='Write PENSTOCK_APP = "module:app"'):
+        apps.PenstockConfig("penstock.django", apps).ready()
+
+
 def test_the_command_line_is_one_of_django() -> None:
     assert "desk.work:close" in ran("penstock", "functions", "--json")

@@ -324,6 +324,7 @@ def test_wrong_calls_are_told_what_is_wrong(door: Door) -> None:
                 "ArgumentsInvalid"
             )
             assert "is a query, and was called as a mutation" in await api.error("mutation", "count")
+            assert "is an action, and was called as a query" in await api.error("query", "restock", title="x")
             assert await api.value("query", "count") == 0
 
     asyncio.run(story())

@@ -249,8 +249,9 @@ async def test_arguments_mean_the_same_from_python_and_from_json(sqlite_url: str
 @pytest.mark.parametrize("result", ["5", 5.0, None, True, b"5", [5], Decimal(5)])
 async def test_a_broken_promise_undoes_everything(database_url: str, result: Any) -> None:
     async with TestApp(app, database_url) as backend:
-        with pytest.raises(ResultInvalid, match="broken_promise returned"):
+        with pytest.raises(ResultInvalid, match="broken_promise returned") as refused:
             await backend.run_mutation(broken_promise, result)
+        assert ("add | None to the annotation" in str(refused.value)) is (result is None)
         if result is not None:
             with pytest.raises(ResultInvalid, match="annotated to return None"):
                 await backend.run_mutation(nothing, result)

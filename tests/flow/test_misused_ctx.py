@@ -165,9 +165,9 @@ async def test_calls_as_convex_has_them_say_how_they_are_written(sqlite_url: str
             (
                 ctx.db.insert("note", {"text": "x", "number": 1}),
                 ValueInvalid,
-                r"Write insert\(Booking\(text=…, number=…",
+                r"Write insert\(YourTable\(text=…, number=…",
             ),
-            (ctx.db.insert({"text": "x"}), ValueInvalid, r"not dict\. Write insert\(Booking\(text=…\)\)\."),
+            (ctx.db.insert({"text": "x"}), ValueInvalid, r"not dict\. Write insert\(YourTable\(text=…\)\)\."),
             (ctx.db.insert(Note(text="x"), Note(text="y")), ValueInvalid, r"not Note, Note\."),
             (ctx.db.patch(Note, note, {"text": "y"}), ValueInvalid, r"Write patch\(Booking, row_id, text=…\)\."),
             (ctx.db.patch(note, {"text": "y"}), DeclarationError, r"is not a table\. Pass the class of the table"),
@@ -181,7 +181,7 @@ async def test_calls_as_convex_has_them_say_how_they_are_written(sqlite_url: str
             ctx.db.query("note")
 
     def in_thread(ctx: Any) -> None:
-        with pytest.raises(ValueInvalid, match=r"Write insert\(Booking\(text=…\)\)\."):
+        with pytest.raises(ValueInvalid, match=r"Write insert\(YourTable\(text=…\)\)\."):
             ctx.db.insert("note", {"text": "x"})
         with pytest.raises(ValueInvalid, match=r"Write patch\(Booking, row_id, text=…\)\."):
             ctx.db.patch(Note, "note_x", {"text": "x"})

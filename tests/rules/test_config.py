@@ -85,7 +85,9 @@ def test_an_app_warns_of_variables_that_set_nothing(
 
 
 def test_what_an_app_fixes_is_checked_where_it_is_declared() -> None:
-    with pytest.raises(ConfigError, match=r"^App\(…\): no_such_setting is no setting\. Settings are database, "):
+    with pytest.raises(
+        ConfigError, match=r"^App\(…\): no_such_setting is no setting\. See the settings with penstock config"
+    ):
         App(no_such_setting=1)
     with pytest.raises(ConfigError, match=r"^App\(…\): leese is no setting\. Did you mean lease\?$"):
         App(leese=None)
@@ -169,6 +171,9 @@ def test_a_setting_that_does_not_exist_is_told_with_those_that_do(tmp_path: Path
         load(tmp_path, thread=5)
     (tmp_path / "penstock.toml").write_text("thread = 5\n")
     with pytest.raises(ConfigError, match=r"penstock\.toml: thread is no setting"):
+        load(tmp_path)
+    (tmp_path / "penstock.toml").write_text("[tool.penstock]\nthreads = 5\n")
+    with pytest.raises(ConfigError, match=r"Write penstock\.toml without \[tool\.penstock\]"):
         load(tmp_path)
 
 

@@ -157,6 +157,12 @@ def test_tables_may_name_each_other_before_they_exist() -> None:
         with pytest.raises(ValidationError):
             Parent.model_validate(wrong)
 
+    class Orphan(Table):
+        parent: Id[Paernt]  # type: ignore[name-defined]  # noqa: F821 - it is the mistake
+
+    with pytest.raises(DeclarationError, match=r"Table Orphan.* names 'Paernt', which does not exist.* Import it"):
+        definition_of(Orphan)
+
 
 # ----- rows
 

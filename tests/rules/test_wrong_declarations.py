@@ -41,7 +41,9 @@ WRONG_CTX = {
     "@app.mutation\nasync def f(ctx: ActionCtx) -> int: ...": "Write ctx: MutationCtx, or declare it with @app.action.",
     "@app.action\nasync def f(ctx: QueryCtx) -> int: ...": "Write ctx: ActionCtx, or declare it with @app.query.",
     "@app.query\nasync def f(ctx: sync.QueryCtx) -> int: ...": "and takes a sync.QueryCtx. Write ctx: QueryCtx.",
-    "@app.query\ndef f(ctx: QueryCtx) -> int: ...": "written with def, and takes a QueryCtx. Write ctx: sync.QueryCtx.",
+    "@app.query\ndef f(ctx: QueryCtx) -> int: ...": (
+        "takes a QueryCtx. Write async def, or take ctx: sync.QueryCtx after from penstock import sync."
+    ),
     "@app.query\nasync def f(x: int) -> int: ...": (
         "the first parameter of a query is its ctx, not x: int. Write (ctx: QueryCtx, …)."
     ),
@@ -50,7 +52,7 @@ WRONG_CTX = {
     "@app.mutation\nasync def f(order: Order) -> int: ...": "the first parameter of a mutation is its ctx, not order",
     "@app.query\nasync def f() -> int: ...": "the first parameter of a query is its ctx.",
     "@app.action(batch=5, of=Person)\nasync def f(x: int, people: list[Person]) -> list[int]: ...": "not x: int.",
-    "@app.cron('0 9 * * *')\ndef f(ctx: MutationCtx) -> None: ...": "Write ctx: sync.MutationCtx.",
+    "@app.cron('0 9 * * *')\ndef f(ctx: MutationCtx) -> None: ...": "or take ctx: sync.MutationCtx",
     "@app.cron('0 9 * * *')\ndef f(x: int) -> None: ...": "does not say whether it is a mutation or an action.",
     "@app.reactive_task(Order)\nasync def f(ctx: TaskCtx[Person]) -> None: ...": (
         "takes TaskCtx[Person]. Write ctx: TaskCtx[Order]."

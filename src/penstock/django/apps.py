@@ -32,7 +32,9 @@ class PenstockConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
 
     def ready(self) -> None:
         """Import the app, which uses Django's database from now on. Its tables are made after Django's."""
-        self.app = load_app(find_program(settings.PENSTOCK_APP, Path.cwd()))
+        if not (name := getattr(settings, "PENSTOCK_APP", "")):
+            raise ConfigError("Django's settings do not name the app.", fix='Write PENSTOCK_APP = "module:app".')
+        self.app = load_app(find_program(name, Path.cwd()))
         self.app.default_database = lambda: database_url(alias())
         post_migrate.connect(self._migrate, sender=self)
         url = getattr(settings, "PENSTOCK_DASHBOARD", "")

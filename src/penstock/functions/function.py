@@ -33,8 +33,11 @@ class FunctionKind(enum.Enum):
     MUTATION = "mutation"
     ACTION = "action"
 
+    @property
+    def with_article(self) -> str:
+        return "an action" if self is FunctionKind.ACTION else f"a {self.value}"
 
-_A = {FunctionKind.QUERY: "a query", FunctionKind.MUTATION: "a mutation", FunctionKind.ACTION: "an action"}
+
 _NO_HELPERS = {
     (FunctionKind.QUERY, FunctionKind.MUTATION): "Declare the caller as a mutation.",
     (FunctionKind.QUERY, FunctionKind.ACTION): "Call it from an action.",
@@ -119,7 +122,7 @@ class Function(Generic[C, P, R, X]):
         caller = getattr(type(ctx), "of_kind", self.kind)
         if caller is not self.kind and (caller, self.kind) in _NO_HELPERS:
             raise ContextError(
-                f"{self.name} is {_A[self.kind]}, and was called in {_A[caller]}.",
+                f"{self.name} is {self.kind.with_article}, and was called in {caller.with_article}.",
                 fix=_NO_HELPERS[caller, self.kind].format(self.name.rpartition(":")[2]),
             )
         if self.batch is not None:
@@ -225,5 +228,5 @@ def expect(function: AnyFunction, kind: FunctionKind) -> None:
         raise ContextError(f"{function!r} is not a function of an app.", fix=f"Decorate it with @app.{kind.value}.")
     if function.kind is not kind:
         raise ContextError(
-            f"{function.name} is a {function.kind.value}.", fix=f"Run it with run_{function.kind.value}."
+            f"{function.name} is {function.kind.with_article}.", fix=f"Run it with run_{function.kind.value}."
         )

@@ -117,9 +117,11 @@ class Signature:
             try:
                 return self._result.validator.validate_python(value)
             except ValidationError as error:
-                details = _describe(error, _details(error)[:_MAX_ERRORS])
+                details = "None" if value is None else _describe(error, _details(error)[:_MAX_ERRORS])
                 raise ResultInvalid(
-                    f"{self.name} returned what its annotation does not allow: {details}.", function=self.name
+                    f"{self.name} returned what its annotation does not allow: {details}.",
+                    fix=f"Return another value, or {'add | None to' if value is None else 'correct'} the annotation.",
+                    function=self.name,
                 ) from None
         raise ResultInvalid(f"{self.name} returned {type(value).__name__}, but is annotated to return None.")
 
@@ -257,7 +259,7 @@ def _details(error: ValidationError) -> list[Any]:
 def _describe(error: ValidationError, details: list[Any]) -> str:
     parts = []
     for detail in details:
-        path = ".".join(map(str, detail["loc"])) or "value"
-        parts.append(f"{path[:_LONGEST_PATH]}: {detail['msg']}")
+        path = ".".join(map(str, detail["loc"]))[:_LONGEST_PATH]
+        parts.append(f"{path}: {detail['msg']}" if path else detail["msg"])
     more = error.error_count() - len(details)
     return "; ".join([*parts, f"{more} {'more ' if parts else ''}errors"] if more else parts)

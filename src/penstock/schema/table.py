@@ -24,6 +24,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PrivateAttr,
+    PydanticUndefinedAnnotation,
     PydanticUserError,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -146,7 +147,10 @@ class Table(BaseModel, metaclass=_Frozen):
         try:
             schema = tighten(handler(source))
         except PydanticUserError as error:
-            raise DeclarationError(f"Table {cls.__name__}: a field cannot be stored: {error.message}") from error
+            raise DeclarationError(
+                f"Table {cls.__name__}: a field cannot be stored: {error.message.partition('. ')[0]}.",
+                fix="Use a type that pydantic validates, such as a BaseModel or a dataclass.",
+            ) from error
         if cls.__managed__:
             add_system_fields(schema, handler.generate_schema(Id[cls]))  # type: ignore[valid-type]  # at run time
         return schema
@@ -323,7 +327,15 @@ def _define(table: type[Table]) -> TableDefinition:
     if not isinstance(given, type) or not issubclass(given, Table) or given is Table:
         raise DeclarationError(f"{table!r} is not a table.", fix="Pass the class of the table, such as Booking.")
     if not table.__pydantic_complete__:
-        table.model_rebuild()
+        try:
+            table.model_rebuild()
+        except PydanticUndefinedAnnotation as error:
+            written = table.__declared__.written
+            at = f" ({written.place})" if written else ""
+            raise DeclarationError(
+                f"Table {table.__name__}{at}: a field's type names {error.name!r}, which does not exist in its module.",
+                fix="Import it, or correct its name.",
+            ) from None
     declared = table.__declared__
     columns = [*SYSTEM_FIELDS] if declared.managed else []
     columns += [column_of(declared.sql_name, name, info) for name, info in table.model_fields.items()]
@@ -363,7 +375,9 @@ def _declare(
             )
         for field_name in cls.model_fields:
             if field_name in SYSTEM_COLUMNS:
-                raise DeclarationError(f"Table {cls.__name__}: the field {field_name} is penstock's own.")
+                raise DeclarationError(
+                    f"Table {cls.__name__}: the field {field_name} is penstock's own.", fix="Choose another name."
+                )
             check_name(f"Table {cls.__name__}: field", field_name)
     if len(cls.model_fields) > _MAX_COLUMNS:
         raise DeclarationError(f"Table {cls.__name__} has more than {_MAX_COLUMNS} fields.")

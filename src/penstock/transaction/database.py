@@ -123,7 +123,7 @@ class DatabaseWriter(DatabaseReader):
             given = (row, *more)
             raise ValueInvalid(
                 f"insert takes a row of a table, not {', '.join(type(one).__name__ for one in given)}.",
-                fix=f"Write insert(Booking({_by_name(given)})).",
+                fix=f"Write insert(YourTable({_by_name(given)})).",
             )
         statements = self._transaction.table(type(row))
         rule = await rule_of(self._scope, statements, "insert")

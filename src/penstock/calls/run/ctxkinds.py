@@ -36,7 +36,7 @@ def check_ctx(function: AnyFunction) -> None:
     given = annotation_of(handler, parameter)
     if _takes(given, expected):
         return
-    kind, where = f"{'an' if function.kind is FunctionKind.ACTION else 'a'} {function.kind.value}", named(handler)
+    kind, where = function.kind.with_article, named(handler)
     if given not in _KIND_OF:
         written = str(parameter).replace("'", "")  # annotations that are texts
         raise DeclarationError(
@@ -47,6 +47,8 @@ def check_ctx(function: AnyFunction) -> None:
     fix = f"Write ctx: {_spelled(expected)}"
     if is_async is function.is_async:
         fix = f"{fix}, or declare it with @app.{meant.value}"
+    elif is_async and meant is function.kind:
+        fix = f"Write async def, or take ctx: {_spelled(expected)} after from penstock import sync"
     raise DeclarationError(
         f"{where} is {kind} written with {'async def' if function.is_async else 'def'}, and takes a {_spelled(given)}.",
         fix=f"{fix}.",

@@ -56,8 +56,8 @@ class Dispatch:
             raise FunctionNotFound(f"Could not find public function for '{path}'.", fix=fix, path=path)
         if kind is not None and function.kind is not kind:
             raise FunctionNotFound(
-                f"'{path}' is a {function.kind.value}, and was called as a {kind.value}.",
-                fix=f"Call it as a {function.kind.value}.",
+                f"'{path}' is {function.kind.with_article}, and was called as {kind.with_article}.",
+                fix=f"Call it as {function.kind.with_article}.",
                 path=path,
             )
         return function
