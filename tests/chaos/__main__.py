@@ -34,7 +34,7 @@ async def main() -> int:
     options = _options()
     size = Size(options.rows // WRITERS, options.jobs)
     print(f"| load | store | fault | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 3)}", flush=True)
-    begun, is_clean = MACHINE.monotonic(), True
+    begun, is_clean, stood = MACHINE.monotonic(), True, list[tuple[str, str, dict[str, float]]]()
     for store in options.stores.split(","):
         for fault in FAULTS:
             if store not in fault.stores or not fault.name.startswith(options.only):
@@ -47,6 +47,11 @@ async def main() -> int:
                 continue
             is_clean &= found.is_clean
             print(line(size, store, fault.name, found), flush=True)
+            stood += [(fault.name, what, gaps) for what, gaps in found.still.items()]
+    if stood:
+        print("\n| fault | by | writes | jobs | messages | live answers |\n|---|---|---|---|---|---|")
+    for name, what, gaps in stood:
+        print(f"| {name} | {what} | {' | '.join(f'{gap:.1f} s' for gap in gaps.values())} |")
     print(f"\nIt took {MACHINE.monotonic() - begun:.0f} s.")
     return 0 if is_clean else 1
 

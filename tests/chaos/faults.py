@@ -120,6 +120,15 @@ async def fail_over(load: Load, number: int) -> None:
         load.place.pooler.lead_to(load.place.standby.url)
 
 
+async def kill_or_switch(load: Load, number: int) -> None:
+    """Kill the primary with its Patroni, and the next time have Patroni switch over."""
+    cluster = load.place.cluster
+    assert cluster is not None
+    await cluster.whole()
+    load.takeovers.append((("kill -9", "switch-over")[number % 2], MACHINE.monotonic()))
+    await (cluster.switch_over() if number % 2 else cluster.kill_primary())
+
+
 async def abuse(load: Load, number: int) -> None:
     """Send the server process what no client should."""
     await asyncio.gather(*(_send(load.port, one) for one in _JUNK * 5), return_exceptions=True)
@@ -185,4 +194,6 @@ FAULTS = (
     Fault("one after the other", everything, "proxy"),
     Fault("fail-over", fail_over, "standby", ("postgres",), strikes=1),
     Fault("fail-over behind PgBouncer", fail_over, "standby behind a pooler", ("postgres",), strikes=1),
+    Fault("patroni", kill_or_switch, "patroni", ("postgres",)),
+    Fault("patroni behind PgBouncer", kill_or_switch, "patroni behind a pooler", ("postgres",)),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from chaos.program import WRITERS
+from stage.patroni import PROGRAMS, Patroni, patroni
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.processes import Process
 from stage.proxy import Proxy
@@ -26,6 +28,7 @@ LEASE = 5.0
 _POLL = 0.3
 _WORKERS, _WRITING = 3, 2  # processes
 _ROOM = "512m"  # of a disk that gets full
+_ROOMY = "max_connections = 200\n"  # six processes open up to 26 each
 
 
 class NotRunError(Exception):
@@ -57,6 +60,7 @@ class Place:
     standby: Replica | None = None
     proxy: Proxy | None = None
     pooler: PgBouncer | None = None
+    cluster: Patroni | None = None
     disk: Path | None = None
 
 
@@ -72,6 +76,7 @@ class Load:
     deaths: dict[int, float] = field(default_factory=dict)
     frozen: list[tuple[int, float, float]] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)  # when each fault was over
+    takeovers: list[tuple[str, float]] = field(default_factory=list)  # by what, and when
     port: int = 0  # of the server process, if there is one
     _next: Iterator[int] = field(default_factory=itertools.count)
 
@@ -130,8 +135,8 @@ async def placed(store: str, needs: str) -> AsyncIterator[Place]:
 
     Args:
         store: ``sqlite`` or ``postgres``.
-        needs: What the fault needs of it: ``disk``, ``proxy``, ``http``, ``standby``, ``standby behind a pooler``, or
-            nothing.
+        needs: What the fault needs of it: ``disk``, ``proxy``, ``http``, ``standby``, ``standby behind a pooler``,
+            ``patroni``, ``patroni behind a pooler``, or nothing.
     """
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(small_disk()) if needs == "disk" else None
@@ -140,7 +145,7 @@ async def placed(store: str, needs: str) -> AsyncIterator[Place]:
             url = f"sqlite:///{folder}/chaos.db"
             yield Place(store, url, url, disk=disk)
         elif needs in {"standby", "standby behind a pooler"}:
-            primary, standby = stack.enter_context(replicated())
+            primary, standby = stack.enter_context(replicated(_ROOMY))
             await make_synchronous(primary)
             place = Place(store, in_one(primary, standby), in_one(primary, standby), primary, standby)
             if needs != "standby":
@@ -148,9 +153,16 @@ async def placed(store: str, needs: str) -> AsyncIterator[Place]:
                 await place.pooler.start()
                 place.url = place.pooler.url
             yield place
+        elif needs in {"patroni", "patroni behind a pooler"}:
+            if missing := [name for name in PROGRAMS if not shutil.which(name)]:
+                raise NotRunError(f"{' and '.join(missing)} are missing")
+            cluster = stack.enter_context(patroni(pooled=needs != "patroni"))
+            await cluster.start()
+            url = cluster.pooler.url if cluster.pooler else cluster.url
+            yield Place(store, url, cluster.url, cluster=cluster)
         else:
             with patch("tempfile.tempdir", str(disk) if disk else tempfile.gettempdir()):
-                own = stack.enter_context(server("max_wal_size = 64MB\nmin_wal_size = 32MB\n"))
+                own = stack.enter_context(server(f"{_ROOMY}max_wal_size = 64MB\nmin_wal_size = 32MB\n"))
             proxy = await stack.enter_async_context(Proxy(own.url).running()) if needs == "proxy" else None
             yield Place(store, proxy.url if proxy else own.url, own.url, own, proxy=proxy, disk=disk)
 

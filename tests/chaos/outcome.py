@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from chaos.load import Load
@@ -41,6 +41,7 @@ class Outcome:
         duplicates: Repeated runs and deliveries of what is promised at least once.
         unrun: Actions at most once that never ran, as their worker was lost.
         recovery: The longest time in seconds from the end of a fault until writes, jobs and messages went on.
+        still: By what another server took over: how many seconds writes, jobs, messages and live answers stood still.
     """
 
     lost: int = 0
@@ -50,6 +51,7 @@ class Outcome:
     duplicates: int = 0
     unrun: int = 0
     recovery: float = 0.0
+    still: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def is_clean(self) -> bool:
@@ -83,21 +85,25 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
     found.twice += len(written) - len(set(map(tuple, written)))
     _count_answers(found, load)
     found.over_limit = _over_limit(load)
-    found.recovery = _recovery(load)
+    found.still = _still(load)
+    found.recovery = max(_recovery(load), *(max(gaps.values()) for gaps in found.still.values()), 0.0)
     return found
 
 
-async def is_done(load: Load, backend: Backend) -> bool:
-    """Whether all that was written has had its effects."""
+async def remaining(load: Load, backend: Backend) -> tuple[int, ...]:
+    """How many jobs, messages of each outbox and counts of the live query are still to come: all 0 at the end."""
     counts = await backend.job_counts()
-    if any(counts.get(state, 0) for state in ("ready", "scheduled", "running")):
-        return False
     (handled,), *_ = await run_sql(backend, "select count(*) from sorted")
     whole = len(parcels(load))
-    said = len({tuple(words) for _, _, words in lines(load, "said")})
-    sent = len({tuple(words) for _, _, words in lines(load, "sent")})
-    seen = [words for _, _, words in lines(load, "seen")][-1:]
-    return (handled, sent, said, seen) == (whole, whole, load.size.rows // 2 * WRITERS, [[str(whole)] * 2])
+    said, sent = (len({tuple(words) for _, _, words in lines(load, file)}) for file in ("said", "sent"))
+    last = [int(words[0]) for _, _, words in lines(load, "seen")][-1:]
+    return (
+        sum(counts.get(state, 0) for state in ("ready", "scheduled", "running")),
+        whole - handled,
+        whole - sent,
+        load.size.rows // 2 * WRITERS - said,
+        whole - sum(last),
+    )
 
 
 def parcels(load: Load) -> set[tuple[int, int]]:
@@ -197,3 +203,15 @@ def _recovery(load: Load) -> float:
             after = next((moment for moment in moments if moment > end), None)
             longest = max(longest, 0.0 if after is None else after - end)
     return longest
+
+
+def _still(load: Load) -> dict[str, dict[str, float]]:
+    """The longest gaps between two lines after each kind of takeover, until the next one or the last write."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    moments = {file: [moment for moment, _, _ in lines(load, file)] for file in ("wrote", "ran", "sent", "seen")}
+    ends = [*(moment for _, moment in load.takeovers[1:]), moments["wrote"][-1]]
+    for (what, begun), end in zip(load.takeovers, ends, strict=False):
+        for file, known in moments.items():
+            within = [begun, *(moment for moment in known if begun < moment < end), end]
+            found[what][file] = max(found[what][file], *(after - one for one, after in pairwise(within)))
+    return found

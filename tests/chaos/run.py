@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 from chaos.faults import Fault
 from chaos.load import LEASE, MACHINE, Load, Size, placed
-from chaos.outcome import Outcome, is_done, outcome_of
+from chaos.outcome import Outcome, outcome_of, remaining
 from chaos.program import app
 from stage.processes import Command, Process
 
-_PATIENCE = 180.0  # seconds for which nothing may come to an end after the last write
+_PATIENCE = 180.0  # seconds after the last write in which nothing comes to an end, before the rest counts as lost
 
 
 async def run(store: str, fault: Fault, size: Size, pause: float = LEASE) -> Outcome:
@@ -57,6 +57,8 @@ async def _struck(load: Load, fault: Fault, pause: float) -> None:
         await fault.strike(load, number)
         load.ends.append(MACHINE.monotonic())
     await written
+    if load.place.cluster is not None:
+        await load.place.cluster.whole()
 
 
 async def _serve(load: Load) -> None:
@@ -77,8 +79,11 @@ async def _serve(load: Load) -> None:
 
 async def _counted(load: Load) -> Outcome:
     async with app.open(load.place.own_url, push_schema=False) as backend:
-        deadline = MACHINE.monotonic() + _PATIENCE
-        while not await is_done(load, backend) and MACHINE.monotonic() < deadline:
-            await MACHINE.sleep(0.2)
+        left, since = await remaining(load, backend), MACHINE.monotonic()
+        while any(left) and MACHINE.monotonic() < since + _PATIENCE:
+            await MACHINE.sleep(0.5)
+            before, left = left, await remaining(load, backend)
+            if left != before:
+                since = MACHINE.monotonic()
         await asyncio.to_thread(load.stop)
         return await outcome_of(load, backend)

@@ -38,11 +38,12 @@ class PgBouncer:
         **settings: Settings that differ.
 
     Attributes:
+        folder: See above.
         url: Where clients connect; leads to the database that `server` names.
     """
 
     def __init__(self, server: str, folder: Path, **settings: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -72,7 +73,7 @@ class PgBouncer:
     def lead_to(self, server: str) -> None:
         """Lead to another server from now on, as an operator has it do after a failover."""
         assert self._process is not None
-        file = self._folder / "pgbouncer.ini"
+        file = self.folder / "pgbouncer.ini"
         lines = file.read_text().splitlines()
         file.write_text("\n".join(f"* = {_server(server)}" if one.startswith("* = ") else one for one in lines) + "\n")
         self._process.send_signal(signal.SIGHUP)
@@ -88,12 +89,12 @@ class PgBouncer:
         return urlsplit(url)._replace(netloc=f"postgres@127.0.0.1:{self._port}", query="").geturl()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        with (self._folder / "log").open("ab") as log:
-            return subprocess.Popen([program("pgbouncer"), self._folder / "pgbouncer.ini"], stdout=log, stderr=log)
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen([program("pgbouncer"), self.folder / "pgbouncer.ini"], stdout=log, stderr=log)
 
     async def _answers(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, (self._folder / "log").read_text()
+        assert self._process.poll() is None, (self.folder / "log").read_text()
         try:
             _reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:

@@ -72,7 +72,11 @@ class Proxy:
                 await client_reader.read()
             client.transport.abort()
             return
-        server_reader, server = await self._connect()
+        try:
+            server_reader, server = await self._connect()
+        except OSError:  # the server is down
+            client.transport.abort()
+            return
         self._open.add(server)
         try:
             async with asyncio.TaskGroup() as group:

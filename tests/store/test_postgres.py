@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import asyncpg
@@ -16,12 +18,14 @@ from stage.examples import examples
 
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.errors import DatabaseUnavailable
 from penstock.jobs.job import NewJob
 from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
 from penstock.store.open import make_store
+from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.newjobs import pieces
-from penstock.store.postgres.route import Route, _Connection
+from penstock.store.postgres.route import Route, _Connection, servers
 from penstock.store.push.migrate import push
 
 
@@ -69,6 +73,31 @@ async def test_connections_know_the_types_of_arrays_from_each_other(
             await connection.close()
     of_users = [types for types in asked if max(types) >= 16384]
     assert (len(asked), len(of_users)) == (5, 3), "only what is not PostgreSQL's own is asked for each time"
+
+
+def test_a_url_names_one_server_or_several() -> None:
+    one, standbys = "postgresql://a:b,c@h:1/d?sslmode=require", "postgresql://h,i/d?target_session_attrs=prefer-standby"
+    assert servers(one) == servers(standbys) == servers("postgresql:///d") == [{}]
+    for url in ("postgresql://a:b@h:1,[::1]:2,i/d", "postgresql://a@/d?host=h,[::1],i&port=1,2,5432"):
+        assert [(at["host"], at["port"] or 5432) for at in servers(url)] == [("h", 1), ("::1", 2), ("i", 5432)], url
+    assert servers("postgresql://%2Ftmp,i/d?port=7") == [{"host": "/tmp", "port": 7}, {"host": "i", "port": 7}]
+
+
+async def test_a_server_that_is_silent_or_takes_no_writes_keeps_nobody_from_the_others(postgres_url: str) -> None:
+    parts = urlsplit(postgres_url)
+    user, _, _ = parts.netloc.rpartition("@")
+    host = parse_qs(parts.query).get("host", [parts.hostname or "127.0.0.1"])[0]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        query = f"host=127.0.0.1,{host}&port={silent.getsockname()[1]},{parts.port or 5432}&target_session_attrs="
+        route = Route(parts._replace(netloc=f"{user}@", query=query + "read-write").geturl(), 30.0, 30.0)
+        with pytest.raises(TimeoutError):
+            await route.open(0.2, None)
+        for _ in range(2):  # the one that has answered is asked first
+            await (await route.open(60.0, None)).close()
+    query = f"host={host},{host}&port={parts.port or 5432}&target_session_attrs=standby"
+    standby = Route(parts._replace(netloc=f"{user}@", query=query).geturl(), 30.0, 30.0)
+    with pytest.raises(DatabaseUnavailable, match="None of the hosts match"):
+        await Connections(standby, size=1, wait=5.0, statement_timeout=30.0).connect()
 
 
 JOBS = {

@@ -71,7 +71,7 @@ class Connections:
         while True:
             try:
                 return await self.route.open(self.wait, command_timeout)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except REFUSALS as error:
                 refused = isinstance(error, asyncpg.PostgresError) and not is_connection_lost(error)
                 if refused or isinstance(error, asyncpg.ClientConfigurationError) or self._closed:
                     raise _refusal(error) from error
@@ -249,6 +249,7 @@ def _refusal(error: BaseException) -> BaseException:
     meant = translate(error)
     if isinstance(meant, DatabaseUnavailable) or not isinstance(error, asyncpg.PostgresError):
         return DatabaseUnavailable(
-            f"Cannot connect to the database: {error}.", fix="Check that it runs, and the database URL."
+            f"Cannot connect to the database: {str(error) or 'it did not answer in time'}.",
+            fix="Check that it runs, and the database URL.",
         )
     return DatabaseUnavailable(f"The database refused the connection: {error}.", fix="Check the database URL.")

@@ -6,10 +6,14 @@ between. Nothing of a session outlives its transaction there: neither settings, 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
+
+from penstock.store.postgres.errors import REFUSALS
 
 Connection = Any  # asyncpg has no type information
 
@@ -70,6 +74,7 @@ class Route:
         self, url: str, statement_timeout: float, lease: float, *, pooled: bool = False, same_plans: bool = False
     ) -> None:
         self._url = url
+        self._servers = deque(servers(url))
         self._settings = _SETTINGS | _limits(statement_timeout) | (_SAME_PLANS if same_plans else {})
         self._probes = _probes(lease)
         self._is_known = pooled
@@ -78,8 +83,21 @@ class Route:
         self.local_settings = _local(self._settings)
 
     async def open(self, wait: float, command_timeout: float | None) -> Connection:
-        """One more connection, which may take `wait` seconds to open."""
-        limits = {"timeout": wait, "command_timeout": command_timeout}
+        """One more connection, which may take `wait` seconds to open.
+
+        Of several servers each has its part of that time, and the next call asks the next one: a machine that is gone
+        does not answer, and would use up the time of the others.
+        """
+        server = self._servers[0]
+        try:
+            limits = {"timeout": wait / len(self._servers), "command_timeout": command_timeout}
+            return await self._open(server | limits)
+        except REFUSALS:
+            if server is self._servers[0]:
+                self._servers.rotate(-1)
+            raise
+
+    async def _open(self, limits: Mapping[str, Any]) -> Connection:
         if not self.pooled:
             connection = await self._open_direct(limits)
             if connection is not None:
@@ -104,6 +122,24 @@ class Route:
                 return connection
         self._is_known = self.pooled = True
         return None
+
+
+def servers(url: str) -> list[dict[str, Any]]:
+    """The servers of a URL that names several, each as asyncpg takes it; nothing to add to a URL with one."""
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    hosts = (parts.netloc.rpartition("@")[2] or options.get("host", "")).split(",")
+    if len(hosts) == 1 or options.get("target_session_attrs") == "prefer-standby":  # asyncpg has to compare them
+        return [{}]
+    ports = options.get("port", "").split(",")
+    return [_server(host, ports[number % len(ports)]) for number, host in enumerate(hosts)]
+
+
+def _server(host: str, port: str) -> dict[str, Any]:
+    before, _, after = host.rpartition(":")
+    if before and "]" not in after:  # which ends an address such as [::1]
+        host, port = before, after
+    return {"host": unquote(host).strip("[]"), "port": int(port) if port else None}
 
 
 async def _leads_to_server(connection: Connection) -> bool:
