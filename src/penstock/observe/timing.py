@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -92,6 +92,7 @@ def percentiles(seconds: Collection[float], *shares: float) -> Sequence[float | 
     return [in_order[max(0, math.ceil(share * len(in_order)) - 1)] if in_order else None for share in shares]
 
 
+_UNMEASURED = nullcontext()
 _spent: ContextVar[Spent | None] = ContextVar("penstock_spent", default=None)
 
 
@@ -113,13 +114,14 @@ def spending() -> Iterator[Spent]:
             around.add(spent)
 
 
-@contextmanager
-def spent_on(step: Step) -> Iterator[None]:
+def spent_on(step: Step) -> AbstractContextManager[None]:
     """Count a block as a step of the current run."""
     spent = _spent.get()
-    if spent is None:
-        yield
-        return
+    return _UNMEASURED if spent is None else _spent_on(spent, step)
+
+
+@contextmanager
+def _spent_on(spent: Spent, step: Step) -> Iterator[None]:
     begun = profile_timer()
     try:
         yield

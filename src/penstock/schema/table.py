@@ -237,8 +237,12 @@ class TableDefinition:
 
     def order_of(self, index: Index | None) -> tuple[str, ...]:
         """The columns that order the rows of an index, or of the whole table: always a total order."""
-        columns = index.columns if index else ()
-        return (*columns, *(name for name in self.key if name not in columns))
+        return self._orders[index]
+
+    @cached_property
+    def _orders(self) -> Mapping[Index | None, tuple[str, ...]]:
+        columns = [(index, index.columns if index else ()) for index in (None, *self.indexes.values())]
+        return {index: (*first, *(name for name in self.key if name not in first)) for index, first in columns}
 
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:

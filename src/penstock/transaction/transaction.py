@@ -101,14 +101,14 @@ class Transaction:
     def table(self, table: type[Table]) -> TableStatements:
         return self.statements.of(table, definition_of(table))
 
-    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
-        return await self._remembering(self.session.fetch(statement, args))
+    def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Awaitable[Sequence[Row]]:
+        return self._remembering(self.session.fetch(statement, args))
 
-    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
-        return await self._remembering(self.session.execute(statement, args))
+    def execute(self, statement: Statement, args: Sequence[Any] = ()) -> Awaitable[int]:
+        return self._remembering(self.session.execute(statement, args))
 
-    async def execute_many(self, statement: Statement, rows: Sequence[Row]) -> None:
-        await self._remembering(self.session.execute_many(statement, rows))
+    def execute_many(self, statement: Statement, rows: Sequence[Row]) -> Awaitable[None]:
+        return self._remembering(self.session.execute_many(statement, rows))
 
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
         if self.shared is not None:

@@ -6,8 +6,7 @@ Owns the three kinds of run, at the top and nested. Every road to user code lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, partial
@@ -30,12 +29,12 @@ from penstock.errors import (
     AccessDenied,
     CallTimeout,
     CursorInvalid,
+    InputError,
     LimitExceeded,
     NotSignedIn,
     PenstockError,
     RateLimited,
     TryAgain,
-    at_the_door,
 )
 from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
 from penstock.identity.caller import SYSTEM, Caller
@@ -75,8 +74,7 @@ class Runner(Runs):
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
     ) -> Any:
         arguments = _checked(function, FunctionKind.QUERY, given, outside=not depth)
-        with _named(function):
-            return await self.query(function, arguments, depth, work, caller)
+        return await _named(function, self.query(function, arguments, depth, work, caller))
 
     async def run_mutation(
         self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
@@ -86,11 +84,13 @@ class Runner(Runs):
         copied = copier(bound)
 
         async def check() -> Arguments:
-            with at_the_door(outside=not depth):
+            try:
                 return function.signature.check(copied(bound))
+            except InputError as error:
+                error.at_the_door = not depth
+                raise
 
-        with _named(function):
-            return await self.mutation(function, check, depth, Execution(work=work, caller=caller))
+        return await _named(function, self.mutation(function, check, depth, Execution(work=work, caller=caller)))
 
     async def run_action(
         self,
@@ -101,8 +101,7 @@ class Runner(Runs):
         caller: Caller = SYSTEM,
     ) -> Any:
         arguments = _checked(function, FunctionKind.ACTION, given, outside=not depth)
-        with _named(function):
-            return await self.action(function, arguments, depth, attempt, caller)
+        return await _named(function, self.action(function, arguments, depth, attempt, caller))
 
     async def query(
         self,
@@ -548,11 +547,10 @@ class Budget:
         raise error
 
 
-@contextmanager
-def _named(function: AnyFunction) -> Iterator[None]:
-    """Note in an error which function raised it: a web framework that answers it does not know."""
+async def _named(function: AnyFunction, run: Run) -> Any:
+    """Await a run; an error notes which function raised it, as a web framework that answers it does not know."""
     try:
-        yield
+        return await run
     except PenstockError as error:
         error.raised_in = error.raised_in or function.name
         raise
@@ -560,5 +558,8 @@ def _named(function: AnyFunction) -> Iterator[None]:
 
 def _checked(function: AnyFunction, kind: FunctionKind, given: Given, *, outside: bool = False) -> Arguments:
     expect(function, kind)
-    with at_the_door(outside=outside):
+    try:
         return function.signature.check(function.signature.bind(*given))
+    except InputError as error:
+        error.at_the_door = outside
+        raise

@@ -7,7 +7,7 @@ later asks the database first, so nothing starts under an old limit once that mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -71,23 +71,24 @@ class Permit:
         self._store, self._machine, self._held = store, machine, held
         self._pool, self._epoch, self._since = pool, epoch, since
         self._withdrawn = False
-        self._asking = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
 
     async def check(self, session: Session | None = None) -> None:
         """Raise Withdrawn if a job must not start now. It asks in the job's transaction, if that has one."""
-        if session is not None:
-            if not self._is_fresh:
-                await self._ask(session)
-        elif not self._is_fresh:
-            async with self._asking:
-                if not self._is_fresh:  # no other job has asked meanwhile
-                    await self._ask_alone()
+        if not self._is_fresh:
+            await (self._answer() if session is None else self._ask(session))
         if self._withdrawn or not self._held():
             raise Withdrawn
 
     @property
     def _is_fresh(self) -> bool:
         return self._withdrawn or self._machine.monotonic() - self._since < _HOLDS
+
+    def _answer(self) -> Awaitable[None]:
+        """One answer for all that wait: while the event loop lags, answers would be stale before the next job."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_alone())
+        return asyncio.shield(self._asking)
 
     async def _ask_alone(self) -> None:
         try:

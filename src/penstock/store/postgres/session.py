@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -102,10 +102,9 @@ class PostgresSession:
         if self._connection is not None:
             self._connection.terminate()
 
-    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+    def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, Sequence[Row]]:
         """Run a statement; its rows."""
-        rows: Sequence[Row] = await self._ask("fetch", statement.sql, *args)
-        return rows
+        return self._ask("fetch", statement.sql, *args)
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""
@@ -233,8 +232,8 @@ class PostgresSession:
         if self._ended:
             raise left_behind()
 
-    async def _plain(self, sql: str) -> None:
-        await self._ask("execute", sql)
+    def _plain(self, sql: str) -> Coroutine[Any, Any, None]:
+        return self._ask("execute", sql)
 
     async def _ask(self, verb: str, *args: Any, **options: Any) -> Any:
         """Call a method of the connection, which is watched until it answers."""
