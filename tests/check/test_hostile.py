@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import click
@@ -17,17 +18,19 @@ from stage.examples import examples
 from penstock.check.checker import check
 
 FILES = sorted((Path(__file__).parent / "labelled").rglob("*.py"))
-TOKENS = {
-    file: [one for one in tokenize.generate_tokens(io.StringIO(file.read_text("utf-8")).readline) if one.string.strip()]
-    for file in FILES
-}
+
+
+@cache
+def tokens_of(file: Path) -> list[tokenize.TokenInfo]:
+    readline = io.StringIO(file.read_text("utf-8")).readline
+    return [one for one in tokenize.generate_tokens(readline) if one.string.strip()]
 
 
 @given(st.data())
 @settings(max_examples=examples(100), deadline=None)
 def test_edits_never_crash_the_checker(data: st.DataObject) -> None:
-    file = data.draw(st.sampled_from([one for one in FILES if TOKENS[one]]))
-    tokens, lines = TOKENS[file], file.read_text("utf-8").splitlines(keepends=True)
+    file = data.draw(st.sampled_from([one for one in FILES if tokens_of(one)]))
+    tokens, lines = tokens_of(file), file.read_text("utf-8").splitlines(keepends=True)
     some = st.lists(st.sampled_from(tokens), max_size=8)
     for place in sorted(data.draw(some), key=lambda one: one.start, reverse=True):
         texts = [one.string for one in tokens if one.type == place.type]

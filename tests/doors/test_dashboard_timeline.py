@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from stage.databases import connected, name_of
 from stage.feed import write
 
 from penstock import (
@@ -117,6 +118,10 @@ def text_of(page: httpx.Response) -> str:
 
 
 async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url: str) -> None:
+    is_sqlite = database_url.startswith("sqlite")
+    if not is_sqlite:  # otherwise it counts, a second later, that the program itself has used an index
+        async with connected(database_url) as other:
+            await other.execute(f"alter database {name_of(database_url)} set track_counts = off")
     async with TestApp(app, database_url, dev=True) as test:
         asgi = asgi_app(app, backend=test, dashboard=True)
         transport = httpx.ASGITransport(asgi, client=("127.0.0.1", 4711))
@@ -165,7 +170,6 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
             assert "0001_rename : backfill: 5 of 20 rows, 2 a second, 0:00:06 left; last batch 12:00" in schema
             assert "redundant: by_who_and_time begins with its columns" in schema
             assert "Nothing. The database fits the program." in schema
-            is_sqlite = database_url.startswith("sqlite")
             assert ("SQLite does not count" in schema) == is_sqlite
             assert ("by_year year no unused" in schema) != is_sqlite
             await write(test.engine.store, "drop index visit_by_who")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from stage.listening import listening
 from stage.outboxes import sql
-from stage.sockets import SocketClient, socket_client
+from stage.sockets import PATIENCE, SocketClient, socket_client
 from stage.waits import until
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -589,6 +589,6 @@ async def test_a_client_that_reads_nothing_holds_up_nobody(far_shop: Shop) -> No
             await client.call("Mutation", "add", title=f"{number}", cover={"$bytes": "eHh4" * 5000})
             while client.answers[0] != number:
                 await client.receive()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while len(idle.answers.get(0, ())) < 59:
                 await idle.transition()

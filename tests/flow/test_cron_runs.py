@@ -35,6 +35,8 @@ from penstock import MutationCtx as SomeCtx
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.testing import TestApp, TestClock
 
+pytestmark = pytest.mark.one_store_each
+
 NIGHT = datetime(2030, 3, 30, 22, tzinfo=UTC)  # before the night in which Prague's clocks jump over 2 o'clock
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
@@ -446,7 +448,6 @@ def test_a_decorator_has_to_know_what_it_decorates() -> None:
         own.cron("0 9 * * *")(5)  # type: ignore[call-overload]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("declare", "error", "words"),
     [

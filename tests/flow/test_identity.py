@@ -16,6 +16,8 @@ from penstock.live.view import View
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.one_store_each
+
 NOW = timedelta(0)
 Said = tuple[bool, str | None]
 
@@ -171,7 +173,6 @@ async def test_watched_queries_are_shared_until_one_asks_who_calls(database_url:
         assert board.runs == runs  # the answer was kept
 
 
-@pytest.mark.one_store_each
 async def test_watchers_who_turn_out_to_need_their_own_answers_get_them_beyond_the_limit(database_url: str) -> None:
     board = Board()
     async with TestApp(board.app, database_url, max_watched=2) as test:

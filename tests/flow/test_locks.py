@@ -30,6 +30,8 @@ from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.store.contract.locks import LOCK_KEPT, LockRow
 from penstock.testing import TestApp, TestClock
 
+pytestmark = pytest.mark.one_store_each
+
 app = OPENED = App()
 
 AT_ONCE = timedelta(0)
@@ -216,7 +218,6 @@ async def test_the_holder_of_an_action_is_named(database_url: str) -> None:
 # ----- bad input
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("key", ["", "a" * 201, "a\nb", "a\0b", "\ud800", 100, None, b"k", ["k"]])
 async def test_what_is_no_key_is_refused(database_url: str, key: Any) -> None:
     async with two(database_url) as (first, _, _):
@@ -224,7 +225,6 @@ async def test_what_is_no_key_is_refused(database_url: str, key: Any) -> None:
             first.with_lock(key)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("key", ["k", "a" * 200, "účet 7", "account:0190-…", "💶", "100", "'; drop table lock; --"])
 async def test_what_is_a_key_is_taken(database_url: str, key: str) -> None:
     async with two(database_url) as (first, second, _), first.with_lock(key) as lock:
@@ -232,7 +232,6 @@ async def test_what_is_a_key_is_taken(database_url: str, key: str) -> None:
         assert not await is_free(second, key)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "options",
     [
@@ -608,7 +607,6 @@ async def test_a_fence_is_refused_in_a_job_that_shares_its_transaction(database_
         assert await backend.run_query(written) == ["good", "good"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("fence", [0, -1, 2**63, True, "1", None])
 async def test_what_is_no_fence_is_refused(database_url: str, fence: Any) -> None:
     async with two(database_url) as (first, _, _):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import shops
+from stage.databases import name_of
 from stage.programs import run_example
 from tenants import Tenants
 
@@ -23,8 +24,9 @@ def test_each_shop_has_its_own_orders_and_all_share_one_worker(sqlite_url: str) 
 
 
 async def test_tenants_on_both_stores_are_opened_once_and_closed_when_idle(sqlite_url: str, postgres_url: str) -> None:
-    urls = {"file": sqlite_url, "server": postgres_url, "away": "postgresql://nobody@127.0.0.1:1/none"}
-    async with Tenants(shops.app, urls.__getitem__, most=1, database_wait=0.2) as tenants:
+    away = postgres_url.replace(name_of(postgres_url), "none")
+    urls = {"file": sqlite_url, "server": postgres_url, "away": away}
+    async with Tenants(shops.app, urls.__getitem__, most=1) as tenants:
         async with tenants.backend("file") as here, tenants.backend("server") as there:
             await here.run_mutation(shops.order, number=1)
             async with tenants.backend("file") as again:

@@ -36,6 +36,8 @@ from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.one_store_each
+
 app = OPENED = App()
 pool = app.workpool("work", max_parallelism=2, default_retry=Retry(max_attempts=2, initial_backoff=10))
 
@@ -199,7 +201,6 @@ async def test_an_action_in_a_process_knows_what_is_known_beforehand() -> None:
 # ----- Snooze
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("function", [act, note, count])
 async def test_a_job_that_snoozes_runs_again_and_uses_no_attempt(database_url: str, function: Any) -> None:
     async with TestApp(app, database_url) as backend:
@@ -320,7 +321,6 @@ async def test_progress_is_written_about_once_a_second(database_url: str, monkey
         await backend.run_until_idle(raise_errors=False)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "progress",
     [

@@ -17,7 +17,13 @@ class Uvicorn(uvicorn.Server):
 
     def __init__(self, asgi: Starlette, lifespan: str = "on") -> None:
         super().__init__(
-            uvicorn.Config(asgi, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
+            uvicorn.Config(
+                asgi,  # type: ignore[arg-type]
+                log_config=None,
+                access_log=False,
+                lifespan=lifespan,
+                ws_ping_interval=None,  # a client that is kept from the processor for long is not gone
+            )
         )
         self.ready = asyncio.Event()
 

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from penstock.clock import SystemClock
 from penstock.wire.tags import read_u64
 
+PATIENCE = 60.0  # seconds, on a machine that has much else to do
 START = {"querySet": 0, "identity": 0, "ts": "AAAAAAAAAAA="}
 
 
@@ -59,7 +60,7 @@ class SocketClient:
 
     async def receive(self) -> dict[str, Any]:
         """The next message, but for pings."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 message: dict[str, Any] = json.loads(await self.socket.recv())
                 if message["type"] != "Ping":
@@ -101,5 +102,6 @@ async def socket_client(
     said = {"Convex-Client": client, "X-Forwarded-For": forwarded_for}
     headers = {name: value for name, value in said.items() if value}
     address = url.replace("http", "ws", 1) + path
-    async with connect(address, additional_headers=headers, compression=None, max_size=None, **options) as socket:
+    patient: dict[str, Any] = {"open_timeout": PATIENCE, "ping_interval": None, "compression": None, "max_size": None}
+    async with connect(address, additional_headers=headers, **patient, **options) as socket:
         yield SocketClient(socket, module)

@@ -142,8 +142,7 @@ class PostgresInterests(Interests[SchemaLock]):
                     await self._fetch(session, "add_for_trial", **self._added(one, now), id=_LAST_ID - place)
                 stored = await self._stored(session)
                 rebuild = Rebuild(stored, [stored[identity_of(one)] for one in group])
-                for statement in await self._statements(rebuild, session):
-                    await session.execute(Statement(statement))
+                await session.execute(Statement(";\n".join(await self._statements(rebuild, session))))
         except DataError as error:
             raise _refused(group[0], error) from error
         except (DatabaseBusy, Conflict):  # a program that declares it waits for these locks
