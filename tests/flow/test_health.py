@@ -24,7 +24,7 @@ from penstock.store.push.migrate import Plan
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)
-FITTING = Plan((), (), (), (), frozenset())
+FITTING = Plan((), (), ())
 
 
 class Van(Table, name="van_of_health", live=False):

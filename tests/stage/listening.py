@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.applications import Starlette
@@ -15,10 +15,10 @@ from starlette.applications import Starlette
 class Uvicorn(uvicorn.Server):
     """A server that tells when it takes connections."""
 
-    def __init__(self, asgi: Starlette, lifespan: str = "on") -> None:
+    def __init__(self, asgi: Starlette, lifespan: Literal["on", "off"] = "on") -> None:
         super().__init__(
             uvicorn.Config(
-                asgi,  # type: ignore[arg-type]
+                asgi,
                 log_config=None,
                 access_log=False,
                 lifespan=lifespan,

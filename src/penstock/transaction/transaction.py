@@ -101,13 +101,13 @@ class Transaction:
     def table(self, table: type[Table]) -> TableStatements:
         return self.statements.of(table, definition_of(table))
 
-    def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Awaitable[Sequence[Row]]:
+    def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, Sequence[Row]]:
         return self._remembering(self.session.fetch(statement, args))
 
-    def execute(self, statement: Statement, args: Sequence[Any] = ()) -> Awaitable[int]:
+    def execute(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, int]:
         return self._remembering(self.session.execute(statement, args))
 
-    def execute_many(self, statement: Statement, rows: Sequence[Row]) -> Awaitable[None]:
+    def execute_many(self, statement: Statement, rows: Sequence[Row]) -> Coroutine[Any, Any, None]:
         return self._remembering(self.session.execute_many(statement, rows))
 
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
