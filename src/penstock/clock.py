@@ -25,6 +25,7 @@ _VERSION = 7 << 76
 _VARIANT = 2 << 62
 _LOW_BITS = (1 << 62) - 1
 _STEPS_AT_ONCE = 256
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the latter stops on Linux while the machine sleeps
 
 
 class Clock(Protocol):
@@ -53,16 +54,44 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, set by `offset` to the database's: all machines on one database agree on the time."""
+    """The machine's clock, until it is set by the database's: all machines on one database agree on the time.
+
+    From then on it counts the seconds that pass, so that nothing is late when the machine's own clock jumps.
+    """
 
     def __init__(self) -> None:
-        self.offset = timedelta(0)
+        self._began: datetime | None = None  # the time at which `steady` was 0, if it was set
         self._last_ms = 0
         self._last_random = 0
 
     def now(self) -> datetime:
         """The wall clock, aware, in UTC."""
-        return datetime.now(UTC) + self.offset
+        return self.machine_time() if self._began is None else self._began + timedelta(seconds=self.steady())
+
+    def machine_time(self) -> datetime:
+        """What the machine's own clock shows, aware, in UTC."""
+        return datetime.now(UTC)
+
+    @property
+    def offset(self) -> timedelta:
+        """How far the machine's own clock is behind."""
+        return timedelta(0) if self._began is None else self.now() - self.machine_time()
+
+    def set(self, now: datetime, steady: float, within: float) -> None:
+        """Set it by another clock, unless they agree.
+
+        Args:
+            now: What the other clock showed, aware, in UTC.
+            steady: What `steady` gave then.
+            within: How many seconds that may be wrong.
+        """
+        began = now - timedelta(seconds=steady)
+        if self._began is None or abs(began - self._began) > timedelta(seconds=within):
+            self._began = began
+
+    def steady(self) -> float:
+        """Seconds that pass even while the machine sleeps; only differences mean something."""
+        return time.clock_gettime(_STEADY)
 
     def monotonic(self) -> float:
         """Seconds that never run backwards."""

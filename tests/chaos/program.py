@@ -41,7 +41,8 @@ from penstock.sync import ActionCtx as SyncActionCtx
 LIMIT, KEYS, WRITERS = 6, 8, 24
 SHORTLY = 0.01  # seconds that an action takes which holds a slot
 SERVICES: tuple[ServiceName, ...] = ("worker", "planner", "relay", "scheduler", "pruner")
-JUMP = timedelta(seconds=20)  # of a clock, once
+JUMP = timedelta(minutes=10)  # of a clock, once
+JUMP_OF_ALL = timedelta(seconds=20)  # of the clock that all processes on one file share: work waits for it
 
 app = App()
 patience = Retry(max_attempts=None, initial_backoff=0.05, max_backoff=1)
@@ -258,16 +259,17 @@ async def follow(ctx: MutationTaskCtx[State]) -> None:
 class JumpingClock(SystemClock):
     """The clock of a machine that is wrong from the beginning, and jumps when the process is told to."""
 
-    def __init__(self, skew: timedelta) -> None:
+    def __init__(self, skew: timedelta, jump: timedelta) -> None:
         super().__init__()
         self._skew = skew
+        self._jump = jump
 
-    def now(self) -> datetime:
-        return super().now() + self._skew
+    def machine_time(self) -> datetime:
+        return super().machine_time() + self._skew
 
     def jump(self) -> None:
         """Be wrong by so much more, or by as much less."""
-        self._skew += JUMP if self._skew <= timedelta(0) else -JUMP
+        self._skew += self._jump if self._skew <= timedelta(0) else -self._jump
 
 
 async def work(backend: Backend) -> None:
@@ -323,7 +325,7 @@ def say(word: str) -> None:
 
 async def main(role: str, database: str, *arguments: str, skew: str = "0", **settings: str) -> None:
     logging.disable()  # of hundreds of faults
-    clock = JumpingClock(timedelta(seconds=float(skew)))
+    clock = JumpingClock(timedelta(seconds=float(skew)), JUMP_OF_ALL if database.startswith("sqlite") else JUMP)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, clock.jump)
     services = SERVICES if role == "work" else ()
     config = app.config(database=database, **settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
@@ -144,12 +143,10 @@ class PostgresStore(Store):
             await self._set_clock(self._clock, session)
 
     async def _set_clock(self, clock: SystemClock, transaction: OpenTransaction) -> None:
-        before = datetime_of(clock)
+        before = clock.steady()
         rows = await transaction.fetch(self._queries["time"].statement)
-        after = datetime_of(clock)
-        skew: timedelta = rows[0][0] - (before + (after - before) / 2)
-        if abs(skew - clock.offset) > (after - before) / 2:
-            clock.offset = skew
+        after = clock.steady()
+        clock.set(rows[0][0], (before + after) / 2, within=(after - before) / 2)
 
     def check_definition(self, definition: TableDefinition) -> None:
         """Every table can be held."""
@@ -158,8 +155,3 @@ class PostgresStore(Store):
 def _check_version(connection: Connection) -> None:
     if connection.get_server_version().major * 10000 < _OLDEST:
         raise ConfigError("This PostgreSQL is older than version 13.", fix="Upgrade the database.")
-
-
-def datetime_of(clock: SystemClock) -> datetime:
-    """The machine's own time, without the offset."""
-    return (clock.now() - clock.offset).astimezone(UTC)
