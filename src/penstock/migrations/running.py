@@ -144,7 +144,7 @@ class Runner:
         for attempt in range(ATTEMPTS):
             try:
                 async with self._files.transaction() as session:
-                    for setting in _SHORT_LOCKS if self._store.dialect.name != SQLITE else ():
+                    for setting in () if self._is_sqlite else _SHORT_LOCKS:
                         await session.execute(setting)
                     return await work(session)
             except (DatabaseBusy, Conflict) as error:
@@ -160,15 +160,13 @@ class Runner:
     async def _indexes_of_dropped(self, statement: str) -> list[str]:
         """SQLite drops no column of an index; PostgreSQL drops the index with it."""
         match, quote = _DROPS.match(statement), self._store.dialect.quote
-        return (
-            [
-                f"drop index if exists {quote(index.name)}"
-                for index in (await self._stored(match[1])).indexes.values()
-                if any(column.removesuffix(" desc") == quote(match[2]) for column in index.columns)
-            ]
-            if match and self._is_sqlite
-            else []
-        )
+        if match is None or not self._is_sqlite:
+            return []
+        return [
+            f"drop index if exists {quote(index.name)}"
+            for index in (await self._stored(match[1])).indexes.values()
+            if any(column.removesuffix(" desc") == quote(match[2]) for column in index.columns)
+        ]
 
     @property
     def _is_sqlite(self) -> bool:

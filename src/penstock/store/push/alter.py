@@ -35,24 +35,15 @@ _NOT_NULL = re.compile(r"^(\S+\s+\w+(?:\s+/\*.*?\*/)?(?:\s+collate\s+\S+)?)\s+no
 
 def changes(differences: Sequence[Difference], dialect: Dialect) -> list[Change]:
     """The changes for all steps, in order. New tables come first, and together."""
-    new = [difference for difference in differences if CreateTable() in difference.steps]
-    found = []
-    if new:
-        statements = tuple(
-            statement for difference in new for statement in create_table(difference.definition, dialect)
-        )
-        found.append(Change(", ".join(difference.definition.name for difference in new), statements))
-    for difference in differences:
-        if difference.stored is not None and difference.steps:
-            found += _alter(difference, difference.stored, dialect)
+    new = [one.definition for one in differences if CreateTable() in one.steps]
+    statements = tuple(statement for one in new for statement in create_table(one, dialect))
+    found = [Change(", ".join(one.name for one in new), statements)] if new else []
+    for one in differences:
+        if one.stored is not None and one.steps and dialect.name == SQLITE:
+            found.append(Change(one.definition.name, tuple(_sqlite_statements(one, one.stored, dialect))))
+        elif one.stored is not None and one.steps:
+            found += _PostgresTable(one, one.stored, dialect).changes()
     return found
-
-
-def _alter(difference: Difference, stored: StoredTable, dialect: Dialect) -> list[Change]:
-    if dialect.name == SQLITE:
-        statements = tuple(_SqliteTable(difference, stored, dialect).statements())
-        return [Change(difference.definition.name, statements)]
-    return list(_PostgresTable(difference, stored, dialect).changes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +56,8 @@ class _PostgresTable:
 
     def changes(self) -> Iterator[Change]:
         """Short statements first, then long ones, step by step."""
-        quick = [statement for step in self.difference.steps for statement in self._quick(step)]
-        if quick:
-            yield self._together(quick)
+        if quick := [statement for step in self.difference.steps for statement in self._quick(step)]:
+            yield self._together(*quick)
         for step in self.difference.steps:
             yield from self._long(step)
 
@@ -76,17 +66,14 @@ class _PostgresTable:
             case ColumnStep("drop check", name=name):
                 yield self._alter(f"drop constraint {self._quote(name)}")
             case ColumnStep("add", column, fill):
-                yield from self._add_column(column, fill)
+                default = "" if fill is None else literal(column.kind, fill, self.dialect)
+                plain = column_sql(self.difference.definition, column, self.dialect, default, choices=False)
+                # The default stays: processes of the previous version insert without the column.
+                yield self._alter(f"add column {plain}")
+                if column.choices:
+                    yield self._alter(f"add {self._choices(column)} not valid")
             case ColumnStep("relax", column):
                 yield self._alter(f"alter column {self._quote(column.name)} drop not null")
-
-    def _add_column(self, column: Column, fill: object) -> Iterator[str]:
-        default = "" if fill is None else literal(column.kind, fill, self.dialect)
-        plain = column_sql(self.difference.definition, column, self.dialect, default, choices=False)
-        # The default stays: processes of the previous version insert without the column.
-        yield self._alter(f"add column {plain}")
-        if column.choices:
-            yield self._alter(f"add {self._choices(column)} not valid")
 
     def _long(self, step: Step) -> Iterator[Change]:
         match step:
@@ -107,22 +94,21 @@ class _PostgresTable:
         new = next_name(name) if do == "replace choices" else name
         undo = self._alter(f"drop constraint if exists {self._quote(new)}")
         if do != "validate choices" and column.name not in added_columns(self.difference.steps):
-            yield self._together([self._alter(f"add {self._choices(column, new)} not valid")])
-        yield self._alone(
-            self._alter(f"validate constraint {self._quote(new)}"), undo if do != "validate choices" else ""
-        )
+            yield self._together(self._alter(f"add {self._choices(column, new)} not valid"))
+        validate = self._alter(f"validate constraint {self._quote(new)}")
+        yield self._alone(validate, undo if do != "validate choices" else "")
         if new != name:
             rename = self._alter(f"rename constraint {self._quote(new)} to {self._quote(name)}")
-            yield self._together([self._alter(f"drop constraint {self._quote(name)}"), rename], undo)
+            yield self._together(self._alter(f"drop constraint {self._quote(name)}"), rename, undo=undo)
 
     def _require(self, column: Column) -> Iterator[Change]:
         """A check proves that there is no NULL while others write; then SET NOT NULL need not look."""
         name, check = self._quote(column.name), self._quote(required_name(self._table, column.name))
         undo = self._alter(f"drop constraint if exists {check}")
-        yield self._together([self._alter(f"add constraint {check} check ({name} is not null) not valid")])
+        yield self._together(self._alter(f"add constraint {check} check ({name} is not null) not valid"))
         yield self._alone(self._alter(f"validate constraint {check}"), undo)
         drop = self._alter(f"drop constraint {check}")
-        yield self._together([self._alter(f"alter column {name} set not null"), drop], undo)
+        yield self._together(self._alter(f"alter column {name} set not null"), drop, undo=undo)
 
     def _build(self, index: Index, name: str) -> Change:
         build = create_index(self.difference.definition, index, self.dialect, name, concurrently=True)
@@ -135,7 +121,7 @@ class _PostgresTable:
         yield self._build(index, new)
         rename = f"alter index {self._index(new)} rename to {self._quote(old)}"
         undo = f"drop index concurrently if exists {self._index(new)}"
-        yield self._together([f"drop index {self._index(old)}", rename], undo)
+        yield self._together(f"drop index {self._index(old)}", rename, undo=undo)
 
     @property
     def _table(self) -> str:
@@ -154,64 +140,35 @@ class _PostgresTable:
     def _alter(self, what: str) -> str:
         return f"alter table {self.dialect.table(self._table)} {what}"
 
-    def _together(self, statements: Sequence[str], undo: str = "") -> Change:
-        return Change(self._table, tuple(statements), undo=undo)
+    def _together(self, *statements: str, undo: str = "") -> Change:
+        return Change(self._table, statements, undo=undo)
 
     def _alone(self, statement: str, undo: str = "") -> Change:
         return Change(self._table, (statement,), alone=True, undo=undo)
 
 
-@dataclass(frozen=True, slots=True)
-class _SqliteTable:
-    """Changes of one table on SQLite."""
-
-    difference: Difference
-    stored: StoredTable
-    dialect: Dialect
-
-    def statements(self) -> Iterator[str]:
-        """Columns first, by ALTER TABLE if it can change all of them, then indexes."""
-        additions = [*added_columns(self.difference.steps).values()]
-        indexes = [one for one in self.difference.steps if isinstance(one, IndexStep) and one.do != "drop invalid"]
-        table = self.difference.definition.name
-        replaced = [index_name(table, step.index.name) for step in indexes if step.do == "replace"]
-        if self._changed_columns() or any(not step.column.optional and step.fill is None for step in additions):
-            yield from self._write_anew(additions, replaced)
-        else:
-            yield from map(self._add_column, additions)
-            yield from (f"drop index {self.dialect.quote(name)}" for name in replaced)
-        for step in indexes:
-            yield create_index(self.difference.definition, step.index, self.dialect)
-
-    def _changed_columns(self) -> dict[str, Column]:
-        """Columns that exist and are declared otherwise now."""
-        changed = [one.column for one in self.difference.steps if isinstance(one, ColumnStep) and one.do != "add"]
-        folded = {fold(column.name, self.dialect): column for column in changed}
-        return {name: column for name, column in folded.items() if name in self.stored.columns}
-
-    def _add_column(self, step: ColumnStep) -> str:
-        default = "" if step.fill is None else literal(step.column.kind, step.fill, self.dialect)
-        column = column_sql(self.difference.definition, step.column, self.dialect, default)
-        return f"alter table {self._table} add column {column}"
-
-    def _write_anew(self, additions: Sequence[ColumnStep], replaced: Sequence[str]) -> Iterator[str]:
-        """Copy the rows into a new table that takes the name of the old one. Undeclared columns stay as they are."""
-        changed = self._changed_columns()
+def _sqlite_statements(difference: Difference, stored: StoredTable, dialect: Dialect) -> Iterator[str]:
+    """Columns first, by ALTER TABLE if it can change all of them, then indexes. Undeclared columns stay as they are."""
+    definition, added = difference.definition, added_columns(difference.steps)
+    changed = [one.column for one in difference.steps if isinstance(one, ColumnStep) and one.do != "add"]
+    declared = {fold(column.name, dialect): column for column in changed if column.name not in added}
+    fills = {name: literal(one.column.kind, one.fill, dialect) for name, one in added.items() if one.fill is not None}
+    indexes = [one for one in difference.steps if isinstance(one, IndexStep) and one.do != "drop invalid"]
+    replaced = [index_name(definition.name, one.index.name) for one in indexes if one.do == "replace"]
+    if declared or any(not one.column.optional and name not in fills for name, one in added.items()):
         columns = [
-            column_sql(self.difference.definition, changed[key], self.dialect) if key in changed else column.sql
-            for key, column in self.stored.columns.items()
+            column_sql(definition, declared[key], dialect) if key in declared else column.sql
+            for key, column in stored.columns.items()
         ]
-        columns += [column_sql(self.difference.definition, step.column, self.dialect) for step in additions]
-        filled = {
-            self.dialect.quote(step.column.name): literal(step.column.kind, step.fill, self.dialect)
-            for step in additions
-            if step.fill is not None
-        }
-        yield from rewrite(self.stored, columns, filled, self.dialect, without=replaced)
-
-    @property
-    def _table(self) -> str:
-        return self.dialect.quote(self.stored.name)
+        columns += [column_sql(definition, one.column, dialect) for one in added.values()]
+        filled = {dialect.quote(name): fill for name, fill in fills.items()}
+        yield from rewrite(stored, columns, filled, dialect, without=replaced)
+    else:
+        for name, one in added.items():
+            column = column_sql(definition, one.column, dialect, fills.get(name, ""))
+            yield f"alter table {dialect.quote(stored.name)} add column {column}"
+        yield from (f"drop index {dialect.quote(name)}" for name in replaced)
+    yield from (create_index(definition, one.index, dialect) for one in indexes)
 
 
 # ----- a table of SQLite, written anew
