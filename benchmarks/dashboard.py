@@ -49,7 +49,7 @@ async def drain_with_viewers(bench: Bench, store: StoreName) -> float:
 
 async def viewer_share(bench: Bench, store: StoreName) -> float:
     """The share of a core that a viewer takes while 1,000 jobs run each second."""
-    seconds, used = bench.sizes.settle * 3, {}
+    seconds, used = bench.sizes.settle * 2, {}
     for viewed in ((), _VIEWED):
         async with _opened(bench, store, viewed) as backend:
             used[viewed] = await _spent_on(_load(backend, seconds)) / seconds

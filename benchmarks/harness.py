@@ -54,7 +54,7 @@ class Sizes:
     """
 
     pairs: int = 9
-    seconds: float = 0.15
+    seconds: float = 0.125
     rows: int = 10_000
     later: int = 1_000_000
     planned: int = 20_000
@@ -66,9 +66,9 @@ class Sizes:
     hot: float = 1.0
     singles: int = 2_000
     batch: int = 100_000
-    pickups: int = 300
+    pickups: int = 160
     starts: int = 7
-    settle: float = 4.0
+    settle: float = 3.0
     sockets: int = 1_000
     socket_writes: int = 40
     tokens: int = 20_000

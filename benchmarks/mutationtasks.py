@@ -133,7 +133,7 @@ async def conflicts(bench: Bench) -> None:
 
 async def backlog(bench: Bench, store: StoreName) -> None:
     """Runs of two tasks in a second, at the beginning of a backlog and at its end."""
-    count = bench.sizes.batch // 2
+    count = bench.sizes.batch * 2 // 5
     async with _database(bench, store) as (url, writer), _running(two, url) as (_backend, group):
         await writer.fill(count)
         group.start()

@@ -79,7 +79,7 @@ async def beside_rows(bench: Bench) -> None:
 async def beside_snapshot(bench: Bench) -> None:
     """The same while a transaction holds a snapshot while much is drained."""
     rates: dict[str, list[float]] = {"beside": [], "alone": []}
-    seconds = 10.0 if bench.sizes.turns > 1 else 0.5
+    seconds = 7.0 if bench.sizes.turns > 1 else 0.5
     for name in ("alone", "beside"):
         async with bench.databases.backend("postgres", worker_jobs=1000) as backend:
             holder = await asyncpg.connect(backend.config.database)
