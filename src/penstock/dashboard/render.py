@@ -26,6 +26,7 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module_
 
 _LIVE = "live_"
 _NONE = "-"
+_ROUND = 100  # from which on numbers of charts are whole
 _STROKE = "#6b93e8"  # is seen on light and on dark
 
 
@@ -100,7 +101,8 @@ def _chart(values: tuple[float | None, ...]) -> Markup:
     chart.add_xml_filter(_bare)
     chart.add("", values)
     image = b64encode(chart.render_sparkline(width=320, height=64)).decode()
-    words = f"{known[-1]:,.4g} now, at most {max(known):,.4g}"
+    last, most = (f"{one:,.0f}" if one >= _ROUND else f"{one:.3g}" for one in (known[-1], max(known)))
+    words = f"{last} now, at most {most}"
     return Markup('<img class="chart" alt="" src="data:image/svg+xml;base64,{}"><small>{}</small>').format(image, words)
 
 
