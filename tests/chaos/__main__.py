@@ -47,6 +47,8 @@ async def main() -> int:
                 continue
             is_clean &= found.is_clean
             print(line(size, store, fault.name, found), flush=True)
+            for one in found.examples:
+                print(f"lost: {one}", file=sys.stderr)
             stood += [(fault.name, what, gaps) for what, gaps in found.still.items()]
     if stood:
         print("\n| fault | by | writes | jobs | messages | live answers |\n|---|---|---|---|---|---|")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -27,6 +28,7 @@ ROWS = {
 }
 AT_MOST_ONCE = {2: "action", 4: "pooled-action"}
 AT_LEAST_ONCE = {5: "retried", 6: "failing", 8: "acted", 10: "limited", 11: "keyed", 13: "thread", 14: "batched"}
+_EXAMPLES = 5
 
 
 @dataclass
@@ -39,8 +41,9 @@ class Outcome:
         over_limit: Actions that began while as many ran as their pool or their key allows.
         out_of_order: Messages that came after a later one of their writer; live answers that went back or were torn.
         duplicates: Repeated runs and deliveries of what is promised at least once.
-        unrun: Actions at most once that never ran, as their worker was lost.
+        unrun: Actions that never ran, as a worker was lost with each of their one or two attempts.
         recovery: The longest time in seconds from the end of a fault until writes, jobs and messages went on.
+        examples: Of what was lost, the first ones.
         still: By what another server took over: how many seconds writes, jobs, messages and live answers stood still.
     """
 
@@ -51,7 +54,13 @@ class Outcome:
     duplicates: int = 0
     unrun: int = 0
     recovery: float = 0.0
+    examples: list[str] = field(default_factory=list)
     still: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def lose(self, what: str, missing: AbstractSet[object]) -> None:
+        """Count what is missing."""
+        self.lost += len(missing)
+        self.examples += [f"{what} {one}" for one in sorted(map(str, missing))[:_EXAMPLES]]
 
     @property
     def is_clean(self) -> bool:
@@ -73,15 +82,15 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
     _count_rows(found, load, ran)
     _count_runs(found, load)
     sorted_rows = await run_sql(backend, "select writer, number from sorted order by place")
-    _count_messages(found, parcels(load), [(writer, number) for writer, number in sorted_rows], exactly=True)
+    placed = [(writer, number) for writer, number in sorted_rows]
+    _count_messages(found, "sorted", parcels(load), placed, exactly=True)
     for file in "sent", "said":
         wanted = {one for one in parcels(load) if file == "sent" or one[1] % 2}
         got = [(int(words[0]), int(words[1])) for _, _, words in lines(load, file)]
-        _count_messages(found, wanted, got)
+        _count_messages(found, file, wanted, got)
     written = await run_sql(backend, "select writer, number from parcel")
-    found.lost += len(
-        {(int(words[0]), int(words[1])) for _, _, words in lines(load, "wrote")} - {(a, b) for a, b in written}
-    )
+    acknowledged = {(int(words[0]), int(words[1])) for _, _, words in lines(load, "wrote")}
+    found.lose("row", acknowledged - {(a, b) for a, b in written})
     found.twice += len(written) - len(set(map(tuple, written)))
     _count_answers(found, load)
     found.over_limit = _over_limit(load)
@@ -91,14 +100,19 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
 
 
 async def remaining(load: Load, backend: Backend) -> tuple[int, ...]:
-    """How many jobs, messages of each outbox and counts of the live query are still to come: all 0 at the end."""
+    """How many jobs, last states, messages and counts of the live query are still to come: all 0 at the end.
+
+    A state counts on its own: until a planner has read its change, it has no job.
+    """
     counts = await backend.job_counts()
+    states = await run_sql(backend, "select max(number) from ran where what like 'state %' group by what")
     (handled,), *_ = await run_sql(backend, "select count(*) from sorted")
     whole = len(parcels(load))
     said, sent = (len({tuple(words) for _, _, words in lines(load, file)}) for file in ("said", "sent"))
     last = [int(words[0]) for _, _, words in lines(load, "seen")][-1:]
     return (
         sum(counts.get(state, 0) for state in ("ready", "scheduled", "running")),
+        WRITERS - states.count((load.size.rows,)),
         whole - handled,
         whole - sent,
         load.size.rows // 2 * WRITERS - said,
@@ -120,7 +134,7 @@ def jobs(load: Load) -> Iterator[int]:
 def _count_rows(found: Outcome, load: Load, ran: Counter[tuple[str, int]]) -> None:
     wanted = {(what, number) for number in jobs(load) for what in ROWS.get(number % KINDS, ())}
     wanted |= {(f"state {writer}", load.size.rows) for writer in range(WRITERS)}
-    found.lost += len(wanted - ran.keys())
+    found.lose("effect", wanted - ran.keys())
     found.twice += sum(count - 1 for count in ran.values())
     found.twice += sum(1 for what, number in ran if (what, number) not in wanted and not what.startswith("state "))
 
@@ -134,12 +148,15 @@ def _count_runs(found: Outcome, load: Load) -> None:
             found.unrun += begun[number] == 0
         elif kind in AT_LEAST_ONCE:
             asked = 2 if AT_LEAST_ONCE[kind] == "failing" else 1  # it fails, and has two attempts
-            found.lost += begun[number] == 0
+            if begun[number] == 0 and asked > 1:
+                found.unrun += 1  # a worker was lost with each attempt; that it has failed is told to its on_complete
+            elif begun[number] == 0:
+                found.lose("run", {(AT_LEAST_ONCE[kind], number)})
             found.duplicates += max(0, begun[number] - asked)
 
 
 def _count_messages(
-    found: Outcome, wanted: set[tuple[int, int]], got: list[tuple[int, int]], *, exactly: bool = False
+    found: Outcome, what: str, wanted: set[tuple[int, int]], got: list[tuple[int, int]], *, exactly: bool = False
 ) -> None:
     """Compare what an outbox delivered with what was written: each writer has waited for its last write."""
     last: dict[int, int] = defaultdict(lambda: -1)
@@ -152,14 +169,14 @@ def _count_messages(
         seen.add((writer, number))
         found.out_of_order += number < last[writer]
         last[writer] = max(last[writer], number)
-    found.lost += len(wanted - seen)
+    found.lose(what, wanted - seen)
 
 
 def _count_answers(found: Outcome, load: Load) -> None:
     answers = [(int(words[0]), int(words[1])) for _, _, words in lines(load, "seen")]
     found.out_of_order += sum(count != states for count, states in answers)
     found.out_of_order += sum(one > after for (one, _), (after, _) in pairwise(answers))
-    found.lost += answers[-1:] != [(len(parcels(load)),) * 2]
+    found.lose("last answer, not", {*answers[-1:]} ^ {(len(parcels(load)),) * 2})
 
 
 def _over_limit(load: Load) -> int:

@@ -23,8 +23,8 @@ async def test_nothing_is_lost_or_done_twice_under_faults(store: str, name: str)
 
 def test_the_count_finds_what_is_wrong() -> None:
     found = Outcome()
-    _count_messages(found, {(0, 0), (0, 1), (0, 2)}, [(0, 1), (0, 0), (0, 1)])
+    _count_messages(found, "sent", {(0, 0), (0, 1), (0, 2)}, [(0, 1), (0, 0), (0, 1)])
     assert (found.lost, found.out_of_order, found.duplicates) == (1, 1, 1)
-    _count_messages(found, set(), [(1, 0), (1, 0)], exactly=True)
+    _count_messages(found, "sorted", set(), [(1, 0), (1, 0)], exactly=True)
     assert (found.twice, found.is_clean) == (1, False)
     assert _beyond([(1, 1), (2, -1), (3, 1), (4, 1)], limit=1) == 1

@@ -123,13 +123,14 @@ class Patroni:
                 await MACHINE.sleep(0.2)
 
     async def kill_primary(self) -> None:
-        """Kill the first process of the primary, and its Patroni, as if their machine had lost its power."""
+        """Kill the first process of the primary, and its Patroni, and wait until another server takes writes."""
         node = await self.primary()
         assert node.patroni is not None
         node.patroni.kill()
         node.patroni.wait()
         node.patroni = None
         os.kill(int((node.folder / "data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        await self.primary()
 
     async def switch_over(self) -> None:
         """Have Patroni make the synchronous standby the primary."""
