@@ -125,6 +125,7 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
 
         seat = (await http.post("/add", json={"name": "A1"})).json()
         await refused(401, "NotSignedIn", "GET", "/who")
+        assert (await http.get("/who")).headers["www-authenticate"] == "Bearer"
         await refused(401, "InvalidAuthHeader", "GET", "/who", headers={"authorization": "Bearer nonsense"})
         ada = b64encode(b'{"subject": "ada", "issuer": "hall"}').decode()
         known = await http.get("/who", headers={"authorization": f"Convex lobby:{ada}"})

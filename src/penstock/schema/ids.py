@@ -95,7 +95,7 @@ def _checked_key(target: Any, given: Any) -> Any:
         return target.__check_id__(given)
     except InputError as error:
         kind: LiteralString = "key_of_another_table" if is_several(target) else WRONG_ID
-        raise PydanticCustomError(kind, "{what}", {"what": error.what}) from error
+        raise PydanticCustomError(kind, "{what}", {"what": error.what.rstrip(".")}) from error
 
 
 def target_of(annotation: Any) -> Any:

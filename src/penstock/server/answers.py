@@ -121,11 +121,11 @@ def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answ
             "data": found,
         }
         after = getattr(error, "retry_after", None)
-        return Answer(error.status, to_json(told), {} if after is None else {"retry-after": str(math.ceil(after))})
+        headers = _challenge(error.status) if after is None else {"retry-after": str(math.ceil(after))}
+        return Answer(error.status, to_json(told), headers)
     if _is_callers(error):
         status = next(_DOOR_STATUSES[kind] for kind in type(error).__mro__ if kind in _DOOR_STATUSES)
-        headers = {"www-authenticate": "Bearer"} if status == 401 else None  # noqa: PLR2004 - HTTP's number
-        return refusal(status, code, _printable(str(error)), headers)
+        return refusal(status, code, _printable(str(error)), _challenge(status))
     for kind, (status, message) in _STATUSES.items():
         if isinstance(error, kind):
             _tell_refused(error, exchange, code)
@@ -182,6 +182,10 @@ def _application_error(error: errors.ApplicationError, exchange: Exchange, form:
     said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.CLEAN).decode()
     text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught ApplicationError: {said[:_LONGEST_DATA]}"
     return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"
+
+
+def _challenge(status: int) -> dict[str, str]:
+    return {"www-authenticate": "Bearer"} if status == 401 else {}  # noqa: PLR2004 - HTTP's number
 
 
 def _is_callers(error: BaseException) -> bool:
