@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import ApplicationError
+from penstock import AccessDenied, ApplicationError
 from penstock.cli.dev import links
 from penstock.cli.devlog import DevFormatter, schema_summary
 from penstock.observe.logs import event
@@ -87,6 +87,14 @@ def test_an_error_shows_the_frames_of_the_program_and_is_told_once(lines: list[s
     ]
     lines.clear()
 
+    ran(error=raised(AccessDenied("The access of shop:book does not let this caller in.")))
+    event("call.refused", logging.WARNING, error="The access of shop:book does not let this caller in.")
+    assert "call.refused" not in "".join(lines)
+    event("call.refused", logging.WARNING, error="This server has too much to do.")
+    assert "call.refused" in lines.pop()
+    lines.clear()
+
+    event("http.request", method="POST", path="/api/query")
     event("http.request", method="POST", path="/api/query", function="shop:gone", error="function_not_found")
     event("call.failed", logging.ERROR, exc_info=raised(KeyError("another")))
     event("worker.started", lease=1)

@@ -59,6 +59,8 @@ class DevFormatter(TextFormatter):
             return bool(facts.get("error")) and not was_told
         if name == "call.failed":
             return record.exc_info is None or record.exc_info[1] is not self._failed
+        if name == "call.refused" and self._failed is not None and facts["error"] == str(self._failed):
+            return False
         return name != "job.failed" and record.levelno >= logging.WARNING
 
     def format(self, record: logging.LogRecord) -> str:
