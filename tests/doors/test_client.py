@@ -36,6 +36,7 @@ from penstock.errors import (
     Overloaded,
     PenstockError,
     TryAgain,
+    Unauthenticated,
     ValueInvalid,
 )
 
@@ -231,6 +232,7 @@ DONE = httpx.Response(200, json={"status": "success", "value": 1})
         (httpx.Response(504, json=[]), ServerUnreachable, True),
         (httpx.Response(429), Overloaded, False),
         (refusal(400, "BadRequest"), InputError, None),
+        (refusal(401, "NoAuthProvider"), Unauthenticated, None),
         (refusal(415, "UnsupportedMediaType"), InputError, None),
         (refusal(413, "RequestTooLarge"), LimitExceeded, None),
         (httpx.Response(413, text="too large"), LimitExceeded, None),

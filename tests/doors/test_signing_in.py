@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -13,6 +14,9 @@ from doors.test_socket import closed
 from stage.household import ADMIN, house
 from stage.sockets import SocketClient, socket_client
 
+from penstock.client import AsyncClient, Client
+from penstock.client import client as client_module
+from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of
 
 MODULE = "stage.household"
@@ -171,6 +175,43 @@ async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
             one.test.clock.advance(3606 * SECOND)
             await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
             assert "secret" not in "".join([line async for line in lines])
+
+
+@pytest.mark.one_store_each
+async def test_a_client_outlives_its_tokens(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_LONGEST_PAUSE", 0.0)
+    async with house(database_url) as one:
+        fetched: list[str] = []
+
+        async def fetch() -> str:
+            fetched.append(one.issuer.token(exp=one.test.clock.now() + 60 * SECOND))
+            return fetched[-1]
+
+        async with AsyncClient(one.url, token=fetch) as client, client.live(f"{MODULE}:papers") as answers:
+            assert await anext(answers) == []
+            one.test.clock.advance(66 * SECOND)
+            assert await client.mutation(f"{MODULE}:write", text="x") == "ada"
+            assert await anext(answers) == ["x"]
+            assert len(fetched) == 3
+            async with AsyncClient(one.url, token=fetched[-1]) as held:
+                assert (await held.query(f"{MODULE}:whoami"))["subject"] == "ada"
+                async with held.live(f"{MODULE}:papers") as watched:
+                    assert await anext(watched) == ["x"]
+                    one.test.clock.advance(66 * SECOND)
+                    await client.mutation(f"{MODULE}:write", text="y")
+                    with pytest.raises(Unauthenticated, match="expired"):
+                        await anext(watched)
+
+
+async def test_a_client_that_waits_is_asked_for_its_token_before_each_request(sqlite_url: str) -> None:
+    async with house(sqlite_url) as one:
+        fetched = iter([one.issuer.token("ada"), one.issuer.token("bob")])
+
+        def use() -> list[str]:
+            with Client(one.url, token=lambda: next(fetched)) as client:
+                return [client.mutation(f"{MODULE}:greet"), client.mutation(f"{MODULE}:greet")]
+
+        assert await asyncio.to_thread(use) == ["ada", "bob"]
 
 
 async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:

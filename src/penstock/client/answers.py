@@ -11,7 +11,7 @@ from typing import Any
 from penstock import errors
 from penstock.client.encoding import decode
 
-_OK, _BAD_REQUEST, _NOT_FOUND, _TOO_LARGE, _TOO_MANY, _INTERNAL = 200, 400, 404, 413, 429, 500
+_OK, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND, _TOO_LARGE, _TOO_MANY, _INTERNAL = 200, 400, 401, 404, 413, 429, 500
 _GATEWAY = frozenset({502, 503, 504})  # said by a proxy, unless a code tells more
 _LONGEST_TEXT = 500
 
@@ -117,7 +117,7 @@ def _refusal(status: int, headers: Mapping[str, str], found: dict[str, Any], con
     if status == _TOO_LARGE:
         return errors.LimitExceeded(message or "The call is too large for the server.", **facts)
     if _BAD_REQUEST <= status < _INTERNAL and code and status != _NOT_FOUND:
-        return errors.InputError(message, **facts)
+        return (errors.Unauthenticated if status == _UNAUTHORIZED else errors.InputError)(message, **facts)
     text = message or content[:_LONGEST_TEXT].decode("utf-8", "replace")
     return ServerError(
         f"The server answered with status {status}: {text}", fix="Is this the URL of a penstock server?", **facts

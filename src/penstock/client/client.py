@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
@@ -26,15 +26,17 @@ _LONGEST_SILENCE = 45.0  # seconds; the server sends something every 15
 _ENDED = "The server has ended the stream."
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[[], Any])
 
 
-class _Caller(Generic[T]):
+class _Caller(Generic[T, F]):
     _made: str  # the class of httpx that sends its calls
 
     def __init__(
         self,
         url: str,
         *,
+        token: str | F = "",
         timeout: float = 65.0,
         headers: Mapping[str, str] | None = None,
         retries: int = 2,
@@ -46,9 +48,11 @@ class _Caller(Generic[T]):
         with of_extra("client", "The client", {"httpx"}):
             self._httpx = importlib.import_module("httpx")
         self._clock = importlib.import_module("penstock.clock").SystemClock()
+        self._fetch_token = None if isinstance(token, str) else token
+        held = _bearer(token) if isinstance(token, str) and token else {}
         self._retries: dict[str, int] = {"query": retries, "mutation": mutation_retries}
         self._http: Any = getattr(self._httpx, self._made)(
-            base_url=url, timeout=timeout, headers={**_HEADERS, **(headers or {})}, transport=transport
+            base_url=url, timeout=timeout, headers={**_HEADERS, **held, **(headers or {})}, transport=transport
         )
 
     def _unreachable(self, error: Exception) -> ServerUnreachable:
@@ -68,12 +72,12 @@ class _Caller(Generic[T]):
         seconds: float = error.facts.get("retry_after", 1.0) * 2 ** min(attempt - 1, 9) * (0.5 + self._clock.random())
         return min(seconds, _LONGEST_PAUSE)
 
-    def _stream(self, parameters: Mapping[str, str]) -> Any:
-        timeout = {**self._http.timeout.as_dict(), "read": _LONGEST_SILENCE}
-        return self._http.stream("GET", "/api/subscribe", params=parameters, timeout=self._httpx.Timeout(**timeout))
+    def _stream(self, parameters: Mapping[str, str], headers: Mapping[str, str]) -> Any:
+        timeout = self._httpx.Timeout(**{**self._http.timeout.as_dict(), "read": _LONGEST_SILENCE})
+        return self._http.stream("GET", "/api/subscribe", params=parameters, headers=headers, timeout=timeout)
 
 
-class Client(_Caller["httpx.BaseTransport"]):
+class Client(_Caller["httpx.BaseTransport", Callable[[], str]]):
     """Calls functions, and waits for their answers.
 
     Example::
@@ -83,6 +87,8 @@ class Client(_Caller["httpx.BaseTransport"]):
 
     Args:
         url: The address of the server; a path in it is kept.
+        token: The token or the API key of the caller, or a function that gives the current token. The function is
+            called before each request, so that a client may live longer than its tokens.
         timeout: Seconds to wait for an answer.
         headers: Sent with every call.
         retries: The number of times a query is sent again if the server says so, or cannot be reached.
@@ -102,6 +108,7 @@ class Client(_Caller["httpx.BaseTransport"]):
             ApplicationError: The function raised it for its callers, with data.
             FunctionError: The function was not found, refused its arguments, or failed.
             TryAgain: Nothing is wrong with the call; it may be sent again, unless ``facts["uncertain"]`` is true.
+            Unauthenticated: The server refuses the token.
             InputError: The call cannot be sent, or the server could not read it.
         """
         return self._call("query", path, args, named)
@@ -154,17 +161,22 @@ class Client(_Caller["httpx.BaseTransport"]):
             attempt += 1
 
     def _send(self, kind: _Kind, body: bytes) -> Any:
+        headers = self._credentials()
         try:
-            response = self._http.post(f"/api/{kind}", content=body)
+            response = self._http.post(f"/api/{kind}", content=body, headers=headers)
         except self._httpx.TransportError as error:
             raise self._unreachable(error) from error
         return read_answer(response.status_code, response.headers, response.content)
 
+    def _credentials(self) -> Mapping[str, str]:
+        return {} if self._fetch_token is None else _bearer(self._fetch_token())
+
     def _answers(self, parameters: Mapping[str, str]) -> Generator[Any]:
         stream, attempt = AnswerStream(), 1
         while True:
+            headers = self._credentials()
             try:
-                with self._stream(parameters) as response:
+                with self._stream(parameters, headers) as response:
                     if not _is_stream(response):
                         read_answer(response.status_code, response.headers, response.read())
                     stream.connected(response.headers)
@@ -182,8 +194,8 @@ class Client(_Caller["httpx.BaseTransport"]):
             attempt += 1
 
 
-class AsyncClient(_Caller["httpx.AsyncBaseTransport"]):
-    """Calls functions, and is awaited; otherwise the same as `Client`."""
+class AsyncClient(_Caller["httpx.AsyncBaseTransport", Callable[[], Awaitable[str]]]):
+    """Calls functions, and is awaited, as is the function that gives the token; otherwise the same as `Client`."""
 
     _made = "AsyncClient"
 
@@ -228,17 +240,22 @@ class AsyncClient(_Caller["httpx.AsyncBaseTransport"]):
             attempt += 1
 
     async def _send(self, kind: _Kind, body: bytes) -> Any:
+        headers = await self._credentials()
         try:
-            response = await self._http.post(f"/api/{kind}", content=body)
+            response = await self._http.post(f"/api/{kind}", content=body, headers=headers)
         except self._httpx.TransportError as error:
             raise self._unreachable(error) from error
         return read_answer(response.status_code, response.headers, response.content)
 
+    async def _credentials(self) -> Mapping[str, str]:
+        return {} if self._fetch_token is None else _bearer(await self._fetch_token())
+
     async def _answers(self, parameters: Mapping[str, str]) -> AsyncGenerator[Any]:
         stream, attempt = AnswerStream(), 1
         while True:
+            headers = await self._credentials()
             try:
-                async with self._stream(parameters) as response:
+                async with self._stream(parameters, headers) as response:
                     if not _is_stream(response):
                         read_answer(response.status_code, response.headers, await response.aread())
                     stream.connected(response.headers)
@@ -254,6 +271,10 @@ class AsyncClient(_Caller["httpx.AsyncBaseTransport"]):
             seconds = self._pause("query", attempt, error) if stream.last is None else self._wait(attempt, error)
             await self._clock.sleep(seconds)
             attempt += 1
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
 
 
 def _is_stream(response: Any) -> bool:
