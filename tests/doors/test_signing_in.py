@@ -164,6 +164,29 @@ async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database
             assert client.answers[0] == [], "an update after the token's end is not sent"
 
 
+@pytest.mark.one_store_each
+async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
+    async with house(database_url) as one, one.socket() as client:
+        key, keys, now = PREFIX + "k", one.test.engine.store.api_keys, one.test.clock.now()
+        await keys.create("robot", hash_of(key), [], now, None)
+        await authenticate(client, key)
+        await client.watch(0, "papers")
+        await client.until(0, [])
+        stream = one.http.stream(
+            "GET", f"/api/subscribe?path={MODULE}:papers", headers={"authorization": f"Bearer {key}"}
+        )
+        async with stream as answers:
+            lines = answers.aiter_lines()
+            assert [line async for line in _until_data(lines)][-1].endswith('"value":[]}')
+            await keys.revoke("robot")
+            one.test.clock.advance(3 * SECOND)
+            await one.call("mutation", "write", f"Bearer {one.issuer.token('robot')}", text="secret")
+            said, _, attempted = await refused(client)
+            assert ("revoked" in said, attempted) == (True, False)
+            assert "secret" not in "".join([line async for line in lines])
+        assert client.answers[0] == []
+
+
 async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
     async with house(sqlite_url) as one:
         headers = {"authorization": f"Bearer {one.issuer.token()}"}

@@ -65,7 +65,7 @@ class Tokens:
             ProviderUnavailable: The keys of its issuer cannot be fetched.
         """
         if len(token) > _LONGEST or not token.isascii():
-            raise _refused(f"The token is none: it has more than {_LONGEST} characters, or strange ones.")
+            raise _refused(f"This is no token: it has more than {_LONGEST} characters, or some that no token has.")
         digest = sha256(token.encode()).digest()
         known = self._known.pop(digest, None)
         if known is None or not self.holds(known):
@@ -184,7 +184,7 @@ def _time(claim: Any) -> datetime:
     try:
         return datetime.fromtimestamp(float(claim), UTC)
     except (TypeError, ValueError, OverflowError, OSError) as error:
-        raise _refused("The token has a time that is none.") from error
+        raise _refused("The token has a claim that should be a time, and is not.") from error
 
 
 def _refused(what: str, *, fix: str = _FIX, reason: str = "Unauthenticated") -> Unauthenticated:
