@@ -23,6 +23,7 @@ from penstock.client import client as client_module
 from penstock.client.answers import AnswerStream
 from penstock.client.encoding import encode
 from penstock.errors import (
+    AccessDenied,
     ApplicationError,
     CallTimeout,
     ConfigError,
@@ -33,6 +34,7 @@ from penstock.errors import (
     DatabaseUnavailable,
     InputError,
     LimitExceeded,
+    NotSignedIn,
     Overloaded,
     PenstockError,
     TryAgain,
@@ -249,6 +251,14 @@ DONE = httpx.Response(200, json={"status": "success", "value": 1})
             httpx.Response(200, json={"status": "error", "errorMessage": "no", "errorData": CursorInvalid.data}),
             CursorInvalid,
             None,
+        ),
+        *(
+            (
+                httpx.Response(200, json={"status": "error", "errorMessage": "no", "errorData": one.data}),
+                type(one),
+                None,
+            )
+            for one in (NotSignedIn(), AccessDenied("why"))
         ),
         (
             httpx.Response(200, json={"status": "error", "errorMessage": "no", "errorData": None}),

@@ -95,6 +95,9 @@ def _read(content: bytes) -> dict[str, Any]:
 def _function_error(found: dict[str, Any], headers: Mapping[str, str]) -> errors.PenstockError:
     if found.get("errorData") == errors.CursorInvalid.data:
         return errors.CursorInvalid(str(found.get("errorMessage")))
+    for refused in (errors.NotSignedIn(), errors.AccessDenied("You may not do this.")):
+        if found.get("errorData") == refused.data:
+            return refused
     if "errorData" in found:
         return errors.ApplicationError(found["errorData"])
     return FunctionError(str(found.get("errorMessage")), headers.get("x-request-id", ""))
