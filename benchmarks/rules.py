@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.databases import StoreName, load
 from benchmarks.harness import Bar, Bench, Benchmark, Side, compare
 from penstock import App, Identity, Index, QueryCtx, Rules, Table
-from penstock.api.backend import BackendWords
+from penstock.api.backend import CallerBackend
 from penstock.schema.ids import format_id
 
 TAKE, TEAMS, USERS = 20, 50, 500
@@ -91,7 +91,7 @@ async def compared(bench: Bench, store: StoreName, ruled: Any, by_hand: Any) -> 
         return await compare(bench, *sides)
 
 
-def _query(users: list[BackendWords], function: Any, caller: int) -> Callable[[], Awaitable[None]]:
+def _query(users: list[CallerBackend], function: Any, caller: int) -> Callable[[], Awaitable[None]]:
     choose = partial(random.Random(caller).randrange, USERS)
 
     async def call() -> None:

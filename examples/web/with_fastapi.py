@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI, HTTPException
 from fastapi.security import HTTPBasic, HTTPBasicCredentials
 from parcels import Parcel, app, deliver, mine, send
 
-from penstock import Backend, Id, Identity
+from penstock import Backend, CallerBackend, Id, Identity
 from penstock.fastapi import FromJson, install
 
 web = FastAPI()
@@ -17,10 +17,13 @@ backend = install(web, app, services=["worker"], path="/backend")
 Post = Annotated[Backend, Depends(backend)]
 
 
-def signed_in(given: Annotated[HTTPBasicCredentials, Depends(HTTPBasic())]) -> Identity:
+def post_of_user(given: Annotated[HTTPBasicCredentials, Depends(HTTPBasic())], post: Post) -> CallerBackend:
     if given.password != "secret":  # noqa: S105 - of an example
         raise HTTPException(401)
-    return Identity(subject=given.username, issuer="https://post.example")
+    return post.with_identity(Identity(subject=given.username, issuer="https://post.example"))
+
+
+UserPost = Annotated[CallerBackend, Depends(post_of_user)]
 
 
 @web.post("/parcels", status_code=201)
@@ -29,8 +32,8 @@ async def send_parcel(parcel: FromJson[Parcel], post: Post) -> Id[Parcel]:
 
 
 @web.get("/parcels")
-async def my_parcels(user: Annotated[Identity, Depends(signed_in)], post: Post) -> list[Parcel]:
-    return await post.with_identity(user).run_query(mine)
+async def my_parcels(post: UserPost) -> list[Parcel]:
+    return await post.run_query(mine)
 
 
 @web.post("/parcels/{parcel}/delivery")

@@ -1,5 +1,6 @@
 # The public names, written once: type checkers read them here, and `__init__.py` finds here where each one lives.
 
+from penstock.api.backend import CallerBackend as CallerBackend
 from penstock.api.crons.crons import CronStatus as CronStatus
 from penstock.api.outbox.views import OutboxMessage as OutboxMessage
 from penstock.api.outbox.views import OutboxPage as OutboxPage

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
-from penstock.api.backend import BackendWords
+from penstock.api.backend import CallerBackend
 from penstock.api.crons.crons import Crons
 from penstock.api.declaring import Declaring, check_says_access
 from penstock.api.guests import Guests
@@ -247,7 +247,7 @@ class App(Declaring):
             await backend.stop()
 
 
-class Backend(BackendWords):
+class Backend(CallerBackend):
     """A running app.
 
     Attributes:

@@ -67,7 +67,7 @@ PAGES = {
         {"calls.handlers.taskctx": "TaskCtx MutationTaskCtx TaskBatchRun TaskBatchCtx"},
     ),
     "api/syncwords.py": Page(
-        "The methods of a running app for programs that do not await.", {"api.backend": "BackendWords"}, OPENED
+        "The methods of a running app for programs that do not await.", {"api.backend": "CallerBackend"}, OPENED
     ),
 }
 FACES = {name: f"Sync{name}" for page in PAGES.values() for names in page.classes.values() for name in names.split()}
@@ -93,14 +93,14 @@ finish(self._twin.mark_completed(connection))""",
     "TaskBatchCtx.get_documents": """
 faces = dict(zip(self._twin.runs, self.runs, strict=True))
 return {faces[run]: row for run, row in self._wait(self._twin.get_documents(fields)).items()}""",
-    "BackendWords.live": """
+    "CallerBackend.live": """
 watch = thread.do(lambda: thread.backend.live(function, *args, **kwargs))
 return SyncWatch(watch, thread.wait)""",
-    "BackendWords.with_identity": """
-face = SyncBackendWords()
+    "CallerBackend.with_identity": """
+face = SyncCallerBackend()
 face._thread = lambda: thread.with_identity(identity)  # type: ignore[method-assign]
 return face""",
-    "BackendWords.wake": "\nthread.do(thread.backend.wake)",
+    "CallerBackend.wake": "\nthread.do(thread.backend.wake)",
 }
 DROPPED = {"on_lost"}  # nothing ends a thread from outside
 REQUIRED = {"seconds"}

@@ -24,8 +24,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class BackendWords:
-    """The methods of a backend.
+class CallerBackend:
+    """A backend that calls functions for somebody: for the program itself, or for the user of `with_identity`.
 
     Attributes:
         engine: Store, functions and clock.
@@ -95,7 +95,7 @@ class BackendWords:
     def _watch(self, function: QueryFunction[Any, ..., R, Any], arguments: dict[str, Any], caller: Caller) -> Watch[R]:
         raise NotImplementedError
 
-    def with_identity(self, identity: Identity | None) -> BackendWords:
+    def with_identity(self, identity: Identity | None) -> CallerBackend:
         """This backend for calls and live queries of a user; with None, of a caller who has not signed in.
 
         The program's own calls have no identity, and no guard applies to them.
@@ -142,9 +142,9 @@ class BackendWords:
         return await self.job_calls.read(lambda session: store.jobs.count(session, now))
 
 
-class _BackendFor(BackendWords):
+class _BackendFor(CallerBackend):
     """A backend for the calls of one caller."""
 
-    def __init__(self, backend: BackendWords, caller: Caller) -> None:
+    def __init__(self, backend: CallerBackend, caller: Caller) -> None:
         self.engine, self.runner, self.caller = backend.engine, backend.runner, caller
         self._watch = backend._watch  # type: ignore[method-assign]  # noqa: SLF001 - of its own kind

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 
 if TYPE_CHECKING:
-    from penstock.api.backend import BackendWords
-    from penstock.api.syncwords import SyncBackendWords
+    from penstock.api.backend import CallerBackend
+    from penstock.api.syncwords import SyncCallerBackend
     from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
     from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 
@@ -46,8 +46,8 @@ class AsyncpgConnection(Protocol):
 
 
 if TYPE_CHECKING:
-    AsyncWaiter: TypeAlias = ActionCtx | BackendWords
-    SyncWaiter: TypeAlias = SyncActionCtx | SyncBackendWords
+    AsyncWaiter: TypeAlias = ActionCtx | CallerBackend
+    SyncWaiter: TypeAlias = SyncActionCtx | SyncCallerBackend
     AsyncInside: TypeAlias = MutationCtx | AsyncWaiter
     SyncInside: TypeAlias = SyncMutationCtx | SyncWaiter
     AsyncWriter: TypeAlias = AsyncInside | AsyncConnection | AsyncpgConnection

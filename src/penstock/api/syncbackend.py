@@ -14,13 +14,13 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.api.backend import BackendWords
+from penstock.api.backend import CallerBackend
 from penstock.api.syncthread import Opening, Thread, refuse_on_a_loop
-from penstock.api.syncwords import SyncBackendWords
+from penstock.api.syncwords import SyncCallerBackend
 from penstock.errors import ContextError
 
 
-class SyncBackend(SyncBackendWords):
+class SyncBackend(SyncCallerBackend):
     """A running app for programs that do not await. Made with ``app.sync.open()``, and used in ``with``."""
 
     def __init__(self, opening: Opening) -> None:
@@ -45,7 +45,7 @@ class SyncBackend(SyncBackendWords):
         return self._own
 
 
-class SyncApp(SyncBackendWords):
+class SyncApp(SyncCallerBackend):
     """An app for programs that do not await: `App.sync`.
 
     Its words run on one backend, which is opened with the settings in force when one of them is first used, is shared
@@ -55,7 +55,7 @@ class SyncApp(SyncBackendWords):
         open_app: `App.open`.
     """
 
-    def __init__(self, open_app: Callable[..., AbstractAsyncContextManager[BackendWords]]) -> None:
+    def __init__(self, open_app: Callable[..., AbstractAsyncContextManager[CallerBackend]]) -> None:
         self._open_app = open_app
         self._lock = threading.Lock()
         self._shared: Thread | None = None

@@ -15,14 +15,14 @@ from contextlib import AbstractAsyncContextManager
 from copy import copy
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from penstock.api.backend import BackendWords
+from penstock.api.backend import CallerBackend
 from penstock.errors import ContextError
 from penstock.identity.identity import Identity
 from penstock.store.contract.session import not_open
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Opening = Callable[[], AbstractAsyncContextManager[BackendWords]]
+Opening = Callable[[], AbstractAsyncContextManager[CallerBackend]]
 
 
 class Thread:
@@ -35,7 +35,7 @@ class Thread:
     def __init__(self, opening: Opening) -> None:
         self._pid = os.getpid()
         self._opening = opening
-        self._opened: Future[BackendWords] = Future()
+        self._opened: Future[CallerBackend] = Future()
         self._ended: Future[None] = Future()
         self._answers: set[Future[Any]] = set()
         self._is_over = False
@@ -118,7 +118,7 @@ class Thread:
             answer.cancel()
         return answer
 
-    def _leave(self, opened: Future[BackendWords]) -> None:
+    def _leave(self, opened: Future[CallerBackend]) -> None:
         """Stop, once it is open: nobody waits for it any more."""
         if opened.exception() is None:
             self._loop.call_soon_threadsafe(self._stop.set)

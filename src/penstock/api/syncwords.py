@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from penstock.api.backend import BackendWords
+from penstock.api.backend import CallerBackend
 from penstock.api.live import SyncWatch
 from penstock.api.syncthread import Thread, waits
 from penstock.calls.enqueue.jobs import JobCalls
@@ -21,52 +21,52 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class SyncBackendWords:
-    """`Backend` for code that does not await."""
+class SyncCallerBackend:
+    """`CallerBackend` for code that does not await."""
 
     def _thread(self) -> Thread:
         raise NotImplementedError
 
     @property
     def job_calls(self) -> JobCalls:
-        """See `Backend.job_calls`."""
+        """See `CallerBackend.job_calls`."""
         thread = self._thread()
         return thread.backend.job_calls.waiting(thread.wait)
 
     @property
     def scheduler(self) -> SyncScheduler:
-        """See `Backend.scheduler`."""
+        """See `CallerBackend.scheduler`."""
         thread = self._thread()
         return SyncScheduler(thread.backend.scheduler, thread.wait)
 
-    run_query = waits(BackendWords.run_query)
-    run_mutation = waits(BackendWords.run_mutation)
-    run_action = waits(BackendWords.run_action)
+    run_query = waits(CallerBackend.run_query)
+    run_mutation = waits(CallerBackend.run_mutation)
+    run_action = waits(CallerBackend.run_action)
 
     def live(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> SyncWatch[R]:
-        """See `Backend.live`."""
+        """See `CallerBackend.live`."""
         thread = self._thread()
         watch = thread.do(lambda: thread.backend.live(function, *args, **kwargs))
         return SyncWatch(watch, thread.wait)
 
-    def with_identity(self, identity: Identity | None) -> SyncBackendWords:
-        """See `Backend.with_identity`."""
+    def with_identity(self, identity: Identity | None) -> SyncCallerBackend:
+        """See `CallerBackend.with_identity`."""
         thread = self._thread()
-        face = SyncBackendWords()
+        face = SyncCallerBackend()
         face._thread = lambda: thread.with_identity(identity)  # type: ignore[method-assign]
         return face
 
     def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock:
-        """See `Backend.with_lock`. No thread is cancelled: `LockLost` comes at the end of the block."""
+        """See `CallerBackend.with_lock`. No thread is cancelled: `LockLost` comes at the end of the block."""
         thread = self._thread()
         return SyncLockBlock(thread.backend.with_lock(key, wait=wait, lease=lease), thread.wait)
 
     def wake(self) -> None:
-        """See `Backend.wake`."""
+        """See `CallerBackend.wake`."""
         thread = self._thread()
         thread.do(thread.backend.wake)
 
-    job = waits(BackendWords.job)
-    pools = waits(BackendWords.pools)
-    jobs = waits(BackendWords.jobs)
-    job_counts = waits(BackendWords.job_counts)
+    job = waits(CallerBackend.job)
+    pools = waits(CallerBackend.pools)
+    jobs = waits(CallerBackend.jobs)
+    job_counts = waits(CallerBackend.job_counts)

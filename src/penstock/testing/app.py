@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.api.backend import BackendWords
+from penstock.api.backend import CallerBackend
 from penstock.api.tasks.tasks import DeclaredTask
 from penstock.app import App, Backend
 from penstock.calls.handlers.taskrun import TaskRun
@@ -141,7 +141,7 @@ class TestApp(Backend):
         if self._folder is not None:
             self._folder.cleanup()
 
-    def with_identity(self, identity: Identity | None = None, **claims: Any) -> BackendWords:
+    def with_identity(self, identity: Identity | None = None, **claims: Any) -> CallerBackend:
         """This app for calls of a user, of whom it is enough to say the subject: ``app.with_identity(subject="ada")``.
 
         Args:
