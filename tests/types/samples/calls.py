@@ -5,7 +5,21 @@ from typing import assert_type
 
 from samples.shop import Booking, Customer, book, confirm, fold, rename, seats_of, upcoming
 
-from penstock import ActionCtx, App, Backend, Id, JobId, JobState, JobStatus, MutationCtx, QueryCtx
+from penstock import (
+    ActionCtx,
+    App,
+    Backend,
+    CallerBackend,
+    Id,
+    Identity,
+    JobId,
+    JobState,
+    JobStatus,
+    MutationCtx,
+    QueryCtx,
+    sync,
+)
+from penstock.client import AsyncClient, Client
 
 app = App()
 
@@ -97,3 +111,23 @@ async def opened() -> None:
     async with app.open("sqlite:///shop.db", services=["worker", "pruner"]) as backend:
         assert_type(backend, Backend)
     app.open(services=["cook"])  # refused: list-item
+
+
+def for_a_user(backend: Backend, user: Identity) -> CallerBackend:
+    for_the_program: CallerBackend = backend
+    assert_type(for_the_program.with_identity(None), CallerBackend)
+    waiting: sync.CallerBackend = app.sync.with_identity(user)
+    assert_type(waiting.run_query(seats_of, Id[Customer]("x")), int)
+    return backend.with_identity(user)
+
+
+async def fetch_token() -> str:
+    return "token"
+
+
+def from_elsewhere() -> None:
+    Client("http://shop", token="token")
+    Client("http://shop", token=lambda: "token")
+    AsyncClient("http://shop", token=fetch_token)
+    Client("http://shop", token=fetch_token)  # refused: arg-type
+    AsyncClient("http://shop", token=lambda: "token")  # refused: arg-type, return-value
