@@ -35,10 +35,16 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
             continue
         for body, call in ((one, call) for one in reached for call in one.calls):
             method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
-            if method in _SENDS and (call.of is None or _is_client(call.of)):
+            if (method in _SENDS or _posts(call.node, method)) and (call.of is None or _is_client(call.of)):
                 message = f"{function.name} {why}: if its answer is lost it sends this again."
                 fix = "Send an idempotency key that is the same in each attempt, such as the id of the row or message."
                 yield rule.at(body.function.module, call.node, message, fix)
+
+
+def _posts(call: ast.Call, method: str) -> bool:
+    """``client.request("POST", …)``."""
+    first = call.args[0] if call.args else keyword_of(call, "method")
+    return method == "request" and isinstance(first, ast.Constant) and str(first.value).upper() in {"POST", "PATCH"}
 
 
 def _is_client(of: object) -> bool:
@@ -207,11 +213,7 @@ def small_context(facts: Facts, rule: Rule) -> Places:
 
 def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
     """Whether an expression collects rows, or names what did."""
-    kept = {
-        one.targets[0].id: one.value
-        for one in ast.walk(body.function.node)
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
-    }
+    kept = _kept(body.function.node)
     helpers = {call.node: call.of for call in body.calls if isinstance(call.of, Function) and depth < _DEEPEST}
     filled = {name for loop, rows in body.lists if _is_whole(rows) for name in _filled(loop)}
     ends: set[ast.AST] = {call.node for call in body.calls if call.is_of(Scan, "collect")}
@@ -223,7 +225,7 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
             return True
         if isinstance(node, ast.Name) and node.id in kept and node.id not in seen:
             seen.add(node.id)
-            waiting.append(kept[node.id])
+            waiting.extend(kept[node.id])
         elif isinstance(node, ast.Call) and node in helpers:
             inner = facts.body(helpers[node])
             given = [one.value for one in ast.walk(inner.function.node) if isinstance(one, ast.Return) and one.value]
@@ -236,6 +238,18 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
         else:
             waiting.extend(one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
     return False
+
+
+def _kept(function: ast.AST) -> dict[str, list[ast.expr]]:
+    """What a function keeps under each name, or in it: ``context["ids"] = ids``."""
+    kept: dict[str, list[ast.expr]] = {}
+    for one in ast.walk(function):
+        if isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign) and one.value is not None:
+            for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
+                name = target.value if isinstance(target, ast.Subscript) else target
+                if isinstance(name, ast.Name):
+                    kept.setdefault(name.id, []).append(one.value)
+    return kept
 
 
 def _is_whole(rows: Rows) -> bool:
