@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.cells import cell_len
 
+from penstock.check.checker import check
+from penstock.check.formats import as_text
 from penstock.cli.check import command
 from penstock.cli.watch import check_saved, remember_saved
 
@@ -60,7 +64,29 @@ def test_shows_the_line_a_mark_and_what_to_write(folder: Path) -> None:
         "  --> app.py:15:18\n   |\n15 |     return await ctx.db.query(Plan).collect()\n   |                  ^^^"
         in found.stdout
     )
-    assert "3 findings. penstock check --fix mends 2." in found.stderr
+    assert "3 findings.\npenstock check --fix mends 2." in found.stderr
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_fits_a_terminal_and_marks_what_is_wrong(folder: Path, width: int) -> None:
+    line = '\tawait ctx.db.insert(Plan(name="žluťoučký 🐎 kůň" + name, made_at=datetime.now(UTC))); print("a")'
+    text = PROGRAM.replace("    ctx.db.insert(Plan(name=name, made_at=datetime.now(UTC)))", line)
+    (folder / "app.py").write_text(text, "utf-8")
+    report = check([Path("app.py")])
+    shown = as_text(report.findings, report.lines, width)
+    rows = shown.splitlines()
+    assert max(cell_len(row) for row in rows) <= width
+    assert cells_above(rows, "PEN014") == "datetime.now"
+    assert cells_above(rows, "PEN003").startswith("ctx.db.query(Plan")
+
+
+def cells_above(rows: list[str], code: str) -> str:
+    """What stands in the line of source above the mark of a finding."""
+    begin = next(number for number, row in enumerate(rows) if row.startswith(code))
+    source, mark = next((one, two) for one, two in pairwise(rows[begin:]) if set(two) == set(" |^"))
+    at = mark.index("^")
+    before = next(number for number in range(len(source)) if cell_len(source[:number]) == at)
+    return source[before : before + mark.count("^")]
 
 
 def test_writes_one_line_for_each_finding(folder: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +16,7 @@ import click
 from penstock.check import baseline
 from penstock.check.checker import Report, check
 from penstock.check.finding import Finding, difference, fixed
-from penstock.check.formats import FORMATS
+from penstock.check.formats import FORMATS, Lines, as_text
 from penstock.check.settings import Settings, read_settings
 from penstock.observe.readable import counted
 
@@ -72,9 +74,24 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if not diff:
-        click.echo(FORMATS[form](findings, report.lines), nl=False)
+        click.echo(
+            _shown(findings, report.lines) if form == "text" else FORMATS[form](findings, report.lines), nl=False
+        )
     click.echo(_sum(findings, len(report.lines)), err=True)
     sys.exit(1 if findings else 0)
+
+
+def _shown(findings: Sequence[Finding], lines: Lines) -> str:
+    """The text for people: on a terminal in its width, and in colour."""
+    if not sys.stdout.isatty():
+        return as_text(findings, lines)
+    has_colour = "NO_COLOR" not in os.environ
+    columns = shutil.get_terminal_size().columns
+    return as_text(findings, lines, columns, _painted) if has_colour else as_text(findings, lines, columns)
+
+
+def _painted(text: str, part: str) -> str:
+    return click.style(text, fg="cyan" if part == "edge" else "red", bold=part == "code")
 
 
 def _serve() -> None:
@@ -135,9 +152,9 @@ def _sum(findings: Sequence[Finding], files: int) -> str:
     if not findings:
         return f"Checked {counted(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
-    told = f" penstock check --fix mends {fixable}." if fixable else ""
+    told = f"penstock check --fix mends {fixable}. " if fixable else ""
     checked = f"Checked {counted(files, 'file')}: {counted(len(findings), 'finding')}."
-    return f"{checked}{told} penstock check --explain {findings[0].code} says why."
+    return f"{checked}\n{told}penstock check --explain {findings[0].code} says why."
 
 
 def page(code: str) -> str:

@@ -35,7 +35,7 @@ def deterministic(facts: Facts, rule: Rule) -> Places:
             told = _changing(name) or _unless_given(body, node, name)
             if told:
                 instead_of, edits = _repair(body, node, name, body.ctx_name)
-                message = f"{name} {told}: {root} gives something else each time it runs, also when it runs again."
+                message = f"{name} {told}: it gives {root} another value in each attempt."
                 yield rule.at(body.function.module, node, message, instead_of, edits)
 
 
@@ -98,4 +98,4 @@ _OUTSIDE_FIX = "Do it in an action, which this mutation schedules: await ctx.sch
 
 
 def _reaches(name: str, root: str) -> str:
-    return f"{name}: {root} may run again after a conflict or be undone, and this would not be."
+    return f"{name} is outside of the transaction of {root}, which may be undone, or run again."
