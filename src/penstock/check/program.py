@@ -105,6 +105,23 @@ class Function:
         given = self.node.args
         return [*given.posonlyargs, *given.args, *given.kwonlyargs]
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All that is written in it."""
+        return [*ast.walk(self.node)]
+
+    @cached_property
+    def kept(self) -> dict[str, list[ast.expr]]:
+        """What it keeps under each name, or in it: ``context["ids"] = ids``."""
+        kept: dict[str, list[ast.expr]] = {}
+        for one in self.nodes:
+            if isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign) and one.value is not None:
+                for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
+                    name = target.value if isinstance(target, ast.Subscript) else target
+                    if isinstance(name, ast.Name):
+                        kept.setdefault(name.id, []).append(one.value)
+        return kept
+
     def option(self, name: str) -> ast.expr | None:
         """An option of its decorator."""
         return next((found for one in self.options if (found := keyword_of(one, name))), None)

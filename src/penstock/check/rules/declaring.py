@@ -196,13 +196,13 @@ def _refusals(
     facts: Facts, function: Function, names: set[str], columns: Collection[str] = (), depth: int = 0
 ) -> Iterator[tuple[ast.expr, str]]:
     """Conditions by which a function, or a helper that it calls, refuses a call, each with the argument it looks at."""
-    nodes = [*ast.walk(function.node)]
-    kept = _kept(nodes)
+    kept = function.kept
     rows = _found_by(kept, names)
     asked = dict[ast.Call, ast.expr]()
-    for node in nodes:
+    for node in function.nodes:
         if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node)):
-            named = [kept[one.id] for one in ast.walk(node.test) if isinstance(one, ast.Name) and one.id in kept]
+            names_in = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
+            named = [value for name in kept if name in names_in for value in kept[name]]
             for test in (node.test, *named):
                 if used := _compared(test, names, columns) or _decided(function, test, rows):
                     yield test, used
@@ -222,16 +222,11 @@ def _refusals(
                 yield call.node, passed.get(found[1], min(passed.values()))
 
 
-def _kept(nodes: list[ast.AST]) -> dict[str, ast.expr]:
-    assigned = (one for one in nodes if isinstance(one, ast.Assign))
-    return {one.targets[0].id: one.value for one in assigned if isinstance(one.targets[0], ast.Name)}
-
-
-def _found_by(kept: dict[str, ast.expr], names: set[str]) -> dict[str, str]:
+def _found_by(kept: dict[str, list[ast.expr]], names: set[str]) -> dict[str, str]:
     """The names of rows that are found by one of these arguments through an index, each with the argument."""
     found = dict[str, str]()
-    for name, value in kept.items():
-        for call in (one for one in ast.walk(value) if isinstance(one, ast.Call)):
+    for name, values in kept.items():
+        for call in (one for value in values for one in ast.walk(value) if isinstance(one, ast.Call)):
             is_range = isinstance(call.func, ast.Attribute) and call.func.attr == "with_index"
             given = {one.value.id for one in call.keywords if isinstance(one.value, ast.Name)} & names
             if is_range and given:
@@ -251,9 +246,8 @@ def _decided(function: Function, test: ast.expr, rows: dict[str, str]) -> str:
 
 def _answers(function: Function, names: set[str], columns: Collection[str] = ()) -> str:
     """The argument by which a function answers yes or no."""
-    nodes = [*ast.walk(function.node)]
-    rows = _found_by(_kept(nodes), names)
-    results = (one.value for one in nodes if isinstance(one, ast.Return) and one.value)
+    rows = _found_by(function.kept, names)
+    results = (one.value for one in function.nodes if isinstance(one, ast.Return) and one.value)
     tests = (_compared(one, names, columns) or _decided(function, one, rows) for one in results)
     return next((used for used in tests if used), "")
 

@@ -130,7 +130,7 @@ def _predicate(body: Body, node: ast.expr | None) -> ast.Lambda | None:
     """A filter, also if it is a function with a name that only returns a condition."""
     if not isinstance(node, ast.Name):
         return node if isinstance(node, ast.Lambda) else None
-    inner = (*ast.walk(body.function.node), *body.function.module.tree.body)
+    inner = (*body.function.nodes, *body.function.module.tree.body)
     for one in inner:
         last = one.body[-1] if isinstance(one, AnyDef) and one.name == node.id else None
         if isinstance(one, AnyDef) and isinstance(last, ast.Return) and last.value and len(one.body) == 1:

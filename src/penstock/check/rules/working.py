@@ -175,7 +175,7 @@ def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.
     while waiting:
         one = waiting.pop()
         seen.add(one)
-        nodes = [*ast.walk(one.node)]
+        nodes = one.nodes
         if one is not function and any(isinstance(node, ast.Return) and node.value for node in nodes):
             continue
         yield from ((one.module, node) for node in nodes)
@@ -213,7 +213,7 @@ def small_context(facts: Facts, rule: Rule) -> Places:
 
 def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
     """Whether an expression collects rows, or names what did."""
-    kept = _kept(body.function.node)
+    kept = body.function.kept
     helpers = {call.node: call.of for call in body.calls if isinstance(call.of, Function) and depth < _DEEPEST}
     filled = {name for loop, rows in body.lists if _is_whole(rows) for name in _filled(loop)}
     ends: set[ast.AST] = {call.node for call in body.calls if call.is_of(Scan, "collect")}
@@ -228,7 +228,7 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
             waiting.extend(kept[node.id])
         elif isinstance(node, ast.Call) and node in helpers:
             inner = facts.body(helpers[node])
-            given = [one.value for one in ast.walk(inner.function.node) if isinstance(one, ast.Return) and one.value]
+            given = [one.value for one in inner.function.nodes if isinstance(one, ast.Return) and one.value]
             if any(_grows(facts, inner, one, depth + 1) for one in given):
                 return True
         elif isinstance(node, ast.Compare | ast.Subscript) or (isinstance(node, ast.Call) and not _is_list(node)):
@@ -238,18 +238,6 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
         else:
             waiting.extend(one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
     return False
-
-
-def _kept(function: ast.AST) -> dict[str, list[ast.expr]]:
-    """What a function keeps under each name, or in it: ``context["ids"] = ids``."""
-    kept: dict[str, list[ast.expr]] = {}
-    for one in ast.walk(function):
-        if isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign) and one.value is not None:
-            for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
-                name = target.value if isinstance(target, ast.Subscript) else target
-                if isinstance(name, ast.Name):
-                    kept.setdefault(name.id, []).append(one.value)
-    return kept
 
 
 def _is_whole(rows: Rows) -> bool:
