@@ -192,6 +192,7 @@ def test_a_baseline_tells_of_what_is_new(folder: Path) -> None:
         (["--explain", "PEN9"], "", "There is no rule PEN9."),
         (["--baseline", "none.json"], "", "none.json cannot be read. Write it with --write-baseline."),
         ([], "selct = []", "[tool.penstock.check] has no setting selct. It has baseline, ignore, paths, select."),
+        ([], 'paths = ["shop"]', "paths names shop, and there is no such file or folder."),
         ([], 'select = "PEN003"', 'select is a list of texts, such as ["PEN003"].'),
     ],
 )
@@ -207,6 +208,9 @@ def test_names_a_file_that_is_no_python(folder: Path) -> None:
     (folder / "latin.py").write_bytes(b"x = '\xe9'\n")
     found = [line for line in run("--format", "lines").stdout.splitlines() if "PEN999" in line]
     assert [line.partition(" ")[0] for line in found] == ["broken.py:1:7:", "latin.py:1:1:"]
+    assert "1 | def f(:\n  |       ^\n" in run("--fix").stdout
+    told = run("broken.py").stderr
+    assert told == "Checked 1 file: 1 finding.\n"
 
 
 def test_explains_a_rule() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from penstock.check import baseline
-from penstock.check.checker import Report, check
+from penstock.check.checker import UNREADABLE, Report, check
 from penstock.check.finding import Finding, difference, fixed
 from penstock.check.formats import FORMATS, Lines, as_text
 from penstock.check.settings import Settings, read_settings
@@ -118,7 +118,7 @@ def short_path(path: Path) -> Path:
 
 def _mended(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
     if not writes:
-        for path in report.lines:
+        for path in _fixable(report):
             before = _read(path)
             after, _count = fixed(before, _of(report, path))
             click.echo(difference(path, before, after), nl=False)
@@ -126,7 +126,7 @@ def _mended(report: Report, places: list[Path], settings: Settings, *, writes: b
     mended = 0
     for _pass in range(_MOST_PASSES):
         count = 0
-        for path in report.lines:
+        for path in _fixable(report):
             before = _read(path)
             after, more = fixed(before, _of(report, path))
             if more:
@@ -138,6 +138,10 @@ def _mended(report: Report, places: list[Path], settings: Settings, *, writes: b
         report = check(places, settings.codes())
     click.echo(f"Mended {mended}.", err=True)
     return report
+
+
+def _fixable(report: Report) -> list[Path]:
+    return list(dict.fromkeys(one.path for one in report.findings if one.edits))
 
 
 def _read(path: Path) -> str:
@@ -154,7 +158,9 @@ def _sum(findings: Sequence[Finding], files: int) -> str:
     fixable = sum(bool(one.edits) for one in findings)
     told = f"penstock check --fix mends {fixable}. " if fixable else ""
     checked = f"Checked {counted(files, 'file')}: {counted(len(findings), 'finding')}."
-    return f"{checked}\n{told}penstock check --explain {findings[0].code} says why."
+    code = next((one.code for one in findings if one.code != UNREADABLE), "")
+    told += f"penstock check --explain {code} says why." if code else ""
+    return f"{checked}\n{told}" if told else checked
 
 
 def page(code: str) -> str:
