@@ -38,6 +38,7 @@ class Finding:
         message: What is wrong there.
         fix: What to write instead.
         edits: Changes that mend it and change nothing else; none if a person has to decide.
+        head: The first and last line of the function that is meant, with its decorators and without its body.
     """
 
     code: str
@@ -46,6 +47,12 @@ class Finding:
     message: str
     fix: str
     edits: tuple[Edit, ...] = ()
+    head: tuple[int, int] | None = None
+
+    def is_in(self, line: int) -> bool:
+        """Whether a line is one of those that the finding is about."""
+        first, last = self.head or (self.span.line, self.span.end_line)
+        return first <= line <= last
 
 
 Located = ast.expr | ast.stmt | ast.arg | ast.excepthandler | ast.keyword
