@@ -253,7 +253,10 @@ def _answers(function: Function, names: set[str], columns: Collection[str] = ())
 
 
 def _raises(node: ast.If) -> bool:
-    return any(isinstance(one, ast.Raise) for one in (*node.body, *node.orelse))
+    """Whether it refuses a caller. An ``==`` that raises does not: it finds what is taken already."""
+    is_same = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq)
+    raising = node.orelse if is_same else (*node.body, *node.orelse)
+    return any(isinstance(one, ast.Raise) for one in raising)
 
 
 def _compared(test: ast.expr, names: set[str], columns: Collection[str]) -> str:

@@ -131,6 +131,16 @@ async def invite(ctx: MutationCtx, host: Id[Guest], email: str) -> None:
     await ctx.db.insert(Guest(email=email, owner=host))
 
 
+@app.mutation(access=signed_in)
+async def recommend(ctx: MutationCtx, guest: Id[Guest], owner: str) -> None:
+    found = await ctx.db.get(Guest, guest)
+    if found is None:
+        raise ApplicationError("no such guest")
+    if found.owner == owner:
+        raise ApplicationError("recommended already")
+    await ctx.db.insert(Guest(email=found.email, owner=owner))
+
+
 @app.mutation(access=public)
 async def sign_up(ctx: MutationCtx, email: str) -> None:
     if email.strip().lower() in {"", "root"}:
