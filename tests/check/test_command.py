@@ -155,14 +155,16 @@ def test_a_comment_ignores_a_rule_with_a_reason(folder: Path) -> None:
 
 
 def test_a_comment_stands_on_any_line_of_what_it_ignores(folder: Path) -> None:
-    collect = "(\n        ctx.db.query(Plan)\n        .collect()  # penstock: ignore[PEN003] four plans\n    )"
+    wanted = ".filter(lambda plan: plan.name == '')"
+    comment = "# penstock: ignore[PEN002, PEN003] four plans"
+    collect = f"(\n        ctx.db.query(Plan)\n        {wanted}\n        .collect()  {comment}\n    )"
     text = PROGRAM.replace("ctx.db.query(Plan).collect()", collect)
     comment = "  # penstock: ignore[PEN006] a test"
     for name, first, last in (("f0", comment, ""), ("f1", "", ""), ("f2", "", comment)):
         text += f"\n\n@app.query{first}\nasync def {name}(\n    ctx: QueryCtx,\n) -> int:{last}\n    return 1\n"
     (folder / "app.py").write_text(text, "utf-8")
     found = [(one["code"], one["message"][:2]) for one in json.loads(run("--json").stdout)]
-    assert [one for one in found if one[0] in {"PEN000", "PEN003", "PEN006"}] == [("PEN006", "f1")]
+    assert [one for one in found if one[0] in {"PEN000", "PEN002", "PEN003", "PEN006"}] == [("PEN006", "f1")]
 
 
 def test_saved_files_alone_are_told_when_the_program_starts_again(

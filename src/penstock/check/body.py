@@ -184,7 +184,7 @@ class _Reader:
         """A statement that has others within it, or any other one."""
         match node:
             case ast.For() | ast.AsyncFor():
-                self._over(node, self.value(node.iter))
+                self._over(node, self._look(node.iter) if isinstance(node, ast.For) else self.value(node.iter))
                 self._keep(node.target, None)
                 self._within(node, [*node.body, *node.orelse])
             case ast.While():
@@ -490,7 +490,7 @@ class _Reader:
     def _comprehension(self, node: Comprehension) -> Any:
         before, loop = dict(self._values), self._loop
         for one in node.generators:
-            self._over(node, self.value(one.iter))
+            self._over(node, self.value(one.iter) if one.is_async else self._look(one.iter))
             self._loop = node
             self._keep(one.target, None)
             for condition in one.ifs:
@@ -504,10 +504,12 @@ class _Reader:
 
 def _takes_values(node: ast.Call, of: Any) -> bool:
     """Whether a call can do nothing with a call that was not awaited, unlike ``asyncio.gather``."""
+    if isinstance(of, Outside):
+        return of.name.startswith("penstock.") and of.name.count(".") == 1
     if isinstance(of, Table | Method):
         return not isinstance(of, Method) or not isinstance(of.of, Function | Entries)
     if isinstance(node.func, ast.Name):
-        return of is None and node.func.id in _OF_VALUES
+        return of is None and (node.func.id in _OF_VALUES or node.func.id.endswith(("Error", "Exception")))
     return isinstance(node.func, ast.Attribute) and node.func.attr in _OF_LOGGERS
 
 

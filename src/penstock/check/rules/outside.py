@@ -12,6 +12,7 @@ from penstock.check.rule import Facts, Places, Rule, instead, rule
 _CLOCK = {
     "time.time", "time.time_ns", "time.monotonic", "time.perf_counter", "datetime.datetime.now",
     "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today", "django.utils.timezone.now",
+    "pendulum.now", "arrow.now", "arrow.utcnow",
 }  # fmt: skip
 _CLOCK_UNLESS = {"time.localtime": 1, "time.gmtime": 1, "time.ctime": 1, "time.strftime": 2}  # given a time
 _CHANCE = ("random.", "secrets.", "uuid.uuid1", "uuid.uuid4", "os.urandom", "numpy.random.")
@@ -20,10 +21,13 @@ _ENVIRONMENT = {"os.environ", "os.getenv", "os.environb"}
 _NETWORK = (
     "requests.", "httpx.", "aiohttp.", "urllib.request.", "urllib3.", "smtplib.", "socket.", "http.client.",
     "boto3.", "subprocess.", "asyncio.create_subprocess", "os.system", "openai.", "anthropic.", "stripe.", "twilio.",
-    "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.",
+    "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.", "aioboto3.", "kafka.", "aiokafka.", "pika.", "aio_pika.",
+    "nats.", "pymongo.", "motor.", "elasticsearch.", "google.cloud.", "azure.", "sendgrid.", "slack_sdk.",
+    "sqlite3.connect", "aiosqlite.connect", "psycopg.connect", "psycopg2.connect", "asyncpg.connect",
+    "aiofiles.", "shutil.", "os.remove", "os.unlink", "os.mkdir", "os.makedirs", "os.rename", "os.replace", "os.rmdir",
 )  # fmt: skip
 _DATA = re.compile(r"(Error|Exception|Timeout|URL|Limits|Request|Response|Headers|Cookies|Auth|Retry|codes)\b")
-_FILES = {"read_text", "read_bytes", "write_text", "write_bytes"}  # methods of a Path
+_FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "rmdir"}  # methods of a Path
 _SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 
 

@@ -1,12 +1,16 @@
 """A hotel: right forms beside the wrong ones that `fifth` and `sixth` have taught the rules."""
 
 import logging
+import shutil
+import sqlite3
 import time
 from datetime import timedelta
 from functools import wraps
+from pathlib import Path
 
 import boto3
 import httpx
+import pendulum
 from penstock import (
     ActionCtx,
     App,
@@ -167,6 +171,20 @@ async def check_in(ctx: MutationCtx, guest: Id[Guest]) -> None:
 async def check_out(ctx: MutationCtx, guest: Id[Guest]) -> None:
     await ctx.db.patch(Guest, guest, checked_in=time.strftime("%H:%M"))  # expect: PEN014
     bucket.Object("hotel", guest).delete()  # expect: PEN015
+
+
+@app.mutation(access=signed_in)
+async def clean(ctx: MutationCtx, guest: Id[Guest]) -> None:
+    for room in ctx.db.query(Guest).take(5):  # expect: PEN001
+        log.info("clean %s", room)
+    rooms = [one.email for one in await ctx.db.query(Guest).take(5)]
+    pendulum.now()  # expect: PEN014
+    shutil.copy("rooms.csv", "cleaned.csv")  # expect: PEN015
+    Path("rooms.csv").unlink()  # expect: PEN015
+    sqlite3.connect("rooms.db")  # expect: PEN015
+    if not rooms:
+        raise ApplicationError(ctx.db.query(Guest).count())  # expect: PEN001
+    raise ValueError(ctx.db.query(Guest).count())  # expect: PEN001
 
 
 @app.internal_action
