@@ -38,12 +38,13 @@ test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
 test-long: $(READY) ## run all tests, and try many more examples where hypothesis invents them
 	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200
 
-check: $(READY) ## formatting, lint, types, import rules, and best practices in the examples
+check: $(READY) ## formatting, lint, types, import rules, and best practices in the examples and the docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/penstock check examples
+	$(BIN)/python -m pytest -q tests/docs/test_docs_code.py -k best_practices
 	$(BIN)/python tests/house/rooms.py
 
 docs: $(READY) ## build the site of the documentation; VERSION=0.1.0 gives a release a folder beside the others

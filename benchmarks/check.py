@@ -6,6 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from benchmarks.harness import Bar, Bench, Benchmark
@@ -28,15 +29,16 @@ async def speed(bench: Bench) -> float:
 
 
 def _write(folder: Path) -> int:
-    """Write the programs of the labelled set again and again; how many lines they have."""
-    lines = copies = 0
-    while lines < _LINES:
-        for file, text in _sources():
-            path = folder / f"copy{copies}" / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-            lines += text.count("\n")
-        copies += 1
+    """Write the programs of the labelled sets again and again; how many lines they have."""
+    lines, sources = 0, _sources()
+    for number in count():
+        if lines >= _LINES:
+            break
+        file, text = sources[number % len(sources)]
+        path = folder / f"copy{number // len(sources)}" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        lines += text.count("\n")
     return lines
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.cells import cell_len
 
+from penstock.check.checker import check
+from penstock.check.formats import as_text
 from penstock.cli.check import command
 from penstock.cli.watch import check_saved, remember_saved
 
@@ -60,7 +64,29 @@ def test_shows_the_line_a_mark_and_what_to_write(folder: Path) -> None:
         "  --> app.py:15:18\n   |\n15 |     return await ctx.db.query(Plan).collect()\n   |                  ^^^"
         in found.stdout
     )
-    assert "3 findings. penstock check --fix mends 2." in found.stderr
+    assert "3 findings.\npenstock check --fix mends 2." in found.stderr
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_fits_a_terminal_and_marks_what_is_wrong(folder: Path, width: int) -> None:
+    line = '\tawait ctx.db.insert(Plan(name="žluťoučký 🐎 kůň" + name, made_at=datetime.now(UTC))); print("a")'
+    text = PROGRAM.replace("    ctx.db.insert(Plan(name=name, made_at=datetime.now(UTC)))", line)
+    (folder / "app.py").write_text(text, "utf-8")
+    report = check([Path("app.py")])
+    shown = as_text(report.findings, report.lines, width)
+    rows = shown.splitlines()
+    assert max(cell_len(row) for row in rows) <= width
+    assert cells_above(rows, "PEN014") == "datetime.now"
+    assert cells_above(rows, "PEN003").startswith("ctx.db.query(Plan")
+
+
+def cells_above(rows: list[str], code: str) -> str:
+    """What stands in the line of source above the mark of a finding."""
+    begin = next(number for number, row in enumerate(rows) if row.startswith(code))
+    source, mark = next((one, two) for one, two in pairwise(rows[begin:]) if set(two) == set(" |^"))
+    at = mark.index("^")
+    before = next(number for number in range(len(source)) if cell_len(source[:number]) == at)
+    return source[before : before + mark.count("^")]
 
 
 def test_writes_one_line_for_each_finding(folder: Path) -> None:
@@ -128,6 +154,19 @@ def test_a_comment_ignores_a_rule_with_a_reason(folder: Path) -> None:
     assert "Nothing here breaks PEN003." in run("--select", "PEN003", "--select", "PEN000").stdout
 
 
+def test_a_comment_stands_on_any_line_of_what_it_ignores(folder: Path) -> None:
+    wanted = ".filter(lambda plan: plan.name == '')"
+    comment = "# penstock: ignore[PEN002, PEN003] four plans"
+    collect = f"(\n        ctx.db.query(Plan)\n        {wanted}\n        .collect()  {comment}\n    )"
+    text = PROGRAM.replace("ctx.db.query(Plan).collect()", collect)
+    comment = "  # penstock: ignore[PEN006] a test"
+    for name, first, last in (("f0", comment, ""), ("f1", "", ""), ("f2", "", comment)):
+        text += f"\n\n@app.query{first}\nasync def {name}(\n    ctx: QueryCtx,\n) -> int:{last}\n    return 1\n"
+    (folder / "app.py").write_text(text, "utf-8")
+    found = [(one["code"], one["message"][:2]) for one in json.loads(run("--json").stdout)]
+    assert [one for one in found if one[0] in {"PEN000", "PEN002", "PEN003", "PEN006"}] == [("PEN006", "f1")]
+
+
 def test_saved_files_alone_are_told_when_the_program_starts_again(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +205,7 @@ def test_a_baseline_tells_of_what_is_new(folder: Path) -> None:
         (["--explain", "PEN9"], "", "There is no rule PEN9."),
         (["--baseline", "none.json"], "", "none.json cannot be read. Write it with --write-baseline."),
         ([], "selct = []", "[tool.penstock.check] has no setting selct. It has baseline, ignore, paths, select."),
+        ([], 'paths = ["shop"]', "paths names shop, and there is no such file or folder."),
         ([], 'select = "PEN003"', 'select is a list of texts, such as ["PEN003"].'),
     ],
 )
@@ -181,6 +221,9 @@ def test_names_a_file_that_is_no_python(folder: Path) -> None:
     (folder / "latin.py").write_bytes(b"x = '\xe9'\n")
     found = [line for line in run("--format", "lines").stdout.splitlines() if "PEN999" in line]
     assert [line.partition(" ")[0] for line in found] == ["broken.py:1:7:", "latin.py:1:1:"]
+    assert "1 | def f(:\n  |       ^\n" in run("--fix").stdout
+    told = run("broken.py").stderr
+    assert told == "Checked 1 file: 1 finding.\n"
 
 
 def test_explains_a_rule() -> None:

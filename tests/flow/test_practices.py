@@ -70,6 +70,9 @@ async def reads(ctx: QueryCtx) -> int:
         (await letters.filter(lambda one: one.number == 3).paginate(num_items=5)).page,
         await letters.collect(),  # penstock: ignore[PEN003] a test of comments
         await letters.filter(lambda one: one.number == 3).collect(),  # penstock: ignore[PEN003, PEN002] another one
+        await letters.order("desc")
+        .filter(lambda one: one.number == 3)
+        .collect(),  # penstock: ignore[PEN003, PEN002] on one of its lines
         await letters.collect(),  # penstock: ignore[PEN003]
     ]
     return sum(map(len, found))
@@ -134,6 +137,13 @@ def takes_chances_in_thread(ctx: sync.QueryCtx) -> str:
 
 @app.mutation
 async def open_to_all(ctx: MutationCtx) -> None:  # PEN006
+    pass
+
+
+@app.mutation  # penstock: ignore[PEN006] a test of comments
+async def open_on_purpose(
+    ctx: MutationCtx,
+) -> None:
     pass
 
 
@@ -264,6 +274,7 @@ async def test_access_and_public_functions_are_told() -> None:
         await backend.run_mutation(open_to_all)
         assert backend.practices == []  # the program itself calls
         await ada.run_mutation(open_to_all)
+        await ada.run_mutation(open_on_purpose)
         await ada.run_query(asks)
         await ada.run_action(asks_within)
         await ada.run_action(asks_itself)

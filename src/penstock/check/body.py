@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.check.program import AnyDef, Ctx, Function, Program
+from penstock.check.program import AnyDef, Ctx, Function, Program, Table
 from penstock.check.project import Module, Outside, Place
 from penstock.check.values import Entries, Instance, Local, Method, Pending, Pool, Rows, Scan, Word
 
@@ -42,6 +42,12 @@ _FOLLOWED = (
     ast.Name | ast.Attribute | ast.Subscript | ast.Dict | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda
     | ast.IfExp | ast.BoolOp | ast.Compare | ast.UnaryOp | Comprehension
 )  # fmt: skip
+_OF_VALUES = {
+    "len", "str", "int", "float", "bool", "list", "dict", "set", "tuple", "sorted", "sum", "min", "max", "repr",
+    "print", "any", "all", "enumerate", "zip",
+}  # fmt: skip
+_OF_LOGGERS = {"debug", "info", "warning", "error", "exception"}
+_CLIENT_MAKERS = {"boto3.client", "boto3.resource", "redis.from_url", "grpc.insecure_channel"}
 _WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
@@ -178,7 +184,7 @@ class _Reader:
         """A statement that has others within it, or any other one."""
         match node:
             case ast.For() | ast.AsyncFor():
-                self._over(node, self.value(node.iter))
+                self._over(node, self._look(node.iter) if isinstance(node, ast.For) else self.value(node.iter))
                 self._keep(node.target, None)
                 self._within(node, [*node.body, *node.orelse])
             case ast.While():
@@ -327,26 +333,29 @@ class _Reader:
 
     def _parts(self, node: ast.AST) -> None:
         """Look at the parts of what is nothing in itself, such as a long sum, in their order."""
-        waiting: list[ast.AST] = [node]
+        waiting = [(node, False)]
         while waiting:
-            one = waiting.pop()
+            one, is_operand = waiting.pop()
             if isinstance(one, _FOLLOWED) and one is not node:
-                self.value(one)
+                (self._look if is_operand else self.value)(one)
             else:
-                waiting.extend(reversed([*ast.iter_child_nodes(one)]))
+                are_operands = isinstance(one, ast.BinOp | ast.FormattedValue)
+                waiting.extend((part, are_operands) for part in reversed([*ast.iter_child_nodes(one)]))
 
     def _named(self, node: ast.Name) -> Any:
         self._pending.pop(node.id, None)
         if node.id in self._imported:
-            return self._noted(node, self._imported[node.id])
+            return self._noted(node, self._at_top(self._imported[node.id]))
         return self._values[node.id] if node.id in self._values else self._noted(node, self._global(node))
 
     def _global(self, node: ast.expr) -> Any:
-        found = self._program.meaning(self._module, node)
+        return self._at_top(self._program.meaning(self._module, node))
+
+    def _at_top(self, found: Any) -> Any:
         if not isinstance(found, Place) or isinstance(found.node, ast.ClassDef):
             return found
-        module, made = self._program.behind(self._module, node)
-        return self._made(module, made, found.name) if made is not node else None
+        bound = self._program.bound(found)
+        return self._made(*self._program.behind(*bound), found.name) if bound else None
 
     def _made(self, module: Module, made: ast.expr | None, name: str) -> Any:  # noqa: PLR0911 - one for each kind
         """The value of an expression at the top of a file."""
@@ -369,7 +378,10 @@ class _Reader:
             kind = self._program.meaning(module, made.func)
             if isinstance(kind, Place):
                 return Instance(kind.module, kind.node) if isinstance(kind.node, ast.ClassDef) else None
-            if isinstance(kind, Outside) and kind.name.rpartition(".")[2][:1].isupper():  # a client that all share
+            is_client = isinstance(kind, Outside) and (
+                kind.name.rpartition(".")[2][:1].isupper() or kind.name in _CLIENT_MAKERS
+            )
+            if is_client and isinstance(kind, Outside):  # all functions share it
                 return Outside(f"{kind.name}()")
             return None
         return self._program.meaning(module, made)
@@ -419,9 +431,15 @@ class _Reader:
 
     def _call(self, node: ast.Call) -> Any:
         of = self.value(node.func)
-        given = [self.value(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
+        take = self._look if _takes_values(node, of) else self.value
+        before, self._loop = (
+            self._loop,
+            node if isinstance(node.func, ast.Name) and node.func.id == "map" else self._loop,
+        )
+        given = [take(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
         for one in node.keywords:
-            self.value(one.value)
+            take(one.value)
+        self._loop = before
         self.body.calls.append(Call(node, of, tuple(given), self._loop, bool(self._tries), self._branch))
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx) for one in given) or (of.owner and self._keeps(of.module, of.owner))
@@ -472,7 +490,7 @@ class _Reader:
     def _comprehension(self, node: Comprehension) -> Any:
         before, loop = dict(self._values), self._loop
         for one in node.generators:
-            self._over(node, self.value(one.iter))
+            self._over(node, self.value(one.iter) if one.is_async else self._look(one.iter))
             self._loop = node
             self._keep(one.target, None)
             for condition in one.ifs:
@@ -482,6 +500,17 @@ class _Reader:
             self.value(part)  # a list of calls that are not awaited is for gather
         self._values, self._loop = before, loop
         return None
+
+
+def _takes_values(node: ast.Call, of: Any) -> bool:
+    """Whether a call can do nothing with a call that was not awaited, unlike ``asyncio.gather``."""
+    if isinstance(of, Outside):
+        return of.name.startswith("penstock.") and of.name.count(".") == 1
+    if isinstance(of, Table | Method):
+        return not isinstance(of, Method) or not isinstance(of.of, Function | Entries)
+    if isinstance(node.func, ast.Name):
+        return of is None and (node.func.id in _OF_VALUES or node.func.id.endswith(("Error", "Exception")))
+    return isinstance(node.func, ast.Attribute) and node.func.attr in _OF_LOGGERS
 
 
 def _awaits(of: Any, name: str) -> bool:

@@ -62,12 +62,13 @@ def check(
     for code in sorted(looked_for & RULES.keys()):
         for finding in RULES[code].find(facts, RULES[code]):
             by_path[finding.path].add(finding)
-    findings = [_unreadable(path, error) for path, error in project.broken]
+    findings = [_unreadable(path, error) for path, (error, _lines) in project.broken.items()]
     for module in project.modules:
         found = ignoring.without_ignored(module, by_path[module.path], looked_for)
         findings.extend(one for one in found if one.code != ignoring.CODE or codes is None or ignoring.CODE in codes)
     findings.sort(key=lambda one: (one.path, one.span, one.code, one.message))
-    return Report(findings, {one.path: one.lines for one in project.modules})
+    lines = {one.path: one.lines for one in project.modules}
+    return Report(findings, lines | {path: lines for path, (_error, lines) in project.broken.items()})
 
 
 def _unreadable(path: Path, error: SyntaxError) -> Finding:

@@ -38,6 +38,8 @@ class Finding:
         message: What is wrong there.
         fix: What to write instead.
         edits: Changes that mend it and change nothing else; none if a person has to decide.
+        lines: The first and last line that are meant, if the place is a part of more: of a function its decorators and
+            its head, of a filter its whole query.
     """
 
     code: str
@@ -46,6 +48,12 @@ class Finding:
     message: str
     fix: str
     edits: tuple[Edit, ...] = ()
+    lines: tuple[int, int] | None = None
+
+    def is_in(self, line: int) -> bool:
+        """Whether a line is one of those that the finding is about."""
+        first, last = self.lines or (self.span.line, self.span.end_line)
+        return first <= line <= last
 
 
 Located = ast.expr | ast.stmt | ast.arg | ast.excepthandler | ast.keyword

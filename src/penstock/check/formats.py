@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.cells import cell_len, set_cell_size
 
 from penstock.check.finding import Finding
 from penstock.check.rule import RULES
@@ -14,22 +17,70 @@ from penstock.check.rule import RULES
 Lines = Mapping[Path, Sequence[str]]
 
 
-def as_text(findings: Sequence[Finding], lines: Lines) -> str:
-    """Each finding with its line of source, a mark below it, and what to write instead."""
-    return "\n".join(_shown(one, lines.get(one.path, ())) for one in findings)
+Paint = Callable[[str, str], str]  # a text, and the part that it is
 
 
-def _shown(one: Finding, lines: Sequence[str]) -> str:
+def as_text(
+    findings: Sequence[Finding], lines: Lines, width: int | None = None, paint: Paint = lambda text, _part: text
+) -> str:
+    """Each finding with its line of source, a mark below it, and what to write instead.
+
+    Args:
+        findings: The findings.
+        lines: The lines of each file.
+        width: The columns of the terminal; None without one.
+        paint: Gives a part its colour: "code", "edge" or "mark".
+    """
+    return "".join(f"{_shown(one, lines.get(one.path, ()), width, paint)}\n" for one in findings)
+
+
+def _shown(one: Finding, lines: Sequence[str], width: int | None, paint: Paint) -> str:
     span = one.span
-    number = str(span.line)
-    edge = " " * len(number)
+    edge = " " * len(str(span.line))
     text = lines[span.line - 1] if span.line <= len(lines) else ""
     end = span.end_column if span.end_line == span.line else len(text)
-    mark = "".join("\t" if letter == "\t" else " " for letter in text[: span.column]) + "^" * max(1, end - span.column)
+    parts = (text[: span.column], text[span.column : end], text[end:])
+    before, marked, after = (part.replace("\t", _TAB) for part in parts)
+    if width:
+        before, marked, after = _window(before, marked, after, width - len(edge) - 3)
+    message = _wrapped(f"{one.code} {one.message}", width, " " * (len(one.code) + 1)).removeprefix(one.code)
+    mark = " " * cell_len(before) + paint("^" * max(1, cell_len(marked)), "mark")
     return (
-        f"{one.code} {one.message}\n{edge}--> {one.path}:{span.line}:{span.column + 1}\n{edge} |\n"
-        f"{number} | {text}\n{edge} | {mark}\n{edge} = {one.fix}\n"
+        f"{paint(one.code, 'code')}{message}\n"
+        f"{edge}{paint('-->', 'edge')} {one.path}:{span.line}:{span.column + 1}\n"
+        f"{edge} {paint('|', 'edge')}\n"
+        f"{paint(f'{span.line} |', 'edge')} {before}{marked}{after}\n"
+        f"{edge} {paint('|', 'edge')} {mark}\n"
+        f"{edge} {paint('=', 'edge')} {_wrapped(one.fix, width, f'{edge}   ')}\n"
     )
+
+
+_TAB = " " * 4
+_AROUND = 12  # characters beside a mark that are shown in any case
+
+
+def _window(before: str, marked: str, after: str, room: int) -> tuple[str, str, str]:
+    """The part of a long line that fits into a room, with what is marked in it, or the beginning of that."""
+    ends = min(cell_len(after), _AROUND)
+    if cell_len(before + marked) + ends > room and cell_len(before) > room // 2:
+        kept = max(_AROUND, room - cell_len(marked) - ends - 1)
+        before = f"…{before[-kept:]}" if len(before) > kept + 1 else before
+    marked = _cut(marked, room - cell_len(before))
+    return before, marked, "" if marked.endswith("…") else _cut(after, room - cell_len(before + marked))
+
+
+def _cut(text: str, room: int) -> str:
+    if cell_len(text) <= room:
+        return text
+    return f"{set_cell_size(text, room - 1).rstrip()}…" if room > 1 else ""
+
+
+def _wrapped(text: str, width: int | None, indent: str) -> str:
+    """A sentence in lines, the further ones indented."""
+    if not width:
+        return text
+    lines = textwrap.wrap(text, width - len(indent), break_long_words=False, break_on_hyphens=False)
+    return f"\n{indent}".join(lines)
 
 
 def as_lines(findings: Sequence[Finding], _lines: Lines) -> str:

@@ -25,7 +25,7 @@ class _Ignore:
 
 
 def without_ignored(module: Module, findings: Iterable[Finding], codes: Iterable[str]) -> Iterator[Finding]:
-    """The findings in a file that no comment on their line ignores, and the comments that are wrong.
+    """The findings in a file that no comment on their lines ignores, and the comments that are wrong.
 
     Args:
         module: The file.
@@ -34,8 +34,9 @@ def without_ignored(module: Module, findings: Iterable[Finding], codes: Iterable
     """
     ignores = dict(_ignores(module)) if "penstock:" in module.text else {}
     for one in findings:
-        ignore = ignores.get(one.span.line)
-        if ignore is not None and one.code in ignore.codes and ignore.reason:
+        those = [ignore for line, ignore in ignores.items() if ignore.reason and one.is_in(line)]
+        ignore = next((ignore for ignore in those if one.code in ignore.codes), None)
+        if ignore is not None:
             ignore.used.add(one.code)
         else:
             yield one

@@ -105,6 +105,23 @@ class Function:
         given = self.node.args
         return [*given.posonlyargs, *given.args, *given.kwonlyargs]
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All that is written in it."""
+        return [*ast.walk(self.node)]
+
+    @cached_property
+    def kept(self) -> dict[str, list[ast.expr]]:
+        """What it keeps under each name, or in it: ``context["ids"] = ids``."""
+        kept: dict[str, list[ast.expr]] = {}
+        for one in self.nodes:
+            if isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign) and one.value is not None:
+                for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
+                    name = target.value if isinstance(target, ast.Subscript) else target
+                    if isinstance(name, ast.Name):
+                        kept.setdefault(name.id, []).append(one.value)
+        return kept
+
     def option(self, name: str) -> ast.expr | None:
         """An option of its decorator."""
         return next((found for one in self.options if (found := keyword_of(one, name))), None)
@@ -223,11 +240,22 @@ class Program:
 
     def assigned(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr] | None:
         """The value that a name at the top of a file was given, and the file."""
-        found = self.meaning(module, node)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return self._at_key(module, node.value, node.slice.value)
+        return self.bound(self.meaning(module, node))
+
+    def bound(self, found: object) -> tuple[Module, ast.expr] | None:
+        """The value of a name that an assignment at the top of a file binds, and the file."""
         if isinstance(found, Place) and isinstance(found.node, ast.Assign | ast.AnnAssign) and found.node.value:
             value = found.node.value
             return found.module, value.body if isinstance(value, ast.IfExp) else value
         return None
+
+    def _at_key(self, module: Module, node: ast.expr, key: object) -> tuple[Module, ast.expr] | None:
+        """An entry of a dictionary at the top of a file: ``POLICIES["slow"]``."""
+        place, of = self.behind(module, node)
+        pairs = zip(of.keys, of.values, strict=True) if isinstance(of, ast.Dict) else ()
+        return next(((place, one) for name, one in pairs if isinstance(name, ast.Constant) and name.value == key), None)
 
     # ----- declarations
 
@@ -264,12 +292,34 @@ class Program:
         calls: tuple[ast.Call, ...] = ()
         for _ in range(_DEEPEST):
             module, node = self.behind(module, node)
+            passed_on = self._passed_on(module, node)
+            if passed_on is not None:
+                module, node = passed_on
+                continue
             if not isinstance(node, ast.Call):
                 break
             calls = (*calls, node)
             is_partial = node.args and self.meaning(module, node.func) == Outside("functools.partial")
             node = node.args[0] if is_partial else node.func
         return module, node, calls
+
+    def _passed_on(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr] | None:
+        """The decorator that one of the program's own stands for.
+
+        It is applied to the function, ``return app.mutation(access=staff)(function)``, or returned by a call.
+        """
+        is_called = isinstance(node, ast.Call)
+        found = self.meaning(module, node.func if isinstance(node, ast.Call) else node)
+        inner = found.node if isinstance(found, Place | Function) else None
+        last = inner.body[-1] if isinstance(inner, AnyDef) else None
+        value = last.value if isinstance(last, ast.Return) else None
+        if not isinstance(found, Place | Function) or not isinstance(inner, AnyDef) or not isinstance(value, ast.Call):
+            return None
+        taken = inner.args.args[0].arg if inner.args.args else None
+        applied = [one.id for one in value.args if isinstance(one, ast.Name)]
+        if is_called:
+            return None if value.args else (found.module, value)
+        return (found.module, value.func) if taken is not None and applied == [taken] else None
 
     def _is_app(self, module: Module, node: ast.expr, function: Function) -> bool:
         """Whether this declares functions: an App, or something that is given functions with a ctx."""

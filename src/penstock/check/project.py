@@ -54,7 +54,7 @@ class Project:
 
     def __init__(self, paths: Iterable[Path], unsaved: Mapping[Path, str]) -> None:
         self.modules: list[Module] = []
-        self.broken: list[tuple[Path, SyntaxError]] = []
+        self.broken: dict[Path, tuple[SyntaxError, list[str]]] = {}  # with the lines, if they can be read
         self._by_tail: dict[str, list[Module]] = {}
         self._found: dict[tuple[str, str], Module | None] = {}
         self._meant: dict[tuple[Module, str], Place | Module | Outside | None] = {}
@@ -62,19 +62,21 @@ class Project:
             self._read(path, unsaved.get(path.resolve()) if unsaved else None)
 
     def _read(self, path: Path, text: str | None) -> None:
+        lines: list[str] = []
         try:
             text = path.read_bytes().decode("utf-8-sig") if text is None else text
+            lines = text.splitlines()
             tree = ast.parse(text, str(path))
         except UnicodeDecodeError:
-            self.broken.append((path, SyntaxError("the file is not UTF-8")))
+            self.broken[path] = SyntaxError("the file is not UTF-8"), lines
             return
         except (RecursionError, MemoryError):
-            self.broken.append((path, SyntaxError("its expressions are nested too deeply")))
+            self.broken[path] = SyntaxError("its expressions are nested too deeply"), lines
             return
         except (SyntaxError, ValueError) as error:
-            self.broken.append((path, error if isinstance(error, SyntaxError) else SyntaxError(str(error))))
+            self.broken[path] = error if isinstance(error, SyntaxError) else SyntaxError(str(error)), lines
             return
-        module = Module(path, _module_name(path), text, tree, text.splitlines())
+        module = Module(path, _module_name(path), text, tree, lines)
         _bind(module, tree.body)
         self.modules.append(module)
         self._by_tail.setdefault(module.name.rpartition(".")[2], []).append(module)

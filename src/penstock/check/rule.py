@@ -82,10 +82,18 @@ class Rule:
     ) -> Finding:
         """A place that breaks it; with `head` the first line of a function or class."""
         span = span_of(node, module.lines)
-        if head:
-            text = module.lines[span.line - 1]
-            span = Span(span.line, span.column, span.line, len(text))
-        return Finding(self.code, module.path, span, message, fix, tuple(edits))
+        if not head:
+            return Finding(self.code, module.path, span, message, fix, tuple(edits))
+        text = module.lines[span.line - 1]
+        shown = Span(span.line, span.column, span.line, len(text))
+        return Finding(self.code, module.path, shown, message, fix, tuple(edits), _head(node))
+
+
+def _head(node: Located) -> tuple[int, int] | None:
+    if not isinstance(node, AnyDef):
+        return None
+    first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+    return first, max(node.lineno, node.body[0].lineno - 1)
 
 
 RULES: dict[str, Rule] = {}

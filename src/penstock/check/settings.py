@@ -45,7 +45,7 @@ def read_settings(folder: Path) -> tuple[Settings, Path]:
     """The settings of the nearest pyproject.toml that has some, and its folder; else the default and this folder.
 
     Raises:
-        ValueError: A setting is unknown or of a wrong type.
+        ValueError: A setting is unknown or of a wrong type, or names a path that is not there.
     """
     for place in (folder, *folder.parents):
         file = place / "pyproject.toml"
@@ -67,6 +67,9 @@ def _checked(file: Path, given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
                 raise ValueError(f"{file}: baseline is the path of a file.")
             yield name, value
         elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+            missing = [one for one in value if name == "paths" and not (file.parent / one).exists()]
+            if missing:
+                raise ValueError(f"{file}: paths names {missing[0]}, and there is no such file or folder.")
             yield name, tuple(value)
         else:
             raise ValueError(f'{file}: {name} is a list of texts, such as ["PEN003"].')

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,9 +14,9 @@ from pathlib import Path
 import click
 
 from penstock.check import baseline
-from penstock.check.checker import Report, check
+from penstock.check.checker import UNREADABLE, Report, check
 from penstock.check.finding import Finding, difference, fixed
-from penstock.check.formats import FORMATS
+from penstock.check.formats import FORMATS, Lines, as_text
 from penstock.check.settings import Settings, read_settings
 from penstock.observe.readable import counted
 
@@ -72,9 +74,24 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if not diff:
-        click.echo(FORMATS[form](findings, report.lines), nl=False)
+        click.echo(
+            _shown(findings, report.lines) if form == "text" else FORMATS[form](findings, report.lines), nl=False
+        )
     click.echo(_sum(findings, len(report.lines)), err=True)
     sys.exit(1 if findings else 0)
+
+
+def _shown(findings: Sequence[Finding], lines: Lines) -> str:
+    """The text for people: on a terminal in its width, and in colour."""
+    if not sys.stdout.isatty():
+        return as_text(findings, lines)
+    has_colour = "NO_COLOR" not in os.environ
+    columns = shutil.get_terminal_size().columns
+    return as_text(findings, lines, columns, _painted) if has_colour else as_text(findings, lines, columns)
+
+
+def _painted(text: str, part: str) -> str:
+    return click.style(text, fg="cyan" if part == "edge" else "red", bold=part == "code")
 
 
 def _serve() -> None:
@@ -101,7 +118,7 @@ def short_path(path: Path) -> Path:
 
 def _mended(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
     if not writes:
-        for path in report.lines:
+        for path in _fixable(report):
             before = _read(path)
             after, _count = fixed(before, _of(report, path))
             click.echo(difference(path, before, after), nl=False)
@@ -109,7 +126,7 @@ def _mended(report: Report, places: list[Path], settings: Settings, *, writes: b
     mended = 0
     for _pass in range(_MOST_PASSES):
         count = 0
-        for path in report.lines:
+        for path in _fixable(report):
             before = _read(path)
             after, more = fixed(before, _of(report, path))
             if more:
@@ -121,6 +138,10 @@ def _mended(report: Report, places: list[Path], settings: Settings, *, writes: b
         report = check(places, settings.codes())
     click.echo(f"Mended {mended}.", err=True)
     return report
+
+
+def _fixable(report: Report) -> list[Path]:
+    return list(dict.fromkeys(one.path for one in report.findings if one.edits))
 
 
 def _read(path: Path) -> str:
@@ -135,9 +156,11 @@ def _sum(findings: Sequence[Finding], files: int) -> str:
     if not findings:
         return f"Checked {counted(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
-    told = f" penstock check --fix mends {fixable}." if fixable else ""
+    told = f"penstock check --fix mends {fixable}. " if fixable else ""
     checked = f"Checked {counted(files, 'file')}: {counted(len(findings), 'finding')}."
-    return f"{checked}{told} penstock check --explain {findings[0].code} says why."
+    code = next((one.code for one in findings if one.code != UNREADABLE), "")
+    told += f"penstock check --explain {code} says why." if code else ""
+    return f"{checked}\n{told}" if told else checked
 
 
 def page(code: str) -> str:

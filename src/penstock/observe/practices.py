@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import ClassMethodDescriptorType, CodeType, FrameType
 from typing import Any
@@ -39,6 +40,7 @@ _CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 _CHANCE = {"random", "secrets", "uuid"}  # modules that pass chance on
 _FOREIGN = (f"{sysconfig.get_path('stdlib')}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<frozen")
 
+Lines = tuple[str, int, range]  # file, the line to show, and all those that are meant
 Line = tuple[CodeType, int, int]  # code, the offset in it, and the line
 
 _current: ContextVar[Watch | None] = ContextVar("penstock_practices", default=None)
@@ -72,14 +74,15 @@ class Practices:
         """Hear who asks for time and chance, or no more."""
         _doors().listen(self, on=on)
 
-    def tell(self, code: str, function: str, file: str, line: int, seen: str) -> None:
+    def tell(self, code: str, function: str, where: Lines, seen: str) -> None:
         """Tell that a place breaks a rule; raise PracticeBroken if the setting says so."""
+        file, line, _ = where
         mode = self._modes.get(code, self._modes[""])
         if mode == "off":
             return
         found = self.found.get((code, file, line))
         if found is None:
-            if re.search(_IGNORED.format(code), linecache.getline(file, line)):
+            if _is_ignored(code, where):
                 return
             found = self.found[code, file, line] = Finding(code, function, place(file, line), seen)
             facts: dict[str, Any] = {"place": found.place, "seen": seen, "why": f"penstock check --explain {code}"}
@@ -117,8 +120,7 @@ class Watch:
 
     def tell(self, code: str, seen: str, frame: FrameType | None) -> None:
         """Tell of a line, or of the function if nobody knows the line."""
-        where = _head(self.declared) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-        self.practices.tell(code, self.name, *where, seen)
+        self.practices.tell(code, self.name, _head(self.declared) if frame is None else _lines(frame), seen)
 
     def frame(self) -> FrameType | None:
         """The line of the program that waits for penstock now: in this task, or else in a thread."""
@@ -214,15 +216,29 @@ def _are_neighbours(code: CodeType, begin: int, end: int) -> bool:
     return calls == 1 and names.count("GET_AWAITABLE") <= 1 and "PUSH_EXC_INFO" not in names
 
 
+def _is_ignored(code: str, where: Lines) -> bool:
+    file, _, lines = where
+    return any(re.search(_IGNORED.format(code), linecache.getline(file, line)) for line in lines)
+
+
+def _lines(frame: FrameType) -> Lines:
+    """The lines of the call in which a frame is."""
+    positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)  # an instruction has two bytes
+    _, last, _, _ = next(positions)
+    return frame.f_code.co_filename, frame.f_lineno, range(frame.f_lineno, (last or frame.f_lineno) + 1)
+
+
 @cache
-def _head(declared: Callable[..., Any]) -> tuple[str, int]:
-    """The file of a function, and the line of its def, below its decorators."""
+def _head(declared: Callable[..., Any]) -> Lines:
+    """The head of a function: the line of its def, and all from its decorators to its body."""
     code = getattr(inspect.unwrap(declared), "__code__", None)
     if code is None:
-        return "unknown file", 0
+        return "unknown file", 0, range(0)
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
     above = next((at for at, text in enumerate(lines) if text.lstrip().startswith(("def ", "async def "))), 0)
-    return code.co_filename, code.co_firstlineno + above
+    line = code.co_firstlineno + above
+    body = min((one for _, _, one in code.co_lines() if one and one > line), default=line)
+    return code.co_filename, line, range(code.co_firstlineno, max(body, line + 1))
 
 
 class Doors:

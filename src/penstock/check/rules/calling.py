@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from penstock.check.body import RUNS, Body, Call
-from penstock.check.program import Ctx, Function, keyword_of
-from penstock.check.project import Module, Outside
+from penstock.check.program import Ctx, Function, Table, keyword_of
+from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, before, kind_of, rule
 from penstock.check.values import Local, Method, Pool, Word
 
@@ -17,8 +17,9 @@ _HARMLESS = {
 }  # fmt: skip
 _HARMLESS_METHODS = {  # of loggers, lists, dictionaries and texts
     "debug", "info", "warning", "error", "exception", "append", "extend", "items", "keys", "values", "join", "split",
-    "strip", "lower", "upper", "format", "startswith", "endswith", "isoformat",
+    "strip", "lower", "upper", "format", "startswith", "endswith", "isoformat", "create_task",
 }  # fmt: skip
+_HARMLESS_OUTSIDE = ("datetime.", "penstock.", "asyncio.gather", "asyncio.create_task", "asyncio.TaskGroup")
 
 
 def _is_run(call: Call, *names: str) -> bool:
@@ -135,11 +136,16 @@ def sequential(facts: Facts, rule: Rule) -> Places:
 def _is_harmless(call: Call) -> bool:
     """Whether a call touches nothing outside, so that it need not stand between two transactions."""
     if isinstance(call.of, Outside):
-        return call.of.name.startswith("datetime.")
+        return call.of.name.startswith(_HARMLESS_OUTSIDE)
     if call.of is None:
+        name = getattr(call.node.func, "id", "")
         return (
-            getattr(call.node.func, "id", "") in _HARMLESS or getattr(call.node.func, "attr", "") in _HARMLESS_METHODS
+            name in _HARMLESS
+            or name.endswith(("Error", "Exception"))
+            or getattr(call.node.func, "attr", "") in _HARMLESS_METHODS
         )
+    if isinstance(call.of, Table) or (isinstance(call.of, Place) and isinstance(call.of.node, ast.ClassDef)):
+        return True
     return call.is_of(Word) or call.is_of(Pool) or call.is_of(Ctx, "now")
 
 
@@ -201,8 +207,7 @@ def enqueued_within(facts: Facts, rule: Rule) -> Places:
         for call in body.calls:
             run = _run_of(facts, body, call)
             is_run = (run is not None and run.method == "run_mutation") or _is_backend_run(call)
-            enqueues = call.is_of(Pool, "enqueue", "enqueue_batch")
-            if enqueues or call.is_word("scheduler", "run_after", "run_at") or call.is_word("outbox", "send"):
+            if _enqueues(facts, call):
                 if last is not None and call.loop is last.loop and call.branch[: len(last.branch)] == last.branch:
                     yield rule.at(
                         body.function.module,
@@ -214,6 +219,21 @@ def enqueued_within(facts: Facts, rule: Rule) -> Places:
                 last = call
             elif not _is_harmless(call):
                 last = None
+
+
+def _enqueues(facts: Facts, call: Call) -> bool:
+    """Whether a call enqueues, or a helper does that calls nothing outside before."""
+    if isinstance(call.of, Function) and call.of.kind is None:
+        calls = facts.body(call.of).calls
+        first = next((one for one in calls if _is_enqueue(one) or not _is_harmless(one)), None)
+        return first is not None and _is_enqueue(first)
+    return _is_enqueue(call)
+
+
+def _is_enqueue(call: Call) -> bool:
+    if call.is_word("scheduler", "run_after", "run_at") or call.is_word("outbox", "send"):
+        return True
+    return call.is_of(Pool, "enqueue", "enqueue_batch")
 
 
 def _is_backend_run(call: Call) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from penstock.check.body import Body
-from penstock.check.program import Ctx, Function, Program
+from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, rule
 from penstock.check.values import Word
@@ -15,7 +15,12 @@ from penstock.check.values import Word
 _ANYTHING = {"any", "dict", "list", "set", "tuple", "object"}
 _DEEPEST = 3  # helpers that pass an argument on
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_INVENTED = re.compile(r"(^|_)(email|username|login|(user|account|owner|author|caller)(_id)?)$")
+_PEOPLE = (
+    "user|account|owner|author|caller|creator|sender|member|person|customer|client|buyer|seller|guest|host|tenant|"
+    "driver|student|teacher|patient|doctor|employee|manager|admin|reader|subscriber"
+)
+_INVENTED = re.compile(rf"(^|_)(email|username|login|({_PEOPLE})(_id)?)$")
+_PROOFS = re.compile(r"(^|_)(token|secret|password|passphrase|pin|code|key|signature|nonce)(_|$)")
 
 
 def _public(facts: Facts) -> list[Function]:
@@ -98,11 +103,28 @@ def _has_guard(function: Function) -> bool:
 
 def _asks_who(facts: Facts, function: Function) -> bool:
     """Whether a function, or one that it calls, asks ``ctx.auth`` or ``ctx.check_access``, or has a guard."""
+    return _is_wrapped(facts, function) or _asks_within(facts, function)
+
+
+def _asks_within(facts: Facts, function: Function) -> bool:
     reached = [body for body, _ in facts.reached([facts.body(function)], through_declared=True).values()]
     return any(
         _looks_at_auth(body) or (body.function is not function and _refuses(facts.program, body.function))
         for body in reached
     )
+
+
+def _is_wrapped(facts: Facts, function: Function) -> bool:
+    """Whether a decorator of the program asks: itself, or with a helper."""
+    for one in function.node.decorator_list:
+        found = facts.program.meaning(function.module, one.func if isinstance(one, ast.Call) else one)
+        if isinstance(found, Function | Place) and isinstance(found.node, AnyDef):
+            called = (node.func for node in ast.walk(found.node) if isinstance(node, ast.Call))
+            helpers = (facts.program.meaning(found.module, node) for node in called)
+            asks = (_asks_within(facts, one) for one in helpers if isinstance(one, Function))
+            if _names_auth(found.node) or any(asks):
+                return True
+    return False
 
 
 def _refuses(program: Program, function: Function) -> bool:
@@ -131,9 +153,17 @@ def invented(facts: Facts, rule: Rule) -> Places:
             given = {one.arg for one in guard.args.args[1:]} & found
             if given and not _names_auth(guard):
                 yield rule.at(function.module, guard, _told(function, min(given)), _INVENTED_FIX)
-        elif names and not _asks_who(facts, function):
+        elif names and _lets_in_many(facts.program, function) and not _asks_who(facts, function):
             for node, used in _refusals(facts, function, names):
                 yield rule.at(function.module, node, _told(function, used), _INVENTED_FIX)
+
+
+def _lets_in_many(program: Program, function: Function) -> bool:
+    """Whether the guard, if there is one, leaves it to the function to look at who calls."""
+    place, access = program.behind(function.module, function.option("access"))
+    if access is None or program.is_penstock(place, access, "public", "signed_in"):
+        return True
+    return getattr(access, "attr", getattr(access, "id", "")) in {"public", "signed_in"}  # of a decorator elsewhere
 
 
 def _invented(function: Function) -> set[str]:
@@ -166,55 +196,89 @@ def _refusals(
     facts: Facts, function: Function, names: set[str], columns: Collection[str] = (), depth: int = 0
 ) -> Iterator[tuple[ast.expr, str]]:
     """Conditions by which a function, or a helper that it calls, refuses a call, each with the argument it looks at."""
-    nodes = [*ast.walk(function.node)]
-    kept = {
-        one.targets[0].id: one.value
-        for one in nodes
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
-    }
+    kept = function.kept
+    rows = _found_by(kept, names)
     asked = dict[ast.Call, ast.expr]()
-    for node in nodes:
+    for node in function.nodes:
         if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node)):
-            named = [kept[one.id] for one in ast.walk(node.test) if isinstance(one, ast.Name) and one.id in kept]
+            names_in = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
+            named = [value for name in kept if name in names_in for value in kept[name]]
             for test in (node.test, *named):
-                if used := _compared(test, names, columns):
+                if used := _compared(test, names, columns) or _decided(function, test, rows):
                     yield test, used
+                    break
             asked.update((one, node.test) for one in ast.walk(node.test) if isinstance(one, ast.Call))
     for call in facts.body(function).calls if depth < _DEEPEST else ():
         helper = call.of if isinstance(call.of, Function) and call.of.kind is None else None
         given = dict(zip((one.arg for one in helper.parameters), call.node.args, strict=False)) if helper else {}
         passed = {name: one.id for name, one in given.items() if isinstance(one, ast.Name) and one.id in names}
         if helper and passed:
-            rows = {name for name, one in given.items() if isinstance(one, ast.Attribute)}
-            if call.node in asked and (used := _answers(helper, set(passed), rows)):
+            held = {name for name, one in given.items() if isinstance(one, ast.Attribute)}
+            if call.node in asked and (used := _answers(helper, set(passed), held)):
                 yield asked[call.node], passed[used]
                 continue
-            found = next(_refusals(facts, helper, set(passed), rows, depth + 1), None)
+            found = next(_refusals(facts, helper, set(passed), held, depth + 1), None)
             if found:
                 yield call.node, passed.get(found[1], min(passed.values()))
 
 
+def _found_by(kept: dict[str, list[ast.expr]], names: set[str]) -> dict[str, str]:
+    """The names of rows that are found by one of these arguments through an index, each with the argument."""
+    found = dict[str, str]()
+    for name, values in kept.items():
+        for call in (one for value in values for one in ast.walk(value) if isinstance(one, ast.Call)):
+            is_range = isinstance(call.func, ast.Attribute) and call.func.attr == "with_index"
+            given = {one.value.id for one in call.keywords if isinstance(one.value, ast.Name)} & names
+            if is_range and given:
+                found[name] = min(given)
+    return found
+
+
+def _decided(function: Function, test: ast.expr, rows: dict[str, str]) -> str:
+    """The argument by which the row was found whose column a condition looks at, if nothing proves who calls."""
+    if any(_PROOFS.search(_HUMP.sub("_", one.arg).lower()) for one in function.parameters[1:]):
+        return ""
+    looked_at = (
+        one.value.id for one in ast.walk(test) if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
+    )
+    return next((rows[one] for one in looked_at if one in rows), "")
+
+
 def _answers(function: Function, names: set[str], columns: Collection[str] = ()) -> str:
     """The argument by which a function answers yes or no."""
-    results = (one.value for one in ast.walk(function.node) if isinstance(one, ast.Return) and one.value)
-    return next((used for one in results if (used := _compared(one, names, columns))), "")
+    rows = _found_by(function.kept, names)
+    results = (one.value for one in function.nodes if isinstance(one, ast.Return) and one.value)
+    tests = (_compared(one, names, columns) or _decided(function, one, rows) for one in results)
+    return next((used for used in tests if used), "")
 
 
 def _raises(node: ast.If) -> bool:
-    return any(isinstance(one, ast.Raise) for one in (*node.body, *node.orelse))
+    """Whether it refuses a caller. An ``==`` that raises does not: it finds what is taken already."""
+    is_same = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq)
+    raising = node.orelse if is_same else (*node.body, *node.orelse)
+    return any(isinstance(one, ast.Raise) for one in raising)
 
 
 def _compared(test: ast.expr, names: set[str], columns: Collection[str]) -> str:
     """The argument that a condition compares with a column, or with an argument that holds one."""
     for one in ast.walk(test):
         sides = [one.left, *one.comparators] if isinstance(one, ast.Compare) else []
-        used = next((side.id for side in sides if isinstance(side, ast.Name) and side.id in names), "")
+        plain = (_without_methods(side) for side in sides)
+        used = next((side.id for side in plain if isinstance(side, ast.Name) and side.id in names), "")
         if used and any(_is_column(part, names, columns) for side in sides for part in ast.walk(side)):
             return used
     return ""
 
 
+def _without_methods(node: ast.expr) -> ast.expr:
+    """What methods are called of: ``email`` of ``email.strip().lower()``."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    return node
+
+
 def _is_column(node: ast.AST, names: set[str], columns: Collection[str]) -> bool:
     if isinstance(node, ast.Attribute):
-        return not (isinstance(node.value, ast.Name) and node.value.id in names)
+        of = _without_methods(node.value)
+        return not (isinstance(of, ast.Name) and of.id in names)
     return isinstance(node, ast.Name) and node.id in columns

@@ -12,17 +12,22 @@ from penstock.check.rule import Facts, Places, Rule, instead, rule
 _CLOCK = {
     "time.time", "time.time_ns", "time.monotonic", "time.perf_counter", "datetime.datetime.now",
     "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today", "django.utils.timezone.now",
+    "pendulum.now", "arrow.now", "arrow.utcnow",
 }  # fmt: skip
+_CLOCK_UNLESS = {"time.localtime": 1, "time.gmtime": 1, "time.ctime": 1, "time.strftime": 2}  # given a time
 _CHANCE = ("random.", "secrets.", "uuid.uuid1", "uuid.uuid4", "os.urandom", "numpy.random.")
 _OF_CTX = {"random", "randint", "choice", "choices", "sample", "shuffle", "uniform", "randrange", "gauss"}
 _ENVIRONMENT = {"os.environ", "os.getenv", "os.environb"}
 _NETWORK = (
     "requests.", "httpx.", "aiohttp.", "urllib.request.", "urllib3.", "smtplib.", "socket.", "http.client.",
     "boto3.", "subprocess.", "asyncio.create_subprocess", "os.system", "openai.", "anthropic.", "stripe.", "twilio.",
-    "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.",
+    "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.", "aioboto3.", "kafka.", "aiokafka.", "pika.", "aio_pika.",
+    "nats.", "pymongo.", "motor.", "elasticsearch.", "google.cloud.", "azure.", "sendgrid.", "slack_sdk.",
+    "sqlite3.connect", "aiosqlite.connect", "psycopg.connect", "psycopg2.connect", "asyncpg.connect",
+    "aiofiles.", "shutil.", "os.remove", "os.unlink", "os.mkdir", "os.makedirs", "os.rename", "os.replace", "os.rmdir",
 )  # fmt: skip
 _DATA = re.compile(r"(Error|Exception|Timeout|URL|Limits|Request|Response|Headers|Cookies|Auth|Retry|codes)\b")
-_FILES = {"read_text", "read_bytes", "write_text", "write_bytes"}  # methods of a Path
+_FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "rmdir"}  # methods of a Path
 _SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 
 
@@ -31,10 +36,10 @@ def deterministic(facts: Facts, rule: Rule) -> Places:
     """A query or mutation asks the clock, chance or the environment."""
     for body, root in facts.transactions:
         for node, name in body.outside:
-            told = _changing(name)
+            told = _changing(name) or _unless_given(body, node, name)
             if told:
                 instead_of, edits = _repair(body, node, name, body.ctx_name)
-                message = f"{name} {told}: {root} gives something else each time it runs, also when it runs again."
+                message = f"{name} {told}: it gives {root} another value in each attempt."
                 yield rule.at(body.function.module, node, message, instead_of, edits)
 
 
@@ -47,11 +52,17 @@ def _changing(name: str) -> str:
     return "is chance" if is_chance else ""
 
 
+def _unless_given(body: Body, node: ast.expr, name: str) -> str:
+    call = next((one.node for one in body.calls if one.node.func is node), None)
+    is_clock = call is not None and len(call.args) < _CLOCK_UNLESS.get(name, 0)
+    return "is the wall clock" if is_clock else ""
+
+
 def _repair(body: Body, node: ast.expr, name: str, ctx: str) -> tuple[str, list[Edit]]:
     if name in _ENVIRONMENT:
         return "Read it once at the top of the file, or pass it as an argument.", []
     word = ctx or "ctx"
-    if name in _CLOCK:
+    if name in _CLOCK or name in _CLOCK_UNLESS:
         call = next((one.node for one in body.calls if one.node.func is node), None)
         is_same = ctx and call is not None and name == "datetime.datetime.now" and _is_utc(call)
         edits = [instead(body.function.module, call, f"{ctx}.now()")] if is_same and call else []
@@ -91,4 +102,4 @@ _OUTSIDE_FIX = "Do it in an action, which this mutation schedules: await ctx.sch
 
 
 def _reaches(name: str, root: str) -> str:
-    return f"{name}: {root} may run again after a conflict or be undone, and this would not be."
+    return f"{name} is outside of the transaction of {root}, which may be undone, or run again."

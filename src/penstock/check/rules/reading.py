@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 
 from penstock.check.body import Body, Call, Loop, Over
@@ -23,30 +24,35 @@ _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
 def filtered(facts: Facts, rule: Rule) -> Places:
     """A filter does what an index does faster."""
     for body in facts.bodies:
-        for node, scan, end in _filters(body):
+        for node, scan, end, whole in _filters(body):
             equal, ranged = _columns(body, node, scan.table)
             wanted = [one for one in (*equal, *ranged) if one not in scan.equal]
             if not wanted or end == "paginate":
                 continue
             message, fix = _index_for(scan, equal, ranged)
             if fix:
-                yield rule.at(body.function.module, node.iter if isinstance(node, Loop) else node, message, fix)
+                found = rule.at(body.function.module, node.iter if isinstance(node, Loop) else node, message, fix)
+                yield replace(found, lines=(whole.lineno, whole.end_lineno or whole.lineno)) if whole else found
 
 
-def _filters(body: Body) -> Iterator[tuple[Over, Scan, str]]:
-    """Filters of queries, and conditions of comprehensions and loops over the rows of one."""
+def _filters(body: Body) -> Iterator[tuple[Over, Scan, str, ast.Call | None]]:
+    """Filters of queries, and conditions of comprehensions and loops over the rows of one.
+
+    Each with its query, the end of that, and the chain of calls that it stands in.
+    """
     seen = set[ast.Call]()
     for call in body.calls:
         if call.is_of(Scan) and call.method != "filter":
             for one in call.of.of.filters:
                 if one not in seen:
                     seen.add(one)
-                    yield one, call.of.of, call.method
+                    is_chain = (one.lineno, one.col_offset) == (call.node.lineno, call.node.col_offset)
+                    yield one, call.of.of, call.method, call.node if is_chain else None
     for node, rows in body.lists:
         if rows.end == "iterate":
-            yield from ((one, rows.scan, rows.end) for one in rows.scan.filters)
+            yield from ((one, rows.scan, rows.end, None) for one in rows.scan.filters)
         if rows.end in {"collect", "iterate"} or (rows.end == "take" and not _is_few(rows)):
-            yield node, rows.scan, rows.end
+            yield node, rows.scan, rows.end, None
 
 
 def _is_few(rows: Rows) -> bool:
@@ -130,7 +136,7 @@ def _predicate(body: Body, node: ast.expr | None) -> ast.Lambda | None:
     """A filter, also if it is a function with a name that only returns a condition."""
     if not isinstance(node, ast.Name):
         return node if isinstance(node, ast.Lambda) else None
-    inner = (*ast.walk(body.function.node), *body.function.module.tree.body)
+    inner = (*body.function.nodes, *body.function.module.tree.body)
     for one in inner:
         last = one.body[-1] if isinstance(one, AnyDef) and one.name == node.id else None
         if isinstance(one, AnyDef) and isinstance(last, ast.Return) and last.value and len(one.body) == 1:

@@ -35,10 +35,16 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
             continue
         for body, call in ((one, call) for one in reached for call in one.calls):
             method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
-            if method in _SENDS and (call.of is None or _is_client(call.of)):
+            if (method in _SENDS or _posts(call.node, method)) and (call.of is None or _is_client(call.of)):
                 message = f"{function.name} {why}: if its answer is lost it sends this again."
                 fix = "Send an idempotency key that is the same in each attempt, such as the id of the row or message."
                 yield rule.at(body.function.module, call.node, message, fix)
+
+
+def _posts(call: ast.Call, method: str) -> bool:
+    """``client.request("POST", …)``."""
+    first = call.args[0] if call.args else keyword_of(call, "method")
+    return method == "request" and isinstance(first, ast.Constant) and str(first.value).upper() in {"POST", "PATCH"}
 
 
 def _is_client(of: object) -> bool:
@@ -169,7 +175,7 @@ def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.
     while waiting:
         one = waiting.pop()
         seen.add(one)
-        nodes = [*ast.walk(one.node)]
+        nodes = one.nodes
         if one is not function and any(isinstance(node, ast.Return) and node.value for node in nodes):
             continue
         yield from ((one.module, node) for node in nodes)
@@ -207,11 +213,7 @@ def small_context(facts: Facts, rule: Rule) -> Places:
 
 def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
     """Whether an expression collects rows, or names what did."""
-    kept = {
-        one.targets[0].id: one.value
-        for one in ast.walk(body.function.node)
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
-    }
+    kept = body.function.kept
     helpers = {call.node: call.of for call in body.calls if isinstance(call.of, Function) and depth < _DEEPEST}
     filled = {name for loop, rows in body.lists if _is_whole(rows) for name in _filled(loop)}
     ends: set[ast.AST] = {call.node for call in body.calls if call.is_of(Scan, "collect")}
@@ -223,10 +225,10 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
             return True
         if isinstance(node, ast.Name) and node.id in kept and node.id not in seen:
             seen.add(node.id)
-            waiting.append(kept[node.id])
+            waiting.extend(kept[node.id])
         elif isinstance(node, ast.Call) and node in helpers:
             inner = facts.body(helpers[node])
-            given = [one.value for one in ast.walk(inner.function.node) if isinstance(one, ast.Return) and one.value]
+            given = [one.value for one in inner.function.nodes if isinstance(one, ast.Return) and one.value]
             if any(_grows(facts, inner, one, depth + 1) for one in given):
                 return True
         elif isinstance(node, ast.Compare | ast.Subscript) or (isinstance(node, ast.Call) and not _is_list(node)):

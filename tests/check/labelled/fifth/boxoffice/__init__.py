@@ -1,0 +1,1 @@
+"""A box office: seats are held, sold and refunded."""

@@ -1,0 +1,5 @@
+"""What the server offers."""
+
+from . import desk, public
+
+__all__ = ["desk", "public"]

@@ -1,0 +1,229 @@
+"""A hotel: right forms beside the wrong ones that `fifth` and `sixth` have taught the rules."""
+
+import logging
+import shutil
+import sqlite3
+import time
+from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+
+import boto3
+import httpx
+import pendulum
+from penstock import (
+    ActionCtx,
+    App,
+    ApplicationError,
+    Id,
+    Index,
+    MutationCtx,
+    QueryCtx,
+    Retry,
+    Table,
+    owner_of,
+    public,
+    signed_in,
+)
+
+app = App()
+log = logging.getLogger(__name__)
+bucket = boto3.resource("s3")
+WAITS = {"short": Retry.fixed(1), "long": Retry.fixed(timedelta(minutes=1))}
+doors = app.workpool("doors", max_parallelism=1, default_retry=WAITS["short"])
+lifts = app.workpool("lifts", max_parallelism=1, default_retry=WAITS["long"])  # expect: PEN018
+
+
+class Guest(Table):
+    email: str
+    owner: str
+    password: str = ""
+    confirmed: bool = False
+    vip: bool = False
+    checked_in: str = ""
+
+    by_email = Index("email", unique=True)
+
+
+async def me(ctx: QueryCtx) -> str:
+    return (await ctx.auth.require()).token_identifier
+
+
+def guests_only(function):
+    @wraps(function)
+    async def asked(ctx, *args, **kwargs):
+        await me(ctx)
+        return await function(ctx, *args, **kwargs)
+
+    return asked
+
+
+def timed(function):
+    @wraps(function)
+    async def measured(ctx, *args, **kwargs):
+        return await function(ctx, *args, **kwargs)
+
+    return measured
+
+
+def guest_query(function):
+    return app.query(access=signed_in)(function)
+
+
+def open_query(**options):
+    return app.query(**options)
+
+
+def traced(function):
+    log.info("declared %s", function)
+    return function
+
+
+@app.query
+@guests_only
+async def asks_by_decorator(ctx: QueryCtx, guest: Id[Guest]) -> Guest | None:
+    return await ctx.db.get(Guest, guest)
+
+
+@app.query
+@timed
+async def asks_nobody(ctx: QueryCtx, guest: Id[Guest]) -> Guest | None:  # expect: PEN006
+    return await ctx.db.get(Guest, guest)
+
+
+@guest_query
+async def has_a_guard(ctx: QueryCtx, guest: Id[Guest]) -> Guest | None:
+    return await ctx.db.get(Guest, guest)
+
+
+@guest_query
+async def takes_a_row(ctx: QueryCtx, guest: Guest) -> str:  # expect: PEN005
+    return guest.email
+
+
+@open_query()
+async def has_no_guard(ctx: QueryCtx, guest: Id[Guest]) -> Guest | None:  # expect: PEN006
+    return await ctx.db.get(Guest, guest)
+
+
+@traced
+async def counted(ctx: QueryCtx) -> int:
+    return await ctx.db.query(Guest).count()
+
+
+@app.mutation(access=public)
+async def log_in(ctx: MutationCtx, email: str, password: str) -> Id[Guest]:
+    found = await ctx.db.query(Guest).with_index(Guest.by_email, email=email).unique()
+    if found is None or not found.confirmed or found.password != password:
+        raise ApplicationError("wrong email or password")
+    return found.id
+
+
+@app.mutation(access=public)
+async def upgrade(ctx: MutationCtx, email: str) -> None:
+    found = await ctx.db.query(Guest).with_index(Guest.by_email, email=email).unique()
+    if found is None or not found.vip:  # expect: PEN007
+        raise ApplicationError("for very important guests")
+    await ctx.db.patch(Guest, found.id, confirmed=True)
+
+
+@app.mutation(access=owner_of(Guest, "host"))
+async def invite(ctx: MutationCtx, host: Id[Guest], email: str) -> None:
+    found = await ctx.db.query(Guest).with_index(Guest.by_email, email=email).unique()
+    if found is not None and found.vip:
+        raise ApplicationError("this guest needs no invitation")
+    await ctx.db.insert(Guest(email=email, owner=host))
+
+
+@app.mutation(access=signed_in)
+async def recommend(ctx: MutationCtx, guest: Id[Guest], owner: str) -> None:
+    found = await ctx.db.get(Guest, guest)
+    if found is None:
+        raise ApplicationError("no such guest")
+    if found.owner == owner:
+        raise ApplicationError("recommended already")
+    await ctx.db.insert(Guest(email=found.email, owner=owner))
+
+
+@app.mutation(access=public)
+async def sign_up(ctx: MutationCtx, email: str) -> None:
+    if email.strip().lower() in {"", "root"}:
+        raise ApplicationError("no such address")
+    await ctx.db.insert(Guest(email=email, owner=""))
+
+
+@app.mutation(access=signed_in)
+async def tell(ctx: MutationCtx, guest: Id[Guest]) -> str:
+    row = ctx.db.get(Guest, guest)
+    log.info("guest %s", await row)
+    count = ctx.db.query(Guest).count()  # expect: PEN001
+    log.info("guests %s", count)
+    return f"{await counted(ctx)} and {counted(ctx)}"  # expect: PEN001
+
+
+@app.mutation(access=signed_in)
+async def check_in(ctx: MutationCtx, guest: Id[Guest]) -> None:
+    opened = time.strftime("%H:%M", ctx.now().timetuple())
+    await ctx.db.patch(Guest, guest, checked_in=opened)
+
+
+@app.mutation(access=signed_in)
+async def check_out(ctx: MutationCtx, guest: Id[Guest]) -> None:
+    await ctx.db.patch(Guest, guest, checked_in=time.strftime("%H:%M"))  # expect: PEN014
+    bucket.Object("hotel", guest).delete()  # expect: PEN015
+
+
+@app.mutation(access=signed_in)
+async def clean(ctx: MutationCtx, guest: Id[Guest]) -> None:
+    for room in ctx.db.query(Guest).take(5):  # expect: PEN001
+        log.info("clean %s", room)
+    rooms = [one.email for one in await ctx.db.query(Guest).take(5)]
+    pendulum.now()  # expect: PEN014
+    shutil.copy("rooms.csv", "cleaned.csv")  # expect: PEN015
+    Path("rooms.csv").unlink()  # expect: PEN015
+    sqlite3.connect("rooms.db")  # expect: PEN015
+    if not rooms:
+        raise ApplicationError(ctx.db.query(Guest).count())  # expect: PEN001
+    raise ValueError(ctx.db.query(Guest).count())  # expect: PEN001
+
+
+@app.internal_action
+async def open_door(ctx: ActionCtx, guest: str) -> None:
+    async with httpx.AsyncClient() as client:
+        await client.request("GET", "https://doors.example.com")
+        await client.request(method="POST", url="https://doors.example.com")  # expect: PEN017
+
+
+@app.internal_action
+async def greet(ctx: ActionCtx, guest: Id[Guest]) -> None:
+    await ctx.run_mutation(arrive, guest)
+    await _open(ctx, guest)  # expect: PEN016
+
+
+@app.internal_action
+async def ask_and_greet(ctx: ActionCtx, guest: Id[Guest]) -> None:
+    await ctx.run_mutation(arrive, guest)
+    await _ask_and_open(ctx, guest)
+
+
+async def _open(ctx: ActionCtx, guest: str) -> None:
+    await doors.with_options(retry=True).enqueue(ctx, open_door, guest)
+
+
+async def _ask_and_open(ctx: ActionCtx, guest: str) -> None:
+    async with httpx.AsyncClient() as client:
+        await client.get("https://police.example.com")
+    await lifts.enqueue(ctx, open_door, guest)
+
+
+@app.internal_mutation
+async def arrive(ctx: MutationCtx, guest: Id[Guest]) -> None:
+    context = {"guest": guest}
+    context["page"] = (await ctx.db.query(Guest).paginate(num_items=10)).continue_cursor
+    await doors.with_options(on_complete=arrived, context=context).enqueue(ctx, open_door, guest)
+
+
+@app.internal_mutation
+async def arrived(ctx: MutationCtx, work_id: str, result: object, context: dict[str, str]) -> None:
+    names = map(lambda one: one.upper(), context)
+    log.info("arrived %s", list(names))
