@@ -14,10 +14,11 @@ import pytest
 from race.test_workers import NOW, SHORT_LEASE, answer, ended, make_worker, state, two_on
 from stage import crowd, ledger
 from stage.processes import processes
-from stage.waits import until
+from stage.waits import SOON, until
 
 from penstock import Id
 from penstock.app import Backend
+from penstock.calls.jobs import group
 from penstock.calls.jobs.group import SlowFunctions
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
@@ -96,6 +97,7 @@ def test_jobs_that_come_one_by_one_are_not_run_beside_each_other(
             accounts = [await backend.run_mutation(ledger.open_account, owner=str(number)) for number in range(FEW)]
             worker = make_worker(backend)
             monkeypatch.setattr(Executor, "_start_alone", noted)
+            monkeypatch.setattr(group, "_SLOW", SOON)  # a slow machine makes no job run alone
             with gate("mutation.ran", most=1) as held:
                 for number, one in enumerate(accounts):
                     await backend.scheduler.run_after(NOW, crowd.bump, account=one, number=number)

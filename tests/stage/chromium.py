@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 from stage.clients import node_modules
 from stage.needs import program
+from stage.waits import SOON
+
+expect.set_options(timeout=SOON * 1000)
 
 
 @asynccontextmanager
@@ -28,6 +31,7 @@ async def browser() -> AsyncIterator[Browser]:
 async def quiet_page(opened: Browser, **how: Any) -> AsyncIterator[Page]:
     """A page of somebody who has no other; it must log no errors, beside those of the browser itself."""
     context = await opened.new_context(**how)
+    context.set_default_timeout(SOON * 1000)
     page = await context.new_page()
     errors: list[str] = []
     page.on("console", lambda line: errors.append(line.text) if line.type in {"error", "warning"} else None)

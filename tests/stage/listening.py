@@ -22,6 +22,7 @@ class Uvicorn(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 lifespan=lifespan,
+                timeout_keep_alive=75,  # as penstock serve has it: no client sends into a connection that just closes
                 ws_ping_interval=None,  # a client that is kept from the processor for long is not gone
             )
         )
