@@ -143,13 +143,13 @@ async def _add_row(found: _Found, row: str) -> None:
     """Add what a row's reactive tasks and outboxes know of it."""
     backend, table = found.view.backend, row[:-27]
     found.words.add(json.dumps([row]))  # as the change feed spells it
-    found.steps.append(Step(_inserted(row), None, "insert", table, f"/data/{table}/row?key={row}", row))
+    found.steps.append(Step(_inserted(row), None, "insert", table, f"/data/{table}/row?key={row}", f"…{row[-6:]}"))
     for task in await backend.app.tasks.list(backend):
         if task.table != table or not task.declared:
             continue
         record = await backend.app.tasks.find(backend, task.name, row)
         if record is not None:
-            note = f"{row}, generation {record.generation}" + (f", row {record.gone}" if record.gone else "")
+            note = f"…{row[-6:]}, generation {record.generation}" + (f", row {record.gone}" if record.gone else "")
             found.steps.append(
                 Step(record.changed_at, None, "change", f"{record.change} for task {task.name}", note=note)
             )
@@ -217,15 +217,15 @@ class Placed:
     width: float
 
 
-def _last() -> Iterator[tuple[str, str, Step]]:
-    """The last calls and jobs of this process, each once: the id of its timeline, and its name."""
+def _last() -> Iterator[tuple[str, str, Step, str]]:
+    """The last calls and jobs of this process, each once: the id of its timeline, its name, its run and the error."""
     told = set[str]()
     for entry in reversed([*recent().entries]):
         of = entry.facts.get("job") or entry.facts.get("trace")
         if entry.name in _RUN and of is not None and of not in told:
             told.add(of)
             step = _of_entry(entry)
-            yield of, entry.facts.get("function", step.what), step
+            yield of, entry.facts.get("function", step.what), step, entry.facts.get("error", "")
 
 
 def _placed(steps: Iterable[Step]) -> Iterator[Placed]:
