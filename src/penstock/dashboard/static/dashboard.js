@@ -51,6 +51,11 @@ function tellAll() {
   document.querySelectorAll("time").forEach(tell);
 }
 
+function showMenu() { // which narrow screens scroll
+  const here = document.querySelector("nav [aria-current]");
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.clientWidth / 2;
+}
+
 // ----- fragments
 
 const KEPT = new Set(["open", "title", "aria-sort"]); // what readers and this script change
@@ -172,8 +177,8 @@ document.addEventListener("click", (click) => {
 
 tellAll();
 setInterval(tellAll, 1000);
-const here = document.querySelector("nav [aria-current]");
-if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.clientWidth / 2; // where it does not fit
+showMenu();
+addEventListener("resize", showMenu);
 if ("live" in document.body.dataset) {
   listen();
   addEventListener("pagehide", () => source.close());
