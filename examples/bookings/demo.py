@@ -82,6 +82,10 @@ async def demo(console: Console, processes: list[Process]) -> bool:
     if sys.stdin.isatty() and sys.stdout.isatty() and not PICTURE:
         stop(processes)
         await serve_dashboard(console, processes, database, folder)
+    else:
+        console.print(
+            f"\nOr the dashboard, at http://127.0.0.1:8000/dashboard:\n\n  {_near(PENSTOCK)} dev", soft_wrap=True
+        )
     return all(claim.is_true for claim in claims)
 
 
@@ -104,7 +108,6 @@ def show_ways_on(console: Console, folder: Path) -> None:
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
     console.print("\nAnd see live queries in your browser, if you have Node.js:\n\n  make chat")
-    console.print(f"\nOr the dashboard, at http://127.0.0.1:8000/dashboard:\n\n  {penstock} dev", soft_wrap=True)
 
 
 async def serve_dashboard(console: Console, processes: list[Process], database: str, folder: Path) -> None:

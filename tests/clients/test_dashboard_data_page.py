@@ -103,6 +103,7 @@ async def insert_and_delete(page: Page, url: str, test: TestApp) -> None:
     await page.get_by_role("button", name="Delete…").click()
     await page.get_by_role("button", name="Yes, do it").click()
     await expect(page.get_by_text("The row is deleted.")).to_be_visible()
+    await expect(page.get_by_text("live", exact=True)).to_be_visible()
     assert not await test.run_query(rooms, "new")
 
 

@@ -12,6 +12,9 @@ from stage.chromium import browser, quiet_page
 from stage.dashboards import HOSTILE, axe, check
 from stage.listening import listening
 from stage.provider import provider
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 
 from penstock import OIDC, ActionCtx, App, Index, JobFilter, MutationCtx, Table, WorkId, WorkResult, asgi_app
 from penstock.testing import TestApp, TestClock
@@ -64,6 +67,11 @@ async def test_anybody_can_use_the_pages_about_one_call_and_about_the_database(d
         await page.locator("[data-live=events] tbody a").first.click()
         await page.get_by_role("link", name="Timeline", exact=True).last.click()
         await expect(page.get_by_role("row", name="no mailbox")).to_be_visible()
+        await check(page)
+        await page.goto(f"{url}/dashboard/timeline")
+        await page.set_viewport_size({"width": 390, "height": 900})
+        await page.reload()
+        await expect(page.get_by_role("link", name="Timeline", exact=True)).to_be_in_viewport()
         await check(page)
         await page.goto(f"{url}/dashboard/timeline?of={quote(HOSTILE)}")
         await expect(page.get_by_text("Nothing is known of it.")).to_be_visible()
@@ -151,3 +159,29 @@ async def test_a_person_signs_in_at_a_provider_of_another_site(sqlite_url: str) 
             assert {one["name"] for one in await page.context.cookies()} == {"penstock_dashboard"}
             await page.get_by_role("button", name="Sign out").click()
             await expect(page.get_by_role("link", name="Sign in with 127.0.0.1")).to_be_visible()
+
+
+async def test_another_site_can_neither_frame_a_page_nor_send_its_forms(sqlite_url: str) -> None:
+    async with (
+        TestApp(app, sqlite_url, dev=True) as test,  # which asks nobody to sign in: the browser alone keeps others out
+        listening(asgi_app(app, backend=test, dashboard=True)) as url,
+        browser() as opened,
+    ):
+        evil = f"""
+            <iframe src="{url}/dashboard/"></iframe>
+            <form method="post" action="{url}/dashboard/work">
+            <input name="act" value="pause"><input name="of" value="mail"><button>Win</button></form>
+        """
+        async with listening(Starlette(routes=[Route("/", HTMLResponse(evil))])) as elsewhere:
+            page = await opened.new_page()
+            async with page.expect_console_message(lambda line: "frame-ancestors" in line.text):
+                await page.goto(elsewhere.replace("127.0.0.1", "localhost"))
+            assert "Overview" not in await page.frames[1].content()
+            async with page.expect_response(lambda answer: answer.request.method == "POST") as answered:
+                await page.get_by_role("button", name="Win").click()
+            assert (await (await answered.value).text(), (await answered.value).status) == (
+                "This form was not sent by a page of the dashboard.",
+                403,
+            )
+            (pool,) = await test.pools()
+            assert not pool.paused

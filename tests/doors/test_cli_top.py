@@ -11,10 +11,11 @@ from race.test_workers import make_worker
 from stage.outboxes import OutboxStage
 from stage.terminal import INTERRUPT, Terminal
 
-from penstock import Table
+from penstock import ActionCtx, App, Table
 from penstock.api.pools.activity import Look, look
 from penstock.cli.top import as_data, draw
 from penstock.clock import SystemClock
+from penstock.testing import TestApp
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -82,8 +83,22 @@ async def test_workers_are_those_that_run_jobs(database_url: str) -> None:
         await worker.kill()
 
 
-def written(seen: Look) -> str:
-    console = rich.console.Console(width=200)
+async def test_ids_of_jobs_stay_whole_beside_long_names(sqlite_url: str) -> None:
+    guests = App()
+    pool = guests.workpool("letters-and-parcels-to-all-guests-of-the-last-month", max_parallelism=3)
+
+    @guests.internal_action
+    async def send(ctx: ActionCtx) -> None: ...
+
+    async with TestApp(guests, sqlite_url) as test:
+        job = await pool.enqueue(test, send)
+        lines = written(await look(test.engine.store, SystemClock().now()), 80).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any(line.startswith("test_cli_top") and f"{job} " in line and "waits" in line for line in lines)
+
+
+def written(seen: Look, width: int = 200) -> str:
+    console = rich.console.Console(width=width)
     with console.capture() as shown:
         console.print(draw(seen))
     return shown.get()

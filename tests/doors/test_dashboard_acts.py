@@ -30,7 +30,7 @@ class Board:
         """The text of a page, without tags."""
         answer = await self._http.get(path, params=words)
         assert answer.status_code == status, answer.text
-        return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.text)).split())
+        return _text(answer)
 
     async def act(self, path: str, name: str, words: dict[str, str] | None = None, **form: Any) -> str:
         """Send a form; what is told then, or what is asked before."""
@@ -40,6 +40,14 @@ class Board:
         found = re.search(r'class="said" role="status">(.*?)<|<h1>(.*?)<|role="alert">(.*?)<', answer.text)
         assert found is not None
         return unescape(next(filter(None, found.groups())))
+
+    async def ask(self, path: str, name: str, words: dict[str, str]) -> str:
+        """The text of the page that asks before something is done."""
+        return _text(await self._http.post(path, params=words, data={"act": name}))
+
+
+def _text(page: httpx.Response) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.text)).split())
 
 
 @asynccontextmanager
@@ -61,6 +69,8 @@ async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_
         failed = {"state": "failed", "function": "send", "since": "1 hour", "error": "no way"}
         assert (await one.get("/work", **failed)).count("ConnectionError: no way for bad") == 2
         assert await one.act("/work", "retry all", failed) == "Retry 2 jobs?"
+        asked = await one.ask("/work", "retry all", failed)
+        assert "Retry 2 jobs? state failed function send since 1 hour error no way" in asked, "it says which"
         assert (
             await one.act("/work", "retry all", sure="yes")
             == "Not done: This would change all jobs. Filter the jobs first."

@@ -27,6 +27,7 @@ from penstock import (
     WorkResult,
     asgi_app,
 )
+from penstock.dashboard.recent import recent
 from penstock.store.nouns.migration_files import FileProgress
 from penstock.testing import TestApp
 
@@ -174,6 +175,33 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
             assert "by_who who no not in the database" in schema
             assert "PEN006" in health
             assert "mail" in health
+
+
+async def test_ids_lead_to_timelines_and_to_look_leaves_no_events(database_url: str) -> None:
+    recent().entries.clear()
+    async with TestApp(app, database_url, dev=True) as test:
+        transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+
+            async def links(path: str) -> set[str]:
+                return set(re.findall(r'href="/dashboard([^"]+)"', (await http.get(f"/dashboard{path}")).text))
+
+            assert "Nothing has run here yet." in text_of(await http.get("/dashboard/timeline"))
+            called = await http.post("/api/mutation", json={"path": visit.name, "args": {"who": "Ada"}})
+            row = called.json()["value"]
+            await test.run_until_idle(raise_errors=False)
+            last = text_of(await http.get("/dashboard/timeline"))
+            assert all(last.count(one.name) == 1 for one in (visit, send, later, fail))
+            for path in (
+                f"/data/visit/row?key={row}",
+                f"/tasks/row?task={__name__}:greet&key={row}",
+                f"/outboxes/outbox?outbox={__name__}:refuse",
+            ):
+                assert f"/timeline?of={row}" in await links(path), path
+            assert f"/data/visit/row?key={row}" in await links(f"/timeline?of={row}")
+            assert (await http.get("/dashboard/nothing")).status_code == 404
+            assert "path=/dashboard" not in text_of(await http.get("/dashboard/logs"))
+            assert "path= /api/mutation" in text_of(await http.get("/dashboard/logs"))
 
 
 async def test_what_a_batch_enqueues_is_found_from_each_of_its_jobs(sqlite_url: str) -> None:

@@ -144,9 +144,9 @@ class Life:
     def _tell_of_stop(self, grace: float, calls: int, jobs: int) -> None:
         """Say what is waited for; from now on a signal ends the process. Writes past the streams that it interrupts."""
         signal.signal(signal.SIGINT, _abort)
-        waits = "" if self._starts_again else "Stopping."
+        waits, press = ("", "Press Ctrl-C") if self._starts_again else ("Stopping.", "Press Ctrl-C again")
         if under_way := [counted(count, noun) for count, noun in ((calls, "call"), (jobs, "job")) if count]:
-            waits = f"Waiting up to {grace:g} s for {' and '.join(under_way)}. Press Ctrl-C again to abort."
+            waits = f"Waiting up to {grace:g} s for {' and '.join(under_way)}. {press} to abort."
         os.write(2, f"\n{waits}\n".encode() if waits else b"")
 
 

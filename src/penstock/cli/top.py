@@ -29,6 +29,7 @@ from penstock.clock import SystemClock
 from penstock.jobs.job import job_id
 from penstock.observe.readable import counted, span
 
+_POOL = 14  # characters of a pool's name beside a job
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
 
 
@@ -136,6 +137,7 @@ def _oldest(seen: Look) -> Table | Text:
     if not seen.oldest:
         return Text("nothing runs, nothing is ready", style="dim")
     table = _table("oldest jobs", "id", "pool", "", "for")
+    table.columns[2].max_width = _POOL  # what is narrower leaves the ids whole
     for job in oldest_of(seen):
         verb = "runs" if job["place"] == "running" else "waits"
         table.add_row(Text(job["function"]), job["id"], job["pool"], verb, span(job["seconds"]))

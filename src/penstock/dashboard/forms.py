@@ -23,7 +23,12 @@ MISSING: Any = object()
 Shows = Literal["text", "number", "checkbox", "select", "date", "json"]
 
 _OF_TYPES: Mapping[str, Shows] = {"string": "text", "integer": "number", "number": "number", "boolean": "checkbox"}
-_FORMATS = {"date-time": "such as 2026-12-24T18:00:00Z", "duration": "such as P1DT2H", "decimal": "decimal number"}
+_FORMATS = {
+    "date": "date",
+    "date-time": "such as 2026-12-24T18:00:00Z",
+    "duration": "such as P1DT2H",
+    "decimal": "decimal number",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def _of_schema(name: str, schema: Schema, description: Description, default: Any
     nullable, required = len(found) < len(parts), default is MISSING
     shown = None if required else to_jsonable_python(default, fallback=str)
     shows = _OF_TYPES.get(one.get("type", ""), "text" if secret else "json")
-    said = _FORMATS.get(one.get("format", "")) or one.get("contentEncoding") or one.get("type", "JSON")
+    said = _FORMATS.get(one.get("format", "")) or one.get("contentEncoding") or _shape(one)
     hint = f"id of {one['x-id']}" if "x-id" in one else str(said)
     choices = literals(one) or ([True, False] if shows == "checkbox" and nullable else [])
     if choices:
@@ -128,6 +133,12 @@ def _of_schema(name: str, schema: Schema, description: Description, default: Any
     elif one.get("format") == "date":
         shows = "date"
     return Input(name, shows, hint, choices, nullable, required, shown, secret)
+
+
+def _shape(schema: Schema) -> str:
+    """What JSON a value takes: its type, and the names in an object."""
+    names = ", ".join(schema.get("properties", ()))
+    return f"JSON object: {names}" if names else str(schema.get("type", "JSON"))
 
 
 def _plain(schema: Schema, description: Description) -> Schema:

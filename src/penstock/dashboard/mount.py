@@ -183,8 +183,9 @@ class Dashboard:
         view = replace(view, words={**form, **view.words})
         if act.sure is not None and form.get("sure") != "yes":
             question = act.sure if isinstance(act.sure, str) else await act.sure(view)
-            frame = self._frame(request, page, session)
-            return HTMLResponse(self._pages.render("sure.html", {**frame, "form": form, "sure": question, "said": ""}))
+            asked = {**request.query_params, **form}
+            values = {**self._frame(request, page, session), "form": form, "asked": asked, "sure": question, "said": ""}
+            return HTMLResponse(self._pages.render("sure.html", values))
         found, told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
         self._parts(view.backend)[2].nudge()
         path = found.path if isinstance(found, Answer) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from itertools import count
 from typing import Any
 
 _KEPT = 5_000
+_OWN = re.compile(r"/dashboard(/|$)")
+_WRONG = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,10 @@ class Entry:
 
 
 class Recent(logging.Filter):
-    """Keeps the last events that are logged. A filter that lets all pass: a handler would change who prints them."""
+    """Keeps the last events that are logged, without the dashboard's own requests.
+
+    A filter that lets all pass: a handler would change who prints them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,6 +58,13 @@ class Recent(logging.Filter):
         traceback = self._form.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else None
         at = datetime.fromtimestamp(record.created, UTC)
         name, facts = getattr(record, "event", record.name), getattr(record, "facts", {})
+        if (
+            name == "http.request"
+            and facts["status"] < _WRONG
+            and "function" not in facts
+            and _OWN.search(facts["path"])
+        ):
+            return True  # to look leaves no trace
         self.entries.append(Entry(next(self._numbers), at, record.levelno, name, facts, traceback))
         return True
 

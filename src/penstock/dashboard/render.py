@@ -20,6 +20,7 @@ from penstock.dashboard.page import Page, View
 from penstock.functions.registry import Registry
 from penstock.observe.errortext import trimmed
 from penstock.observe.readable import counted, size_of, span
+from penstock.schema.ids import is_id
 
 # pygal finds its plugins, of which there are none here, by a hook of a kind that Python 3.11 warns of at each import.
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]
@@ -46,7 +47,8 @@ class Pages:
         self._jinja.filters |= {
             "time": _time,
             "moment": lambda text: _time(datetime.fromisoformat(text)),
-            "age": lambda value: _time(value, age=True),
+            "age": lambda value: _time(value, "age"),
+            "clock": lambda value: _time(value, "clock"),
             "number": lambda value: f"{value:,}",
             "counted": counted,
             "span": span,
@@ -57,6 +59,7 @@ class Pages:
             "unless_secret": lambda value, name: self.masked({name: value})[name],
             "chart": lambda values: _chart(tuple(values)),
         }
+        self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # of which there is a timeline
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
 
     def masked(self, value: Any, of: str | None = None) -> Any:
@@ -77,13 +80,13 @@ class Pages:
         return {name.removeprefix(_LIVE): "".join(block(context)) for name, block in blocks.items()}
 
 
-def _time(value: datetime | None, *, age: bool = False) -> Markup | str:
-    """A time in UTC, which the script shows in the reader's zone, or as an age."""
+def _time(value: datetime | None, shown: str = "moment") -> Markup | str:
+    """A time in UTC, which the script shows in the reader's zone, as the time of its day, or as an age."""
     if value is None:
         return _NONE
     said = value.astimezone(UTC)
-    kind = Markup(" data-age") if age else ""
-    return Markup('<time datetime="{}"{}>{:%Y-%m-%d %H:%M:%S} UTC</time>').format(said.isoformat(), kind, said)
+    text = f"{said:%H:%M:%S}.{said.microsecond // 1000:03}" if shown == "clock" else f"{said:%Y-%m-%d %H:%M:%S}"
+    return Markup('<time datetime="{}" data-shown="{}">{} UTC</time>').format(said.isoformat(), shown, text)
 
 
 def _as_json(value: Any, indent: int | None) -> str:
@@ -99,7 +102,7 @@ def _chart(values: tuple[float | None, ...]) -> Markup:
     chart = pygal.Line(css=[], js=[], show_dots=False, range=(0, None))
     chart.uuid = "chart"  # not by chance: equal charts are not sent again
     chart.add_xml_filter(_bare)
-    chart.add("", values)
+    chart.add("", values if len(values) > 1 else values * 2)  # of one value there would be no line
     image = b64encode(chart.render_sparkline(width=320, height=64)).decode()
     last, most = (f"{one:,.0f}" if one >= _ROUND else f"{one:.3g}" for one in (known[-1], max(known)))
     words = f"{last} now, at most {most}"

@@ -90,20 +90,19 @@ class TextFilter:
 def _parsed(text: str) -> ast.expr:
     if not text.strip() or len(text) > MAX_LENGTH:
         raise ValueInvalid(
-            f"rows has {len(text):,} characters.", fix=f"Write a condition on the row, of up to {MAX_LENGTH:,}."
+            f"The filter has {len(text):,} characters.", fix=f"Write a condition on the row, of up to {MAX_LENGTH:,}."
         )
     if "\0" in text:
-        raise ValueInvalid("rows holds a zero byte.", fix="Leave it out.")
+        raise ValueInvalid("The filter holds a zero byte.", fix="Leave it out.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # patterns are full of backslashes
             return ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ValueInvalid(
-            f"rows cannot be read: {error.msg}, at character {error.offset or 1}.", fix=f"{_POSSIBLE}."
-        ) from error
+        where = f"at character {error.offset}" if error.offset else "at its end"
+        raise ValueInvalid(f"The filter cannot be read: {error.msg}, {where}.", fix=f"{_POSSIBLE}.") from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ValueInvalid("rows cannot be read: it is too deep, or no text.", fix=f"{_POSSIBLE}.") from error
+        raise ValueInvalid("The filter cannot be read: it is too deep, or no text.", fix=f"{_POSSIBLE}.") from error
 
 
 class _Reading:

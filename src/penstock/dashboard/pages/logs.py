@@ -20,7 +20,7 @@ _FACTS = {"function": ("function", "fnName"), "job": ("job", "workId")}  # the p
 async def _load(view: View) -> Mapping[str, Any]:
     given = {word: text for word in _WORDS if (text := view.word(word))}
     before = view.number("before", 1, 2**63) if view.word("before") else None
-    entries = (one for one in reversed(recent().entries) if before is None or one.number < before)
+    entries = (one for one in reversed([*recent().entries]) if before is None or one.number < before)
     found = list(islice((one for one in entries if _fits(one, given)), _LISTED + 1))
     older = urlencode(given | {"before": str(found[_LISTED - 1].number)}) if len(found) > _LISTED else None
     filtered = bool(given) or before is not None

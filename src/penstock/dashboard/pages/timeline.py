@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -24,13 +25,13 @@ from penstock.observe.following import began_at, parent_span, span_of, trace_id
 from penstock.schema.ids import JOB_PREFIX, is_id, parse_id
 from penstock.server.requests import Refused
 
-_MOST_JOBS, _MOST_ROWS, _MOST_TRACES, _MOST_MESSAGES = 200, 5, 5, 200
+_LAST, _MOST_JOBS, _MOST_ROWS, _MOST_TRACES, _MOST_MESSAGES = 20, 200, 5, 5, 200
 _EVERY = 2.0  # seconds: it reads all jobs that are younger
 _TRACE = re.compile(r"[0-9a-f]{32}")
 _ID = re.compile(r"[a-z][a-z0-9_]*_[0-7][0-9a-hjkmnp-tv-z]{25}")
 _BEFORE = timedelta(minutes=10)  # clocks differ, and traces of OpenTelemetry, whose ids have no time, began earlier
 _OF_JOBS = {"job.ran", "job.failed"}  # say what the job says too
-_RUN = {"http.request": "request", "call.ran": "call"}
+_RUN = {"http.request": "request", "call.ran": "call", "job.ran": "job"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class _Found:
 async def _load(view: View) -> Mapping[str, Any]:
     of = view.word("of")
     if of is None:
-        return {"of": "", "steps": [], "rows": [], "jobs": 0, "full": False}
+        return {"of": "", "steps": [], "rows": [], "jobs": 0, "full": False, "last": list(islice(_last(), _LAST))}
     names = {one.name for one in view.backend.app.definitions() if one.managed}
     found = _Found(view, names, words={of})
     if is_id(JOB_PREFIX, of):
@@ -142,13 +143,13 @@ async def _add_row(found: _Found, row: str) -> None:
     """Add what a row's reactive tasks and outboxes know of it."""
     backend, table = found.view.backend, row[:-27]
     found.words.add(json.dumps([row]))  # as the change feed spells it
-    found.steps.append(Step(_inserted(row), None, "insert", table, f"/timeline?of={row}", row))
+    found.steps.append(Step(_inserted(row), None, "insert", table, f"/data/{table}/row?key={row}", f"…{row[-6:]}"))
     for task in await backend.app.tasks.list(backend):
         if task.table != table or not task.declared:
             continue
         record = await backend.app.tasks.find(backend, task.name, row)
         if record is not None:
-            note = f"{row}, generation {record.generation}" + (f", row {record.gone}" if record.gone else "")
+            note = f"…{row[-6:]}, generation {record.generation}" + (f", row {record.gone}" if record.gone else "")
             found.steps.append(
                 Step(record.changed_at, None, "change", f"{record.change} for task {task.name}", note=note)
             )
@@ -214,6 +215,17 @@ class Placed:
     seconds: float | None
     left: float
     width: float
+
+
+def _last() -> Iterator[tuple[str, str, Step, str]]:
+    """The last calls and jobs of this process, each once: the id of its timeline, its name, its run and the error."""
+    told = set[str]()
+    for entry in reversed([*recent().entries]):
+        of = entry.facts.get("job") or entry.facts.get("trace")
+        if entry.name in _RUN and of is not None and of not in told:
+            told.add(of)
+            step = _of_entry(entry)
+            yield of, entry.facts.get("function", step.what), step, entry.facts.get("error", "")
 
 
 def _placed(steps: Iterable[Step]) -> Iterator[Placed]:

@@ -16,10 +16,13 @@ function show(word, text) {
 const zone = new Intl.DateTimeFormat(undefined, { timeZoneName: "short" });
 const two = (number) => String(number).padStart(2, "0");
 
+function clock(moment) {
+  return [moment.getHours(), moment.getMinutes(), moment.getSeconds()].map(two).join(":");
+}
+
 function local(moment) {
   const day = [moment.getFullYear(), two(moment.getMonth() + 1), two(moment.getDate())].join("-");
-  const time = [moment.getHours(), moment.getMinutes(), moment.getSeconds()].map(two).join(":");
-  return `${day} ${time} ${zone.formatToParts(moment).find((part) => part.type === "timeZoneName").value}`;
+  return `${day} ${clock(moment)} ${zone.formatToParts(moment).find((part) => part.type === "timeZoneName").value}`;
 }
 
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -29,10 +32,16 @@ function age(seconds) {
   return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
 }
 
+const SHOWN = {
+  moment: local,
+  clock: (moment) => `${clock(moment)}.${String(moment.getMilliseconds()).padStart(3, "0")}`,
+  age: (moment) => age((Date.now() - moment) / 1000),
+};
+
 function tell(time) {
   const moment = new Date(time.dateTime);
   const here = local(moment);
-  const text = "age" in time.dataset ? age((Date.now() - moment) / 1000) : here;
+  const text = SHOWN[time.dataset.shown](moment);
   if (time.textContent !== text) time.textContent = text;
   const title = `${here} · ${moment.toISOString()}`;
   if (time.title !== title) time.title = title;
@@ -40,6 +49,11 @@ function tell(time) {
 
 function tellAll() {
   document.querySelectorAll("time").forEach(tell);
+}
+
+function showMenu() { // which narrow screens scroll
+  const here = document.querySelector("nav [aria-current]");
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.clientWidth / 2;
 }
 
 // ----- fragments
@@ -163,6 +177,8 @@ document.addEventListener("click", (click) => {
 
 tellAll();
 setInterval(tellAll, 1000);
+showMenu();
+addEventListener("resize", showMenu);
 if ("live" in document.body.dataset) {
   listen();
   addEventListener("pagehide", () => source.close());

@@ -120,7 +120,8 @@ class Reads:
     def concerned(self, change: CapturedChange) -> Iterator[tuple[Entry, str]]:
         """The entries that have read what a change concerns, each with the cause of its run."""
         definition = self.captured[change.interest]
-        ranges, said = self._ranges[definition.name], f"{definition.name}: {change.kind}"
+        kind = "changes may have been missed" if change.kind == "lost" else change.kind
+        ranges, said = self._ranges[definition.name], f"{definition.name}: {kind}"
         yield from ((entry, said) for entry in self._everything)
         if not ranges:
             return
