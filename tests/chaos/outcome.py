@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from chaos.load import Load
 from chaos.program import KEYS, KINDS, LIMIT, WRITERS, job_numbers
-from stage.crews import run_sql
 
 from penstock.app import Backend
+from penstock.store.contract.session import Row, Statement, reading
 
 # By the number of its kind: what each job leaves exactly once as rows, and how often its action runs.
 ROWS = {
@@ -78,17 +78,17 @@ def lines(load: Load, file: str) -> Iterator[tuple[float, int, list[str]]]:
 async def outcome_of(load: Load, backend: Backend) -> Outcome:
     """Count it, after the load has ended."""
     found = Outcome()
-    ran = Counter((what, number) for what, number in await run_sql(backend, "select what, number from ran"))
+    ran = Counter((what, number) for what, number in await look(backend, "select what, number from ran"))
     _count_rows(found, load, ran)
     _count_runs(found, load)
-    sorted_rows = await run_sql(backend, "select writer, number from sorted order by place")
+    sorted_rows = await look(backend, "select writer, number from sorted order by place")
     placed = [(writer, number) for writer, number in sorted_rows]
     _count_messages(found, "sorted", parcels(load), placed, exactly=True)
     for file in "sent", "said":
         wanted = {one for one in parcels(load) if file == "sent" or one[1] % 2}
         got = [(int(words[0]), int(words[1])) for _, _, words in lines(load, file)]
         _count_messages(found, file, wanted, got)
-    written = await run_sql(backend, "select writer, number from parcel")
+    written = await look(backend, "select writer, number from parcel")
     acknowledged = {(int(words[0]), int(words[1])) for _, _, words in lines(load, "wrote")}
     found.lose("row", acknowledged - {(a, b) for a, b in written})
     found.twice += len(written) - len(set(map(tuple, written)))
@@ -99,14 +99,20 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
     return found
 
 
+async def look(backend: Backend, sql: str) -> Sequence[Row]:
+    """Rows of one snapshot: unlike another writer, it conflicts with nothing of the program."""
+    async with reading(backend.engine.store.begin_read) as session:
+        return await session.fetch(Statement(sql), ())
+
+
 async def remaining(load: Load, backend: Backend) -> tuple[int, ...]:
     """How many jobs, last states, messages and counts of the live query are still to come: all 0 at the end.
 
     A state counts on its own: until a planner has read its change, it has no job.
     """
     counts = await backend.job_counts()
-    states = await run_sql(backend, "select max(number) from ran where what like 'state %' group by what")
-    (handled,), *_ = await run_sql(backend, "select count(*) from sorted")
+    states = await look(backend, "select max(number) from ran where what like 'state %' group by what")
+    (handled,), *_ = await look(backend, "select count(*) from sorted")
     whole = len(parcels(load))
     said, sent = (len({tuple(words) for _, _, words in lines(load, file)}) for file in ("said", "sent"))
     last = [int(words[0]) for _, _, words in lines(load, "seen")][-1:]
