@@ -18,7 +18,7 @@ COLUMNS = (
     "over a limit",
     "out of order",
     "repeated, at least once",
-    "not run, at most once",
+    "not run, workers lost",
     "recovery",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from chaos.faults import FAULTS
 from chaos.load import Size
-from chaos.outcome import Outcome, _beyond, _count_messages
+from chaos.outcome import Outcome, _beyond, _count_messages, without_effect
 from chaos.run import run
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
@@ -28,3 +28,6 @@ def test_the_count_finds_what_is_wrong() -> None:
     _count_messages(found, "sorted", set(), [(1, 0), (1, 0)], exactly=True)
     assert (found.twice, found.is_clean) == (1, False)
     assert _beyond([(1, 1), (2, -1), (3, 1), (4, 1)], limit=1) == 1
+    assert without_effect("chaos.program:enter", {"what": "delayed", "number": 7}) == {("delayed", 7)}
+    assert without_effect("chaos.program:enter_and_pass_on", {"number": 7}) == {("chain", 7), ("chained", 7)}
+    assert not without_effect("chaos.program:act", {"what": "action", "number": 7})
