@@ -27,7 +27,7 @@ MACHINE = SystemClock()
 LEASE = 5.0
 _POLL = 0.3
 _WORKERS, _WRITING = 3, 2  # processes
-_ROOM = "512m"  # of a disk that gets full
+_ROOM = "1g"  # of a disk that gets full; 20,000 rows take up to half of it
 _ROOMY = "max_connections = 200\n"  # six processes open up to 26 each
 
 
