@@ -103,6 +103,7 @@ async def _revive(server: Server) -> None:
 
 async def jump(load: Load, number: int) -> None:
     """Have clocks jump: that of one machine, or of all processes that share a file and its machine."""
+    await asyncio.to_thread(load.all_start)  # before that the signal would end them
     shared = load.place.store == "sqlite"
     struck = (*load.workers, *load.others) if shared else load.workers[number % len(load.workers) :][:1]
     for process in struck:

@@ -27,7 +27,7 @@ MACHINE = SystemClock()
 LEASE = 5.0
 _POLL = 0.3
 _WORKERS, _WRITING = 3, 2  # processes
-_ROOM = "512m"  # of a disk that gets full
+_ROOM = "1g"  # of a disk that gets full; 20,000 rows take up to half of it
 _ROOMY = "max_connections = 200\n"  # six processes open up to 26 each
 
 
@@ -79,10 +79,18 @@ class Load:
     takeovers: list[tuple[str, float]] = field(default_factory=list)  # by what, and when
     port: int = 0  # of the server process, if there is one
     _next: Iterator[int] = field(default_factory=itertools.count)
+    _starting: list[Process] = field(default_factory=list)
 
     def start_worker(self, **options: object) -> None:
         """Start one more worker; it is ready some time later."""
         self.workers.append(self._process("work", **options))
+        self._starting.append(self.workers[-1])
+
+    def all_start(self) -> None:
+        """Wait until the workers are ready."""
+        while self._starting:
+            if (worker := self._starting.pop()) in self.workers:
+                worker.expect("ready")
 
     def start(self) -> list[Process]:
         """Start all processes; those that write begin when they are told."""
@@ -92,7 +100,8 @@ class Load:
         sizes = (str(part), str(self.size.rows), str(self.size.jobs))
         writing = [self._process("write", str(number * part), *sizes) for number in range(_WRITING)]
         self.others = [*writing, self._process("watch")]
-        for process in (*self.workers, *self.others):
+        self.all_start()
+        for process in self.others:
             process.expect("ready")
         return writing
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from chaos.load import Load
 from chaos.program import KEYS, KINDS, LIMIT, WRITERS, job_numbers
-from stage.crews import run_sql
 
 from penstock.app import Backend
+from penstock.jobs.filter import JobFilter
+from penstock.store.contract.session import Row, Statement, reading
 
 # By the number of its kind: what each job leaves exactly once as rows, and how often its action runs.
 ROWS = {
@@ -41,7 +43,8 @@ class Outcome:
         over_limit: Actions that began while as many ran as their pool or their key allows.
         out_of_order: Messages that came after a later one of their writer; live answers that went back or were torn.
         duplicates: Repeated runs and deliveries of what is promised at least once.
-        unrun: Actions that never ran, as a worker was lost with each of their one or two attempts.
+        unrun: Actions that never ran, as a worker was lost with each of their one or two attempts; and mutations that
+            lost five workers.
         recovery: The longest time in seconds from the end of a fault until writes, jobs and messages went on.
         examples: Of what was lost, the first ones.
         still: By what another server took over: how many seconds writes, jobs, messages and live answers stood still.
@@ -78,17 +81,18 @@ def lines(load: Load, file: str) -> Iterator[tuple[float, int, list[str]]]:
 async def outcome_of(load: Load, backend: Backend) -> Outcome:
     """Count it, after the load has ended."""
     found = Outcome()
-    ran = Counter((what, number) for what, number in await run_sql(backend, "select what, number from ran"))
-    _count_rows(found, load, ran)
+    ran = Counter((what, number) for what, number in await look(backend, "select what, number from ran"))
+    deserted = await backend.jobs("failed", 10_000, where=JobFilter(error="WorkerLost"))
+    _count_rows(found, load, ran, [(job.function, job.args) for job in deserted])
     _count_runs(found, load)
-    sorted_rows = await run_sql(backend, "select writer, number from sorted order by place")
+    sorted_rows = await look(backend, "select writer, number from sorted order by place")
     placed = [(writer, number) for writer, number in sorted_rows]
     _count_messages(found, "sorted", parcels(load), placed, exactly=True)
     for file in "sent", "said":
         wanted = {one for one in parcels(load) if file == "sent" or one[1] % 2}
         got = [(int(words[0]), int(words[1])) for _, _, words in lines(load, file)]
         _count_messages(found, file, wanted, got)
-    written = await run_sql(backend, "select writer, number from parcel")
+    written = await look(backend, "select writer, number from parcel")
     acknowledged = {(int(words[0]), int(words[1])) for _, _, words in lines(load, "wrote")}
     found.lose("row", acknowledged - {(a, b) for a, b in written})
     found.twice += len(written) - len(set(map(tuple, written)))
@@ -99,14 +103,20 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
     return found
 
 
+async def look(backend: Backend, sql: str) -> Sequence[Row]:
+    """Rows of one snapshot: unlike another writer, it conflicts with nothing of the program."""
+    async with reading(backend.engine.store.begin_read) as session:
+        return await session.fetch(Statement(sql), ())
+
+
 async def remaining(load: Load, backend: Backend) -> tuple[int, ...]:
     """How many jobs, last states, messages and counts of the live query are still to come: all 0 at the end.
 
     A state counts on its own: until a planner has read its change, it has no job.
     """
     counts = await backend.job_counts()
-    states = await run_sql(backend, "select max(number) from ran where what like 'state %' group by what")
-    (handled,), *_ = await run_sql(backend, "select count(*) from sorted")
+    states = await look(backend, "select max(number) from ran where what like 'state %' group by what")
+    (handled,), *_ = await look(backend, "select count(*) from sorted")
     whole = len(parcels(load))
     said, sent = (len({tuple(words) for _, _, words in lines(load, file)}) for file in ("said", "sent"))
     last = [int(words[0]) for _, _, words in lines(load, "seen")][-1:]
@@ -131,9 +141,22 @@ def jobs(load: Load) -> Iterator[int]:
         yield from job_numbers(writer, number, load.size.jobs)
 
 
-def _count_rows(found: Outcome, load: Load, ran: Counter[tuple[str, int]]) -> None:
+def without_effect(function: str, args: Mapping[str, Any]) -> set[tuple[str, int]]:
+    """What a mutation leaves undone that has lost five workers: it ends as failed, as is promised."""
+    whats = {"enter": (args.get("what"),), "enter_and_pass_on": ROWS[15]}.get(function.partition(":")[2], ())
+    also = ("completed success",) if whats == ("completed",) else ()
+    return {(what, args["number"]) for what in (*whats, *also)}
+
+
+def _count_rows(
+    found: Outcome, load: Load, ran: Counter[tuple[str, int]], deserted: Iterable[tuple[str, Mapping[str, Any]]]
+) -> None:
+    undone = [effects for one in deserted if (effects := without_effect(*one))]
+    found.unrun += len(undone)
     wanted = {(what, number) for number in jobs(load) for what in ROWS.get(number % KINDS, ())}
     wanted |= {(f"state {writer}", load.size.rows) for writer in range(WRITERS)}
+    wanted -= set().union(*undone)
+    wanted |= {("completed failed", number) for effects in undone for what, number in effects if what == "completed"}
     found.lose("effect", wanted - ran.keys())
     found.twice += sum(count - 1 for count in ran.values())
     found.twice += sum(1 for what, number in ran if (what, number) not in wanted and not what.startswith("state "))

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -34,7 +35,7 @@ from penstock import (
 from penstock.api.pools.workpool import Workpool
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
-from penstock.errors import PenstockError
+from penstock.errors import DatabaseBusy, DatabaseUnavailable, PenstockError
 from penstock.outbox.message import Message
 from penstock.sync import ActionCtx as SyncActionCtx
 
@@ -329,7 +330,12 @@ async def main(role: str, database: str, *arguments: str, skew: str = "0", **set
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, clock.jump)
     services = SERVICES if role == "work" else ()
     config = app.config(database=database, **settings)
-    async with app.open(services=services, config=config, clock=clock, push_schema=False) as backend:
+    async with AsyncExitStack() as stack:
+        backend = None
+        while backend is None:
+            opened = app.open(services=services, config=config, clock=clock, push_schema=False)
+            with suppress(DatabaseUnavailable, DatabaseBusy):  # a fault strikes; a supervisor starts it again
+                backend = await stack.enter_async_context(opened)
         await {"work": work, "write": write, "watch": watch}[role](backend, *arguments)  # type: ignore[operator]
 
 

@@ -122,8 +122,16 @@ def test_a_rename_keeps_data_while_processes_of_both_releases_write(trips: Conso
             plan = await asyncio.to_thread(trips.ok, "migration", "run", "--plan")
             lock = ", lock: ACCESS EXCLUSIVE" if database_url.startswith("postgres") else ""
             assert f"-- 0001_client, contract(){lock}\nALTER TABLE trip DROP COLUMN customer;" in plan.out
+            fill_old = """update "trip" set "client" = "customer" where "client" is null;"""
+            assert f"-- 0001_client, backfill in batches of 1000 rows\n{fill_old}" in plan.out
             ran = await asyncio.to_thread(trips.ok, "migration", "run")
             assert "0001_client: waits for run --contract" in ran.out
+            assert ("-- trip is copied, so that customer may hold NULL" in ran.out) == database_url.startswith("sqlite")
+            assert "penstock_anew_" not in ran.out, "the text of a copied table is too long to read"
+            left = await asyncio.to_thread(trips.ok, "migration", "run", "--plan")
+            assert "expand()" not in left.out
+            assert "backfill" not in left.out
+            assert "contract()" in left.out
             async with TestApp(new.app, database_url) as after:
                 await before.run_mutation(old.book, "bob")
                 await after.run_mutation(new.book, "cid")

@@ -22,6 +22,7 @@ from stage.waits import until
 from penstock.config import Config
 
 DEPLOY = ROOT / "deploy"
+pytestmark = pytest.mark.timeout(600)  # it builds and installs, which takes minutes on a busy machine
 
 
 @pytest.fixture(scope="module")

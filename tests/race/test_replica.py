@@ -25,6 +25,7 @@ from penstock.live.view import View
 from penstock.services.live import feed as feed_module
 from penstock.services.live.live import LiveQueries
 from penstock.store.postgres import replica as replica_module
+from penstock.store.postgres import store as store_module
 from penstock.store.postgres.replica import PostgresReplica
 from penstock.store.postgres.session import PostgresSession
 
@@ -348,7 +349,11 @@ async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: p
         assert was_left()
 
 
-async def test_what_is_no_replica_of_the_database_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_no_replica_of_the_database_is_refused(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (replica_module, store_module):  # on a busy machine a server answers late
+        monkeypatch.setattr(module, "PATIENCE", 30.0)
     with replicated() as (primary, standby):
         async with connected(primary.url) as connection:
             await connection.execute("create database other")

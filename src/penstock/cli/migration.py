@@ -22,7 +22,7 @@ from penstock.clock import SystemClock
 from penstock.errors import ConfigError, SchemaMismatch, UsageError
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.store import Store
-from penstock.store.nouns.migration_files import FileProgress
+from penstock.store.nouns.migration_files import FileProgress, Step
 from penstock.store.open import make_store
 from penstock.store.push.locks import lock_of
 from penstock.store.push.migrate import differences, push
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Renames = dict[tuple[str, str], Sequence[str]]
 
+_STEPS: tuple[Step, ...] = ("expand", "backfill", "contract")
 _TABLE = 'A table is not renamed, as its ids begin with its name: a class of another name keeps it by name="…".'
 _COLUMN = re.compile(r"(.+)\.([^.=]+)")
 FOLDER = click.option(
@@ -265,7 +266,8 @@ def _answered(changes: Sequence[TableChange], given: Renames) -> Renames:
         for old in change.gone:
             if (change.table, old) in answers or not left:
                 continue
-            question = f"{change.table}.{old} is not declared any more, and {', '.join(left)} is new."
+            new = f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} new"
+            question = f"{change.table}.{old} is not declared any more, and {new}."
             if not sys.stdin.isatty():
                 raise ConfigError(
                     f"{question} Was it renamed?",
@@ -279,14 +281,16 @@ def _answered(changes: Sequence[TableChange], given: Renames) -> Renames:
 
 
 def _print_left(files: Sequence[tuple[MigrationFile, FileProgress | None]], dialect: Dialect) -> None:
-    for file, now in files:
-        begun = now is not None and now.step != "expand"
-        for step in ("contract",) if begun else ("expand", "contract"):
-            pieces = [] if now is not None and now.step == "done" else file.pieces(step, dialect)
-            for piece in pieces:
-                sql = piece if isinstance(piece, str) else f"-- {piece.table} is written anew"
+    for file, progress in files:
+        now = progress or FileProgress()
+        for step in _STEPS[_STEPS.index(now.step) :] if now.step in _STEPS else ():
+            done = now.done if step == now.step else 0
+            for piece in () if step == "backfill" else file.pieces(step, dialect)[done:]:
+                sql = f"{piece};" if isinstance(piece, str) else piece.remark
                 lock = lock_of(sql) if dialect.schemas else ""
-                click.echo(f"-- {file.name}, {step}(){lock and f', lock: {lock}'}\n{sql};")
+                click.echo(f"-- {file.name}, {step}(){lock and f', lock: {lock}'}\n{sql}")
+            for backfill in file.backfills[done:] if step == "backfill" else ():
+                click.echo(f"-- {file.name}, backfill in batches of {backfill.batch} rows\n{backfill.sql(dialect)}")
 
 
 def _as_data(file: MigrationFile, progress: FileProgress | None) -> dict[str, Any]:

@@ -66,6 +66,15 @@ class Backfill:
     batch: int = 1000
     key: str = "id"
 
+    def sql(self, dialect: Dialect) -> str:
+        """All batches as one statement, or a comment if a function gives the values."""
+        if callable(self.values):
+            return (
+                f"-- {getattr(self.values, '__name__', 'a function')} changes rows of {self.table} where {self.where}"
+            )
+        values = ", ".join(f"{dialect.quote(column)} = {value}" for column, value in self.values.items())
+        return f"update {dialect.table(self.table)} set {values} where {self.where};"
+
 
 @dataclass(frozen=True, slots=True)
 class Relax:
@@ -73,6 +82,11 @@ class Relax:
 
     table: str
     column: str
+
+    @property
+    def remark(self) -> str:
+        """A comment of SQL in place of the text, which is long."""
+        return f"-- {self.table} is copied, so that {self.column} may hold NULL"
 
 
 def dialect() -> Dialect:

@@ -104,13 +104,13 @@ class Runner:
         async with self._store.catalog.lock() as lock:
             if (await self._files.list()).get(file.name) != now:
                 return  # another process has done it
+            self._tell(piece.remark if isinstance(piece, Relax) else piece)
             if isinstance(piece, Relax):
                 stored = (await lock.stored_tables([piece.table]))[piece.table]
                 changes = [Change(piece.table, tuple(rewrite_relaxed(stored, piece.column, self._store.dialect)))]
             else:
                 changes = [Change("", (one,), alone=True) for one in _repeatable(piece)]
             for change in changes:
-                self._tell("; ".join(change.statements))
                 await lock.apply(change)
             if not self._is_sqlite:
                 await self._together(file, now, after, [])

@@ -25,7 +25,7 @@ _EDIT = "raise NotImplementedError({why!r})  # then delete this line"
 _COMMENTS = {
     "expand": "# New columns, beside the old ones. Triggers keep both equal, whichever release writes a row.",
     "backfills": "# Rows that were written before expand(), in batches.",
-    "contract": "# What only the old release needs. A process of it that still runs fails from here on.",
+    "contract": "# Drops what only the old release uses: a process of it that still runs fails from here on.",
     "down": "# Undoes expand(), until contract() has run.",
 }
 

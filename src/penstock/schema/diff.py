@@ -207,7 +207,7 @@ class _Comparison:
             self._guard(
                 "null",
                 f"{self.table}.{column.name} is no longer optional, but it is NULL in",
-                "Give these rows a value first, or declare it optional: … | None.",
+                "Give these rows a value, declare it optional, or run penstock migration new, which writes a backfill.",
                 column,
             )
 
