@@ -90,7 +90,8 @@ class Conditions:
         inside = f"else {change}"
         if self.interest.matches:
             new, old = self.exact_match("new").sql, self.exact_match("old").sql
-            inside = f"when {new} then case when {old} then {change} else {enter} end when {old} then {leave}"
+            inside = f"when {new} then case when {old} then {change} else {enter} end"
+            inside += f" when {old} then {leave}" if self.interest.wants("leave") else ""
         return f"case when {self.moved.sql} then {moved} {inside} end"
 
     def _new_side(self) -> When:
