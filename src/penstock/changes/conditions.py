@@ -78,8 +78,11 @@ class Conditions:
     def wide_update(self) -> When:
         """True for all wanted updates and for some others; short, as `update_kind` is exact."""
         exact, wants = self.exact_update(), self.interest.wants
-        if exact == NEVER or not self.interest.matches:
+        if exact == NEVER:
             return exact
+        if not self.interest.matches:
+            any_change = self.interest.watches is None and wants("change")  # also that of a key
+            return ALWAYS if self.interest.on_demand else When(self.any_unlike) if any_change else exact
         new, old = wants("enter") or wants("change"), wants("leave") or wants("delete")
         return any_of(*[self.match_or_null("new")] * new, *[self.match_or_null("old")] * old)
 

@@ -108,6 +108,22 @@ async def test_all_rows_of_one_insert_are_captured_by_one_call(postgres_url: str
         assert found == [(n, {"note": f"note {n}"}) for n in range(1, 501)]
 
 
+async def test_the_condition_of_an_update_is_short_and_what_changes_nothing_is_not_told(postgres_url: str) -> None:
+    """PostgreSQL parses a condition for each statement that writes."""
+    definition = "select pg_get_triggerdef(oid) from pg_trigger where tgname like '%update'"
+    async with captured(postgres_url, replace(ALL, before=["amount"], on_demand=True)) as (store, other):
+        assert " WHEN ((txid_current() < pg_sequence_last_value('penstock.demand_1'::regclass))) " in (
+            await other.fetchval(definition)
+        )
+        await other.execute("insert into orders values (1)")
+        await store.changes.demand([1], 1000)
+        await other.execute("update orders set amount = amount")
+        await other.execute("update orders set id = 2")
+        assert await kinds(store) == [("delete", 1), ("enter", 2)]
+        await store.interests.declare([ALL], NOW)
+        assert (await other.fetch(definition))[-1][0].count("record_image_ne(") == 1
+
+
 async def test_numbers_are_spelled_as_the_functions_of_json_spell_them(postgres_url: str) -> None:
     """Keys are compared as texts with those that other statements build."""
     columns = ['a "b" \\ c', "{d} $1 %s é", "none"]
