@@ -321,7 +321,7 @@ async def own_queries(bench: Bench, store: StoreName) -> float:
         _watching(address, _cells(clients)) as crowd,
     ):
         chosen = lambda number: (at := number * 7919 % clients, [at])  # noqa: E731 - far from each other
-        taken = await _writes(crowd, http, 2 * bench.sizes.socket_writes, chosen, 1 / _PER_SECOND)
+        taken = await _writes(crowd, http, 2 * bench.sizes.socket_writes, chosen, 0.5 / _PER_SECOND)
     bench.row(spread(f"{clients} queries", taken, " ms"))
     return _p95(taken)
 
@@ -335,7 +335,7 @@ async def all_stale(bench: Bench, store: StoreName) -> float:
         _watching(address, queries) as crowd,
         _calling(address) as waits,
     ):
-        taken = await _writes(crowd, http, bench.sizes.pairs, lambda _: (0, range(clients)), 0.5)
+        taken = await _writes(crowd, http, bench.sizes.turns, lambda _: (0, range(clients)), 0.5)
     bench.report("longest_wait_of_others_ms", max(waits))
     bench.row(spread(f"{clients} queries", taken, " ms"))
     return max(taken) / 1000

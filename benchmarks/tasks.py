@@ -4,7 +4,8 @@ The program's own process plans and runs. ``task_drain``: rows are changed while
 until the last handler, which does nothing, has ended, beside as many jobs of a pool. ``task_reconcile``: a task is
 declared beside rows that were there before. ``task_bulk``: one statement changes all rows of a table
 whose runs are pending; then how long it takes until that is planned. ``task_latency``: from the end of a
-mutation, or of a statement of another program, to the handler, at forty changes a second.
+mutation, or of a statement of another program, to the handler, at forty changes a second; and before that, what it
+costs to look while nothing is written.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -110,6 +112,11 @@ class _Writer:
         step = max(1, count // _PIECES)
         for first in range(0, count, step):
             await self.execute(_FILL[self._store], first, min(first + step, count))
+
+    async def server_processes(self) -> list[int]:
+        """The processes of a PostgreSQL server that serve this database."""
+        sql = "select pid from pg_stat_activity where datname = current_database()"
+        return [row[0] for row in await self._connection.fetch(sql)]
 
     async def count(self, sql: str) -> int:
         """A number from the database."""
@@ -234,7 +241,8 @@ async def latency(bench: Bench, store: StoreName) -> None:
         group = Group([backend.make_service("worker"), backend.make_service("planner")], backend.engine.store.signals)
         group.start()
         timed.append(True)
-        await asyncio.sleep(bench.sizes.settle / 2)
+        await asyncio.sleep(bench.sizes.settle)
+        bench.hold("looking_percent", 100 * await _looking(writer, store, bench.sizes.settle / 2), Bar(at_most=1.0))
         for name, most in (("penstock", 10.0), ("sql", 30.0)):
             handled.clear()
             written: dict[int, float] = {}
@@ -253,6 +261,19 @@ async def latency(bench: Bench, store: StoreName) -> None:
             bench.report(f"{name}_p99_ms", statistics.quantiles(waits, n=100, method="inclusive")[98])
             bench.hold(f"{name}_p50", statistics.median(waits), Bar(at_most=most))
         await group.stop()
+
+
+async def _looking(writer: _Writer, store: StoreName, seconds: float) -> float:
+    """The share of a core that idle services take, with what the server does for them if it runs on this machine."""
+
+    async def spent() -> float:
+        servers = await writer.server_processes() if store == "postgres" else ()
+        files = [file for pid in servers if (file := Path(f"/proc/{pid}/schedstat")).exists()]
+        return time.process_time() + sum(int(file.read_text("ascii").split()[0]) for file in files) / 1e9
+
+    before, begun = await spent(), time.perf_counter()
+    await asyncio.sleep(seconds)
+    return (await spent() - before) / (time.perf_counter() - begun)
 
 
 BENCHMARKS = tuple(

@@ -101,6 +101,7 @@ WORDS: dict[str, list[tuple[str, str]]] = {
         ("cancelled", r"Do it in an action"),
         ("insert", r"Write ctx\.db\.insert\(…\)\."),
         ("query", r"Write ctx\.db\.query\(…\)\."),
+        ("auth.getUserIdentity", r"Auth has no getUserIdentity\. Write get_user_identity\."),
         ("scheduler.runAfter", r"Scheduler has no runAfter\. Write run_after\."),
     ],
     "action": [

@@ -54,7 +54,6 @@ def test_a_limit_holds_over_processes_that_are_killed(database_url: str, history
     assert history.most() == LIMIT
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("count", [1, 3])
 def test_nothing_starts_beyond_a_changed_limit_once_the_call_has_returned(
     database_url: str, history: History, count: int

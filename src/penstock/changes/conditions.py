@@ -78,8 +78,11 @@ class Conditions:
     def wide_update(self) -> When:
         """True for all wanted updates and for some others; short, as `update_kind` is exact."""
         exact, wants = self.exact_update(), self.interest.wants
-        if exact == NEVER or not self.interest.matches:
+        if exact == NEVER:
             return exact
+        if not self.interest.matches:
+            any_change = self.interest.watches is None and wants("change")  # also that of a key
+            return ALWAYS if self.interest.on_demand else When(self.any_unlike) if any_change else exact
         new, old = wants("enter") or wants("change"), wants("leave") or wants("delete")
         return any_of(*[self.match_or_null("new")] * new, *[self.match_or_null("old")] * old)
 
@@ -90,7 +93,8 @@ class Conditions:
         inside = f"else {change}"
         if self.interest.matches:
             new, old = self.exact_match("new").sql, self.exact_match("old").sql
-            inside = f"when {new} then case when {old} then {change} else {enter} end when {old} then {leave}"
+            inside = f"when {new} then case when {old} then {change} else {enter} end"
+            inside += f" when {old} then {leave}" if self.interest.wants("leave") else ""
         return f"case when {self.moved.sql} then {moved} {inside} end"
 
     def _new_side(self) -> When:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -105,6 +106,50 @@ async def test_all_rows_of_one_insert_are_captured_by_one_call(postgres_url: str
         await other.execute("commit")
         found = [(one.key_values()[0], one.values("after")) for one in await changes(store)]
         assert found == [(n, {"note": f"note {n}"}) for n in range(1, 501)]
+
+
+async def test_the_condition_of_an_update_is_short_and_what_changes_nothing_is_not_told(postgres_url: str) -> None:
+    """PostgreSQL parses a condition for each statement that writes."""
+    definition = "select pg_get_triggerdef(oid) from pg_trigger where tgname like '%update'"
+    async with captured(postgres_url, replace(ALL, before=["amount"], on_demand=True)) as (store, other):
+        assert " WHEN ((txid_current() < pg_sequence_last_value('penstock.demand_1'::regclass))) " in (
+            await other.fetchval(definition)
+        )
+        await other.execute("insert into orders values (1)")
+        await store.changes.demand([1], 1000)
+        await other.execute("update orders set amount = amount")
+        await other.execute("update orders set id = 2")
+        assert await kinds(store) == [("delete", 1), ("enter", 2)]
+        await store.interests.declare([ALL], NOW)
+        assert (await other.fetch(definition))[-1][0].count("record_image_ne(") == 1
+
+
+async def test_numbers_are_spelled_as_the_functions_of_json_spell_them(postgres_url: str) -> None:
+    """Keys are compared as texts with those that other statements build."""
+    columns = ['a "b" \\ c', "{d} $1 %s é", "none"]
+    names = [f'"{name.replace(chr(34), chr(34) * 2)}"' for name in columns]
+    table = f"create table orders (id bigint, small smallint, {', '.join(f'{name} integer' for name in names)})"
+    interest = Interest(name="all", table="orders", key=["id", "small"], after=columns, before=columns)
+    async with captured(postgres_url, interest, table=table) as (store, other):
+        await other.execute(f"insert into orders values ({-(2**63)}, 7, 1, -2, null), (8, {-(2**15)}, 0, 3, null)")
+        await other.execute("update orders set none = 4 where id = 8")
+        await other.execute("delete from orders where id = 8")
+        pairs = ", ".join(f"'{column}', {name}" for column, name in zip(columns, names, strict=True))
+        spelled = f"json_build_array(id, small)::text, json_build_object({pairs})::text"
+        rows = [tuple(row) for row in await other.fetch(f"select {spelled} from orders")]
+        found = [(one.kind, one.key, one.before, one.after) for one in await changes(store)]
+        key, entered, changed = f"[8, {-(2**15)}]", _spelled(columns, 0, 3, "null"), _spelled(columns, 0, 3, 4)
+        assert found == [
+            ("enter", *rows[0][:1], None, rows[0][1]),
+            ("enter", key, None, entered),
+            ("change", key, entered, changed),
+            ("delete", key, changed, None),
+        ]
+
+
+def _spelled(columns: list[str], *values: Any) -> str:
+    pairs = zip(columns, values, strict=True)
+    return f"{{{', '.join(f'{json.dumps(name, ensure_ascii=False)} : {value}' for name, value in pairs)}}}"
 
 
 async def test_an_insert_of_nothing_tells_nothing(postgres_url: str) -> None:

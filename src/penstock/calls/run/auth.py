@@ -7,8 +7,10 @@ from collections.abc import Callable
 from penstock.errors import NotSignedIn
 from penstock.identity.identity import Identity
 from penstock.transaction.tracking import Calls, tracked
+from penstock.transaction.words import refuses_other_words
 
 
+@refuses_other_words
 class Auth:
     """``ctx.auth`` of one run of a function: the identity of its caller."""
 

@@ -193,6 +193,7 @@ class SyncActionWork:
     complete_later = waits(ActionWork.complete_later)
 
 
+@refuses_other_words
 class SyncAuth:
     """`Auth` for code that does not await."""
 

@@ -148,7 +148,7 @@ class PostgresSignals:
 
     async def _look(self, connection: Connection, gone: asyncio.Event) -> None:
         """Look whether the connection is alive, and often at the change feed while somebody here reads it."""
-        fed, ping = self._queries["fed"].statement.sql, self._queries["ping"].statement.sql
+        fed, ping = None, self._queries["ping"].statement.sql
         checked_at = self._clock.monotonic()
         while not await self._clock.wait(gone, _LOOK_EVERY if self._readers else BACKSTOP):
             now = self._clock.monotonic()
@@ -159,7 +159,9 @@ class PostgresSignals:
                     await connection.fetchval(ping, timeout=_CHECK_EVERY)
                     checked_at = now
                 continue
-            last = await connection.fetchval(fed, timeout=_CHECK_EVERY) or 0
+            if fed is None:  # not before: the first program on a database makes its tables only then
+                fed = await connection.prepare(self._queries["fed"].statement.sql)
+            last = await fed.fetchval(timeout=_CHECK_EVERY) or 0
             if last != self._last or not self._looks:
                 self._looks, self._last, self._fed_at = True, last, now
                 for reader in self._readers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from penstock.store.postgres.conditions import literal
@@ -10,6 +11,7 @@ from penstock.store.sql.feedrow import Conditional, FeedSpelling
 
 UNLIKE = "pg_catalog.record_image_ne"
 _PLAIN = frozenset({"smallint", "integer", "bigint", "uuid", "boolean", "date"})  # equal values are spelled alike
+_NUMBERS = frozenset({"smallint", "integer", "bigint"})
 _ARGUMENTS = 50  # pairs of them: a function takes a hundred
 _ZONED = "timestamp with time zone"
 
@@ -35,6 +37,8 @@ class PostgresFeedSpelling(FeedSpelling):
         return _joined(values, "pg_catalog.chr(30), ''")
 
     def array(self, row: str, columns: Sequence[str]) -> str:
+        if self._are_numbers(columns):
+            return self._numbers(row, "[", dict.fromkeys(columns, ""), "]")
         values = ", ".join(self._value(row, column) for column in columns)
         return f"pg_catalog.json_build_array({values})::pg_catalog.text"
 
@@ -42,11 +46,26 @@ class PostgresFeedSpelling(FeedSpelling):
         """Not as jsonb, which refuses some of the values that json holds."""
         if not columns:
             return "null"
+        if self._are_numbers(columns):
+            named = {column: f"{json.dumps(column, ensure_ascii=False)} : " for column in columns}
+            return self._numbers(row, "{", named, "}")
         if len(columns) <= _ARGUMENTS:
             pairs = (f"{literal(column)}, {self._value(row, column)}" for column in columns)
             return f"pg_catalog.json_build_object({', '.join(pairs)})::pg_catalog.text"
         values = ", ".join(f"{self._value(row, column)} as {POSTGRES.quote(column)}" for column in columns)
         return f"(select pg_catalog.row_to_json(o)::pg_catalog.text from (select {values}) o)"
+
+    def _are_numbers(self, columns: Sequence[str]) -> bool:
+        return bool(columns) and all(self._types[column] in _NUMBERS for column in columns)
+
+    def _numbers(self, row: str, begin: str, names: Mapping[str, str], end: str) -> str:
+        """The same text as the functions of JSON build, which ask the catalog for the types of each row's values."""
+        parts, before = list[str](), begin
+        for column, name in names.items():
+            number = f"{row}.{POSTGRES.quote(column)}::pg_catalog.text"
+            parts += [literal(before + name), f"coalesce({number}, 'null')"]
+            before = ", "
+        return f"({f' {self.concatenate} '.join((*parts, literal(end)))})"
 
     def _value(self, row: str, column: str) -> str:
         return _value(row, column, self._types[column])

@@ -34,7 +34,7 @@ _UPDATED = """
         {append}"""
 _SOME = "if not exists (select {values} from penstock_rows r) then exit {label}; end if;"
 _INTO = "insert into penstock.change (slot, xid, changed_at, interests, kinds, key, before, after) "
-_XID, _NOW = "pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8", "pg_catalog.clock_timestamp()"
+_XID, _NOW = "pg_catalog.txid_current()", "pg_catalog.clock_timestamp()"  # an xid8 becomes a bigint through text only
 
 
 def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) -> Conditions:
