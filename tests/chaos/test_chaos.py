@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from chaos.faults import FAULTS
-from chaos.load import LEASE, Size
+from chaos.load import Size
 from chaos.outcome import Outcome, _beyond, _count_messages
 from chaos.run import run
 
@@ -18,7 +18,6 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 async def test_nothing_is_lost_or_done_twice_under_faults(store: str, name: str) -> None:
     found = await run(store, BY_NAME[name], Size(rows=8, jobs=3), pause=1)
     assert found.is_clean, found
-    assert found.recovery < 4 * LEASE, found
 
 
 def test_the_count_finds_what_is_wrong() -> None:
