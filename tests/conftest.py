@@ -8,17 +8,17 @@ import inspect
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+import stage.bytecode  # noqa: F401 - before all that is to be kept
 from stage.databases import Databases, make_tables, open_once
 from stage.examples import LONG
 from stage.pgbouncer import PgBouncer, pgbouncer
@@ -45,10 +45,6 @@ max_wal_senders = 0
 shared_preload_libraries = plpgsql  # each connection that runs a trigger would load it
 """
 
-# Processes are started by the hundred: each would compile penstock anew, which takes longer than all that it does.
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
 # Databases are made by the hundred and thrown away: on a disk most of the time would go into making their files.
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
     os.environ["TMPDIR"] = str(_MEMORY)  # processes inherit it
@@ -66,6 +62,20 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
+    """Let each process of a run begin elsewhere in each folder; `pytest_collection_modifyitems` puts tests into order.
+
+    In a new clone the first process that imports a module compiles it for all. In step, each would compile all of them.
+    """
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker is not None and isinstance(collector, pytest.Dir):
+        first = int(worker["workerid"].removeprefix("gw")) * len(report.result) // worker["workercount"]
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only a long run tries, and begin with what takes long: all else would wait for it at the end."""
@@ -73,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = set(cases_left_out(items))
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: item.path.parent.name != "types" and "any_order" not in item.name)
+    items.sort(key=lambda item: (item.path.parent.name != "types" and "any_order" not in item.name, item.path))
 
 
 def pytest_collection_finish() -> None:

@@ -46,7 +46,7 @@ class Outcome:
         unrun: Actions that never ran, as a worker was lost with each of their one or two attempts; and mutations that
             lost five workers.
         recovery: The longest time in seconds from the end of a fault until writes, jobs and messages went on.
-        examples: Of what was lost, the first ones.
+        examples: Of what was lost, the first ones, and how jobs ended that did not succeed.
         still: By what another server took over: how many seconds writes, jobs, messages and live answers stood still.
     """
 
@@ -97,6 +97,9 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
     found.lose("row", acknowledged - {(a, b) for a, b in written})
     found.twice += len(written) - len(set(map(tuple, written)))
     _count_answers(found, load)
+    if found.lost:
+        ends = Counter((one.function, one.state.value, one.error) for one in await backend.jobs(limit=10_000))
+        found.examples += [f"{count} {name} {state}: {error}" for (name, state, error), count in ends.items() if error]
     found.over_limit = _over_limit(load)
     found.still = _still(load)
     found.recovery = max(_recovery(load), *(max(gaps.values()) for gaps in found.still.values()), 0.0)

@@ -11,14 +11,13 @@ from chaos.run import run
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
-@pytest.mark.timeout(600)  # what a run waits for is not lost before three minutes have passed without progress
 @pytest.mark.parametrize(
     ("store", "name"),
     [("sqlite", "one after the other"), ("postgres", "one after the other"), ("postgres", "fail-over")],
 )
 async def test_nothing_is_lost_or_done_twice_under_faults(store: str, name: str) -> None:
     found = await run(store, BY_NAME[name], Size(rows=8, jobs=3), pause=1)
-    assert found.is_clean, found
+    assert found.is_clean, "\n".join([*found.examples, str(found)])
 
 
 def test_the_count_finds_what_is_wrong() -> None:

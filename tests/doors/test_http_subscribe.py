@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 from stage.outboxes import sql
-from stage.waits import until
+from stage.waits import SOON, until
 
 from penstock.server.opening import ABORT
 from penstock.server.subscribe import EventStream, answer_events
@@ -192,7 +192,7 @@ async def test_the_end_of_the_server_ends_streams_at_once(far_shop: Shop) -> Non
     async with far_shop() as (api, test), reading(api, "count") as reader, reading(api, "typed") as other:
         await reader.event()
         await other.event()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON):
             api.asgi.opening.drain()
             assert await reader.block() == await other.block() == []
             await api.asgi.opening.idle()
@@ -207,7 +207,7 @@ async def test_a_stream_that_its_server_cancels_ends_as_others_do(shop: Shop) ->
         serving = stream_to(api, test, connection)
         await until(lambda: _sent(connection, 2))
         serving.cancel()
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, SOON)
         assert connection.sent[-1] == {"type": "http.response.body"}
         assert watchers(test) == 0
 
@@ -280,7 +280,7 @@ async def test_a_connection_that_takes_nothing_is_cut_at_the_end_of_the_server(s
         connection = Stuck()
         serving = await stuck_stream(api, test, connection)
         api.asgi.opening.drain()
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, SOON)
         assert connection.cut.is_set()
         assert watchers(test) == 0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stage.waits import SOON
 
 from penstock import (
     AccessDenied,
@@ -205,7 +206,7 @@ async def test_a_live_query_ends_for_who_loses_access_and_concerns_no_other_call
             assert await anext(watch) == await anext(other) == "mixed"
             await test.run_mutation(club.close, team)
             with pytest.raises(AccessDenied):
-                await asyncio.wait_for(anext(watch), 10)
+                await asyncio.wait_for(anext(watch), SOON)
             async with test.with_identity().live(club.mixed, team) as third:
                 with pytest.raises(NotSignedIn):
                     await anext(third)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.waits import SOON
 from stage.watching import settle, step
 
 from penstock import App, Identity, Index, LimitExceeded, MutationCtx, NotSignedIn, QueryCtx, Table, sync
@@ -114,7 +115,7 @@ def taken(view: View) -> dict[int, Any]:
 
 
 async def soon(watch: Any) -> Any:
-    return await asyncio.wait_for(anext(watch), 10)
+    return await asyncio.wait_for(anext(watch), SOON)
 
 
 async def test_functions_learn_who_calls_and_pass_it_on_but_not_to_jobs(database_url: str) -> None:

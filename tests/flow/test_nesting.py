@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from stage.stories import tell_in
+from stage.waits import SOON
 
 from penstock import (
     App,
@@ -289,7 +290,7 @@ async def test_the_ctx_of_the_outer_function_is_refused_inside(database_url: str
                         await ctx.run_mutation(write, lambda inner, part=part: inner.run_query(read, part))
                 await ctx.db.query(Note).collect()
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(SOON):
                 await backend.run_mutation(write, story)
         assert await texts(backend) == []
         assert await backend.jobs() == []

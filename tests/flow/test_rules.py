@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from stage.examples import examples
 from stage.outboxes import run_sql, sql
 from stage.stories import Tell, one_backend
+from stage.waits import SOON
 
 from penstock import (
     AccessDenied,
@@ -519,7 +520,7 @@ async def test_a_live_query_changes_with_a_permission(database_url: str) -> None
             async with ada.live(seen) as watch, bob.live(seen) as still:
                 assert await anext(watch) == await anext(still) == 0
                 await sql(other, "insert into member values ('member_1', '2030-01-01T00:00:00.000000Z', 'ada', 'red')")
-                assert await asyncio.wait_for(anext(watch), 10) == 1
+                assert await asyncio.wait_for(anext(watch), SOON) == 1
                 assert len(other.live_queries.report()) == 2
 
 

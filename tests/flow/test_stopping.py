@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from flow import process_actions
+from stage.waits import SOON
 
 from penstock import App, JobState, MutationCtx, Overloaded, SyncTaskCtx, Table, sync
 from penstock.app import ServiceName
@@ -112,7 +113,7 @@ def read(file: Path) -> str:
 
 
 async def until_there(file: Path) -> str:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SOON):
         while not (text := read(file)):
             await SystemClock().sleep(0.01)
     return text
@@ -125,7 +126,7 @@ async def test_who_waits_for_a_thread_holds_no_lock(database_url: str) -> None:
     async with TestApp(app, database_url, threads=1) as backend:
         async with backend.engine.thread(add, 0):
             waits = asyncio.ensure_future(backend.run_mutation(add))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SOON):
                 for _ in range(3):
                     await backend.run_mutation(add_async)
             assert not waits.done()
@@ -137,7 +138,7 @@ async def test_slow_queries_do_not_hold_up_mutations(database_url: str) -> None:
         with holding() as held:
             query = asyncio.ensure_future(backend.run_query(look, held))
             await held.arrived()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SOON):
                 await backend.run_mutation(add)
             held.go.set()
             assert await query == "done"
@@ -158,7 +159,7 @@ async def test_threads_whose_callers_have_all_given_up_are_reported(sqlite_url: 
                 await backend.run_action(act, held)
             await backend.run_mutation(add)
             held.go.set()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SOON):
                 while True:
                     with suppress(Overloaded):
                         assert await backend.run_action(act, held) == "done"
@@ -170,7 +171,7 @@ async def test_a_mutation_given_up_leaves_nothing_and_lets_others_write(database
     async with TestApp(app, database_url, threads=2) as backend:
         with holding() as held:
             await given_up(backend.run_mutation(add_after, held), held)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SOON):
                 await backend.run_mutation(add)
 
 
@@ -206,7 +207,7 @@ async def test_a_row_of_a_task_that_finds_no_thread_keeps_its_turn(database_url:
             await backend.worker.tick()
             await backend.worker.wait_for_jobs()  # the first one found no thread
             held.go.set()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SOON):
                 while True:
                     with suppress(Overloaded):
                         await backend.run_action(hang, held)
@@ -223,7 +224,7 @@ async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: st
         numbers = [int(await until_there(tmp_path / name)) for name in "ab"]
         for task in hung:
             task.cancel()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SOON):
             assert await backend.run_action(process_actions.process_id) not in {os.getpid(), *numbers}
         for number in numbers:
             with pytest.raises(ProcessLookupError):
@@ -246,7 +247,7 @@ async def test_closing_does_not_wait_longer_and_names_what_is_left(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with holding() as held, caplog.at_level(logging.WARNING, "penstock"):
-        async with asyncio.timeout(30), app.open(sqlite_url, grace=0.05) as backend:
+        async with asyncio.timeout(SOON), app.open(sqlite_url, grace=0.05) as backend:
             query = asyncio.ensure_future(backend.run_action(act, held))
             await held.arrived()
         assert not query.done()
@@ -256,7 +257,7 @@ async def test_closing_does_not_wait_longer_and_names_what_is_left(
 
 
 async def test_closing_ends_processes_that_hang(sqlite_url: str, tmp_path: Path) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SOON):
         async with process_actions.app.open(sqlite_url, grace=0.05) as backend:
             task = asyncio.ensure_future(backend.run_action(process_actions.hang, str(tmp_path / "begun")))
             number = int(await until_there(tmp_path / "begun"))
@@ -270,7 +271,7 @@ async def test_a_worker_tells_what_it_has_handed_back_and_what_is_lost(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with holding() as held, caplog.at_level(logging.INFO, "penstock"):
-        async with asyncio.timeout(30), app.open(database_url, services=["worker"], grace=0.05) as backend:
+        async with asyncio.timeout(SOON), app.open(database_url, services=["worker"], grace=0.05) as backend:
             job = await backend.scheduler.run_after(NOW, act_in_job)
             await held.arrived()
         assert "handed_back=0 lost=1" in caplog.text

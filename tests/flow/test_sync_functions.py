@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.waits import SOON
 
 from penstock import (
     App,
@@ -228,7 +229,7 @@ async def test_a_thread_knows_the_context_of_its_caller(sqlite_url: str) -> None
 
 async def test_both_sorts_of_functions_run_each_other(database_url: str) -> None:
     async with TestApp(app, database_url, threads=1) as backend:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SOON):
             assert await backend.run_mutation(down, 7) == 0
             assert await backend.run_action(act_down, 3) == 8 + 3
         rows = await backend.run_query(read, lambda ctx: ctx.db.query(Note).collect())
@@ -237,7 +238,7 @@ async def test_both_sorts_of_functions_run_each_other(database_url: str) -> None
 
 async def test_more_at_once_than_there_are_threads_do_not_lock_each_other(database_url: str) -> None:
     async with TestApp(app, database_url, threads=2, max_connections=3) as backend:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SOON):
             await asyncio.gather(
                 *(backend.run_mutation(down, 2) for _ in range(10)),
                 *(backend.run_action(act_down, 2) for _ in range(5)),
@@ -255,7 +256,7 @@ async def test_threads_of_the_functions_own_may_share_its_ctx(database_url: str)
                 list(pool.map(lambda number: ctx.db.insert(Note(text=str(number))), range(20)))
                 list(pool.map(lambda number: ctx.run_mutation(add, f"part {number}"), range(5)))
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SOON):
             await backend.run_mutation(write, story)
         assert await backend.run_query(count) == 25
 
@@ -283,7 +284,7 @@ async def test_a_synchronous_ctx_is_refused_on_an_event_loop(database_url: str) 
                     asyncio.run(on_a_loop(use))
             ctx.db.insert(Note(text="kept"))
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SOON):
             await backend.run_mutation(write, story)
         assert await backend.run_query(count) == 1
         assert await backend.jobs() == []
@@ -305,7 +306,7 @@ async def test_the_ctx_of_the_outer_function_is_refused_inside_threads_too(datab
                 ctx.run_mutation(write_async, on_the_loop)
             ctx.db.insert(Note(text="kept"))
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SOON):
             await backend.run_mutation(write, story)
         assert await backend.run_query(count) == 1
 

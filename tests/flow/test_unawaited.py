@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from stage.stories import tell_in
+from stage.waits import SOON
 
 from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx, QueryCtx, Table, UnawaitedCall, sync
 from penstock.calls.run import runner
@@ -160,7 +161,7 @@ async def test_calls_that_run_side_by_side_and_are_awaited_are_fine(database_url
             async with asyncio.TaskGroup() as group:
                 group.create_task(helper(ctx, "group"))
                 group.create_task(ctx.run_mutation(add, "part"))
-            await asyncio.wait_for(ctx.db.insert(Note(text="in time")), 10)
+            await asyncio.wait_for(ctx.db.insert(Note(text="in time")), SOON)
             await asyncio.shield(ctx.db.insert(Note(text="shielded")))
             later = ctx.db.insert(Note(text="kept for later"))
             await ctx.db.query(Note).count()

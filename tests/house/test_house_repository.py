@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from stage.needs import program
 from stage.releases import last_release
 
 # Written in pieces, so that this file holds none of them itself.
@@ -136,6 +137,7 @@ def test_the_pages_that_a_reader_looks_for_are_there(root: Path) -> None:
 
 
 def test_migrations_that_were_released_are_as_they_were(root: Path) -> None:
+    program("git")
     release = last_release() if (root / ".git").exists() else "none"
     if subprocess.run(["git", "cat-file", "-e", release], cwd=root, capture_output=True, check=False).returncode:
         pytest.skip("there is no history of the repository")

@@ -30,12 +30,14 @@ import ast, gc
 
 def test_that_leaves_a_finalizer():
     gc.callbacks.append(lambda *_: ast.parse("a + b"))  # as the traceback of an error in a finalizer does
-    gc.set_threshold(1, 1, 1)
+    gc.freeze()
+    gc.set_threshold(20, 1000, 1000)
     deep(40)
 
 def deep(levels):
     return deep(levels - 1) if levels else 1 / 0
 """
+_DEEP_SOURCE = f"nested = {'[' * 30}{']' * 30}\n" * 100  # so that collections happen while the parser is deep in it
 
 
 def ran(folder: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +74,7 @@ def test_a_program_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failure_is_told_whatever_finalizers_do(tmp_path: Path) -> None:
     """On CPython 3.11 a parser that is called within a parser raises SystemError, which ended the whole run."""
-    done = ran(tmp_path, _FAILING)
+    done = ran(tmp_path, _FAILING + _DEEP_SOURCE)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
     assert "ZeroDivisionError" in done.stdout
     assert "INTERNALERROR" not in done.stdout + done.stderr

@@ -322,7 +322,7 @@ async def test_mending_waits_for_nobody(postgres_url: str, caplog: pytest.LogCap
             await other.execute("begin; select * from entry")
             begun = SystemClock().monotonic()
             await pruner.tick()
-            assert SystemClock().monotonic() - begun < 5
+            assert SystemClock().monotonic() - begun < 20, "statements of others wait for 27 seconds"
             assert not events(caplog, "changes.interest_broken"), "it may be that it is being declared"
             backend.clock.advance(MINUTE)
             await pruner.tick()

@@ -12,7 +12,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.waits import until
+from stage.waits import SOON, until
 
 from penstock import ActionCtx, App, Backend, Finished, MutationCtx, Pending, QueryCtx
 from penstock.services.worker.worker import Worker
@@ -58,7 +58,7 @@ async def wait_for_the_end(ctx: ActionCtx) -> None:
 @app.internal_action
 def hold_a_thread(ctx: SyncActionCtx, what: str) -> None:
     started.append(what)
-    thread_is_free.wait(10)
+    thread_is_free.wait(SOON)
 
 
 @app.internal_action

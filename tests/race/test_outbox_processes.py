@@ -15,9 +15,8 @@ from stage.processes import Process
 from stage.waits import until
 
 from penstock.app import Backend
-from penstock.clock import SystemClock
 
-LEASE = 1.0
+LEASE, HOUR = 1.0, 3600.0
 WRITERS, PARCELS, KILLS = 4, 30, 2
 PIECE = 100
 STACKERS, STACKED = 3, 40
@@ -38,14 +37,14 @@ class Depot:
         self.outside = folder / "outside"
         self.outside.touch()
 
-    def process(self, role: str, *arguments: str) -> Process:
+    def process(self, role: str, *arguments: str, lease: float = LEASE) -> Process:
         """One more process, which is ready."""
         made = Process(
             role,
             self._url,
             *arguments,
             program="stage.outgoing",
-            lease=LEASE,
+            lease=lease,
             outside=self.outside,
             synchronous="normal",
         )
@@ -143,8 +142,7 @@ async def test_a_relay_that_is_frozen_past_its_lease_does_nothing_any_more(datab
             frozen.freeze()
             other = own.process("relay")
             await backend.run_mutation(outgoing.put, writer=0, numbers=[1, 2])
-            passed = await until(lambda: delivered(backend, 3))
-            assert passed < 20 * LEASE
+            await until(lambda: delivered(backend, 3))
             frozen.thaw()
             await backend.run_mutation(outgoing.put, writer=0, numbers=[3, 4])
             await until(lambda: delivered(backend, 5))
@@ -154,18 +152,15 @@ async def test_a_relay_that_is_frozen_past_its_lease_does_nothing_any_more(datab
 
 
 async def test_a_relay_that_is_stopped_is_followed_at_once(database_url: str, tmp_path: Path) -> None:
-    clock = SystemClock()
     async with outgoing.app.open(database_url) as backend:
         with depot(database_url, tmp_path) as own:
-            first = own.process("relay")
+            first = own.process("relay", lease=HOUR)
             await backend.run_mutation(outgoing.put, writer=0, numbers=[0])
             await until(lambda: delivered(backend, 1))
-            own.process("relay")
+            own.process("relay", lease=HOUR)
             await backend.run_mutation(outgoing.put, writer=0, numbers=list(range(1, 30)))
             assert first.stop() == 0
-            began = clock.monotonic()
             await until(lambda: delivered(backend, 30))
-            assert clock.monotonic() - began < 20.0
             assert [parcel for parcel, _ in own.told()] == [f"0.{n}" for n in range(30)], "and nothing twice"
 
 

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 from stage import ledger
+from stage.waits import SOON
 
 from penstock.app import Backend
 from penstock.clock import SystemClock
+from penstock.config import Config
 from penstock.errors import DatabaseBusy, Overloaded, UniqueViolation
 from penstock.services.worker.worker import Worker
 from penstock.store.contract.session import Statement
@@ -108,7 +110,7 @@ def test_slow_queries_do_not_keep_a_mutation_waiting(sqlite_url: str, where: str
             store: Any = backend.engine.store
             async with endless_queries(backend, 8):
                 store._writer._commit_seconds = 100.0 if where == "in a thread" else 0.0
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(SOON):
                     await backend.run_mutation(ledger.enter, what="x")
                     session = await store.begin_write()
                     assert (await session.fetch(UNBOUNDED))[0][0] == 1
@@ -127,7 +129,7 @@ def test_a_log_that_moves_slowly_beside_the_writers_does_not_keep_them_waiting(s
             go_on = threading.Event()
             store._writer._beside.submit(go_on.wait)
             store._writer._commit_seconds = 100.0
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(SOON):
                 await backend.run_mutation(ledger.enter, what="x")
             go_on.set()
 
@@ -152,7 +154,7 @@ def test_work_that_waits_for_a_thread_ends_at_once_and_never_begins(ends: str) -
             if seconds is None:
                 task.cancel()
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(SOON):
                     with pytest.raises(asyncio.CancelledError if seconds is None else Overloaded):
                         await asyncio.shield(task)
             finally:
@@ -252,7 +254,7 @@ def test_a_query_that_finds_no_connection_free_is_told_so_after_a_while(sqlite_u
             before = SystemClock().monotonic()
             with pytest.raises(Overloaded, match="all 2 are in use"):
                 await backend.run_query(ledger.entries, what="x")
-            assert SystemClock().monotonic() - before < 5
+            assert SystemClock().monotonic() - before < Config().database_wait
             waiting = asyncio.create_task(backend.run_query(ledger.entries, what="x"))
             await asyncio.wait([waiting], timeout=0)
             await held.pop().rollback()
@@ -273,7 +275,7 @@ def test_whoever_goes_away_in_the_moment_of_its_turn_passes_the_connection_on(sq
             await asyncio.wait([first, second], timeout=0)
             await session.rollback()
             first.cancel()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SOON):
                 assert await second == []
             assert first.cancelled()
 
@@ -287,7 +289,7 @@ def test_a_worker_does_not_wait_for_the_connections_of_calls(sqlite_url: str) ->
             worker = backend.make_service("worker")
             assert isinstance(worker, Worker)
             session = await backend.engine.store.begin_read()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SOON):
                 await worker.tick()
                 await worker.wait_for_jobs()
             await session.rollback()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from stage.waits import SOON
+
 from penstock.calls.run.attempts import Admission
 from penstock.clock import SystemClock
 from penstock.store.contract.session import EVERY_QUEUE, QUEUES
@@ -95,7 +97,7 @@ def test_nobody_waits_long_for_a_slow_one() -> None:
     async def main() -> None:
         turns = Admission(1)
         await turns.begin("add", again=False)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON):
             await turns.begin("add", again=False)
 
     asyncio.run(main())

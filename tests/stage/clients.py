@@ -224,10 +224,16 @@ class Server:
 
 @cache
 def build_page() -> None:
-    """Build the page of the chat, once for all tests."""
-    with (Path(tempfile.gettempdir()) / "penstock-chat.lock").open("w") as lock:
+    """Build the page of the chat, once for all tests of a run."""
+    this_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+    with (Path(tempfile.gettempdir()) / "penstock-chat.lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.seek(0)
+        if lock.read() == this_run != "":
+            return
         subprocess.run([program("npm"), "run", "--silent", "build"], cwd=CHAT, check=True, capture_output=True)
+        lock.truncate(0)
+        lock.write(this_run)
 
 
 class ChatServer(Server):

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from stage.waits import SOON
+
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table, TokenBucket
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
@@ -154,7 +156,7 @@ def add_in_a_thread(ctx: SyncMutationCtx, owner: str) -> None:
     try:
         ctx.db.patch(Account, account.id, balance=account.balance + 1)
         reached.set()
-        go_on.wait(10)
+        go_on.wait(SOON)
         ctx.db.patch(Account, account.id, balance=account.balance + 2)
     except BaseException as error:
         thread_ended.put(type(error).__name__)

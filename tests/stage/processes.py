@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stage.forks import Fork
+from stage.waits import SOON
 
 TESTS = Path(__file__).parent.parent
 
@@ -92,7 +93,7 @@ class Process:
 
     def wait(self) -> int:
         """Wait for its end; its exit status."""
-        return self._process.wait(timeout=60)
+        return self._process.wait(timeout=SOON)
 
     def close(self) -> None:
         """Leave nothing behind."""

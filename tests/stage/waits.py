@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.clock import SystemClock
 
-SOON = 90.0  # for a machine that does other things as well
+SOON = 180.0  # for a machine that does other things as well; only what fails waits so long
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> float:

@@ -76,7 +76,7 @@ async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: b
     check_names(definitions)
     for definition in definitions:
         store.check_definition(definition)
-    found = await _compare(store.catalog, store.dialect, definitions)
+    found = await _compare(store.catalog, store.dialect, definitions, notes=not apply)
     if not apply or found.empty:
         await _refuse_problems(store.catalog, store.dialect, found)
         return found
@@ -106,7 +106,9 @@ async def _offend(store: Store, guard: Guard) -> int:
     return await store.catalog.count(count_sql(guard, store.dialect))
 
 
-async def _compare(description: Description, dialect: Dialect, definitions: Sequence[TableDefinition]) -> Plan:
+async def _compare(
+    description: Description, dialect: Dialect, definitions: Sequence[TableDefinition], *, notes: bool = True
+) -> Plan:
     applied = await description.applied_migrations()
     pending = tuple((name, sql) for name, sql in load_migrations(dialect.name) if name not in applied)
     names = list(dict.fromkeys(definition.name for definition in definitions))
@@ -115,7 +117,7 @@ async def _compare(description: Description, dialect: Dialect, definitions: Sequ
     differences = tuple(
         diff(definition, describe(definition, dialect), stored.get(definition.name)) for definition in definitions
     )
-    if any(one.stored is None and one.definition.managed for one in differences):
+    if notes and any(one.stored is None and one.definition.managed for one in differences):
         differences = await _with_look_alikes(description, differences)
     return Plan(pending, differences, tuple(changes(differences, dialect)))
 
@@ -123,7 +125,10 @@ async def _compare(description: Description, dialect: Dialect, definitions: Sequ
 async def _with_look_alikes(description: Description, differences: Sequence[Difference]) -> tuple[Difference, ...]:
     """Note beside each new table those that nobody declares and that have its columns: it may be a renamed one."""
     declared = {one.stored.name for one in differences if one.stored}
-    others = await description.stored_tables([one for one in await description.kept_tables() if one not in declared])
+    kept = [one for one in await description.kept_tables() if one not in declared]
+    if not kept:
+        return tuple(differences)
+    others = await description.stored_tables(kept)
 
     def noted(one: Difference) -> Difference:
         alike = [
