@@ -443,7 +443,7 @@ class _Reader:
         self.body.calls.append(Call(node, of, tuple(given), self._loop, bool(self._tries), self._branch))
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx) for one in given) or (of.owner and self._keeps(of.module, of.owner))
-            return Pending(node, of.name) if of.is_async and has_ctx else None
+            return Pending(node, of.name) if of.is_awaited and has_ctx else None
         if isinstance(of, Local):
             return Pending(node, of.node.name)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):

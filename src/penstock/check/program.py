@@ -100,6 +100,11 @@ class Function:
         return isinstance(self.node, ast.AsyncFunctionDef)
 
     @cached_property
+    def is_awaited(self) -> bool:
+        """Whether its calls are awaited: not those of a generator, which ``async for`` or ``async with`` takes."""
+        return self.is_async and not any(isinstance(one, ast.Yield) for one in self.nodes)
+
+    @cached_property
     def parameters(self) -> list[ast.arg]:
         """Its arguments that have names, the ctx among them."""
         given = self.node.args

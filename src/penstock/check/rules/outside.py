@@ -24,6 +24,7 @@ _NETWORK = (
     "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.", "aioboto3.", "kafka.", "aiokafka.", "pika.", "aio_pika.",
     "nats.", "pymongo.", "motor.", "elasticsearch.", "google.cloud.", "azure.", "sendgrid.", "slack_sdk.",
     "sqlite3.connect", "aiosqlite.connect", "psycopg.connect", "psycopg2.connect", "asyncpg.connect",
+    "psycopg.Connection.", "psycopg.AsyncConnection.", "psycopg_pool.", "asyncpg.create_pool", "tempfile.",
     "aiofiles.", "shutil.", "os.remove", "os.unlink", "os.mkdir", "os.makedirs", "os.rename", "os.replace", "os.rmdir",
 )  # fmt: skip
 _DATA = re.compile(r"(Error|Exception|Timeout|URL|Limits|Request|Response|Headers|Cookies|Auth|Retry|codes)\b")

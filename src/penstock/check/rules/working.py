@@ -18,7 +18,8 @@ from penstock.check.values import Pool, Rows, Scan
 
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
-_KEY = re.compile(r"idempot|fence|dedup|generation|\.id\b|(msg|message|event|request|doc).?id", re.IGNORECASE)
+_KEY = re.compile(r"idempot|fence|dedup|generation|(msg|message|event|request|doc).?id", re.IGNORECASE)
+_ID = re.compile(r"\.id\b")  # a key only where it is sent: elsewhere it may be anything
 _NEW_KEY = re.compile(r"[\w-]*idempot[\w-]*'?(:|,| =) (str\()?(uuid\.)?uuid[14]\(", re.IGNORECASE)  # in each attempt
 _RETRIES = ("retry_actions_by_default", "retry")  # what a job says goes before what its pool does
 _LONG = 10.0  # seconds
@@ -33,7 +34,8 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
         reached = [one for one, _ in facts.reached([facts.body(function)]).values()]
         if any(_KEY.search(_NEW_KEY.sub("", ast.unparse(one.function.node))) for one in reached):
             continue
-        for body, call in ((one, call) for one in reached for call in one.calls):
+        without_id = [one for one in reached if not _ID.search(ast.unparse(one.function.node))]
+        for body, call in ((one, call) for one in without_id for call in one.calls):
             method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
             if (method in _SENDS or _posts(call.node, method)) and (call.of is None or _is_client(call.of)):
                 message = f"{function.name} {why}: if its answer is lost it sends this again."

@@ -1,9 +1,10 @@
-"""A hotel: right forms beside the wrong ones that `fifth` and `sixth` have taught the rules."""
+"""A hotel: right forms beside the wrong ones that `fifth` to `seventh` have taught the rules."""
 
 import logging
 import shutil
 import sqlite3
 import time
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import boto3
 import httpx
 import pendulum
+import psycopg_pool
 from penstock import (
     ActionCtx,
     App,
@@ -227,3 +229,21 @@ async def arrive(ctx: MutationCtx, guest: Id[Guest]) -> None:
 async def arrived(ctx: MutationCtx, work_id: str, result: object, context: dict[str, str]) -> None:
     names = map(lambda one: one.upper(), context)
     log.info("arrived %s", list(names))
+
+
+async def arrivals(ctx: QueryCtx) -> AsyncIterator[Guest]:
+    async for guest in ctx.db.query(Guest).order("desc"):
+        yield guest
+
+
+async def arrivals_today(ctx: QueryCtx) -> AsyncIterator[Guest]:
+    return arrivals(ctx)
+
+
+@app.internal_mutation
+async def copy_rooms(ctx: MutationCtx) -> None:
+    rows = arrivals(ctx)
+    log.info("copying %s", rows)
+    async with psycopg_pool.AsyncConnectionPool("dbname=rooms") as pool:  # expect: PEN015
+        await pool.check()
+    arrivals_today(ctx)  # expect: PEN001
