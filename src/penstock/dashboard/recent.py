@@ -58,12 +58,8 @@ class Recent(logging.Filter):
         traceback = self._form.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else None
         at = datetime.fromtimestamp(record.created, UTC)
         name, facts = getattr(record, "event", record.name), getattr(record, "facts", {})
-        if (
-            name == "http.request"
-            and facts["status"] < _WRONG
-            and "function" not in facts
-            and _OWN.search(facts["path"])
-        ):
+        is_own = name == "http.request" and "function" not in facts and _OWN.search(facts.get("path", ""))
+        if is_own and facts.get("status", _WRONG) < _WRONG:
             return True  # to look leaves no trace
         self.entries.append(Entry(next(self._numbers), at, record.levelno, name, facts, traceback))
         return True
