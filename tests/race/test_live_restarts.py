@@ -115,10 +115,10 @@ async def test_who_watches_sees_one_snapshot_again_after_the_server_was_away(
             await own.stop()
             Held.opened.set()
 
-            async def is_told() -> bool:
-                return bool(events(caplog, "live.tick_failed"))
+            async def has_failed_often() -> bool:
+                return backend.live_queries._errors > 3
 
-            await until(is_told)
+            await until(has_failed_often)
             step = client.view.step()
             assert step is None or not step.answers
             await own.start()
@@ -126,7 +126,8 @@ async def test_who_watches_sees_one_snapshot_again_after_the_server_was_away(
             await client.sees(*((20, 80) if held else (30, 70)))
             await backend.run_mutation(transfer, one=keys[0], two=keys[1], by=1)
             await client.sees(*((19, 81) if held else (29, 71)))
-            assert len(events(caplog, "live.tick_failed")) == 1
+            told = len(events(caplog, "live.tick_failed"))
+            assert 1 <= told <= 2, "once, and once more if a connection outlived the first one as the server stopped"
             before = client.clock
         async with app.open(own.url) as backend:
             client = Client(backend, keys)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from stage import families, ledger
+from stage.waits import SOON
 
 from penstock.app import Backend
 from penstock.clock import SystemClock
@@ -235,7 +236,11 @@ def test_a_function_that_swallows_the_error_of_a_full_disk_does_not_commit_a_par
 
 
 @pytest.mark.parametrize("where", ["on the loop", "in a thread"])
-def test_on_a_full_disk_each_of_those_who_commit_together_is_told_the_truth(sqlite_url: str, where: str) -> None:
+def test_on_a_full_disk_each_of_those_who_commit_together_is_told_the_truth(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(writer_module, "_ALONE", SOON)  # on a slow machine commits would be shared again meanwhile
+
     async def story() -> None:
         async with ledger.app.open(sqlite_url) as backend:
             commit_slowly(backend, where)
