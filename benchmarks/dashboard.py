@@ -35,7 +35,7 @@ _PAGES = ("/", "/work", "/schema", "/health", "/logs", "/audit")
 async def drain_with_viewers(bench: Bench, store: StoreName) -> float:
     """Processor time of a drain without a dashboard, as a share of that with viewers of two pages."""
     shares, count = list[float](), bench.sizes.actions
-    for turn in range(bench.sizes.drains):
+    for turn in range(2 * bench.sizes.drains + 1):  # single turns spread by a tenth
         taken = {}
         for viewed in ((), _VIEWED) if turn % 2 else (_VIEWED, ()):
             async with _opened(bench, store, viewed) as backend:
