@@ -33,7 +33,7 @@ chat: $(READY) $(CHAT_READY) ## build and serve the chat, whose page shows live 
 	DATABASE_URL=$${DATABASE_URL:-sqlite:///$(CHAT)/chat.db} $(BIN)/uvicorn --app-dir $(CHAT) --log-level warning web:web
 
 test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
-	$(BIN)/python -m pytest -n 6 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-long: $(READY) ## run all tests, and try many more examples where hypothesis invents them
 	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200
