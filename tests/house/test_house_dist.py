@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import tarfile
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of a wheel that was built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
     sdist = build(ROOT, folder, "sdist")
-    run("tar", "-x", "-f", sdist, "-C", folder)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
     source = folder / sdist.name.removesuffix(".tar.gz")
     assert {"CHANGELOG.md", "LICENSE", "Makefile", "deploy", "docs", "examples", "requirements-dev.txt", "tests"} <= {
         path.name for path in source.iterdir()
