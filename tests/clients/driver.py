@@ -10,6 +10,7 @@ from typing import Any
 from convex import ConvexClient, ConvexError, QuerySubscription, convex_to_json, json_to_convex
 
 subscriptions: dict[str, QuerySubscription] = {}
+answers: dict[Any, Any] = {}  # the newest of each subscription, by its id
 
 
 def tell(**message: Any) -> None:
@@ -29,9 +30,15 @@ async def follow(client: ConvexClient) -> None:
     async for found in client.watch_all():
         if found is None:
             return
-        seen = {name: shown(found[one.id]) for name, one in subscriptions.items() if one.id in found}
-        if len(seen) == len(subscriptions) > 0:
-            tell(seen=seen)
+        answers.clear()
+        answers.update(found)
+        show()
+
+
+def show() -> None:
+    """Tell the state of all subscriptions together, once each has an answer."""
+    if subscriptions and all(one.id in answers for one in subscriptions.values()):
+        tell(seen={name: shown(answers[one.id]) for name, one in subscriptions.items()})
 
 
 def shown(found: Any) -> dict[str, Any]:
@@ -69,6 +76,8 @@ async def main(url: str) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line, parse_int=float)  # which is what JSON has
         tell(id=order["id"], **await asyncio.to_thread(act, client, order))
+        if order["do"] == "subscribe":
+            show()  # its answer may have come before it had its name
     following.cancel()
 
 

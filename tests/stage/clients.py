@@ -56,9 +56,10 @@ class Client:
         said: Lines that it wrote to its console beyond mere notes.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, kind: Kind, process: asyncio.subprocess.Process) -> None:
         self.seen: list[dict[str, Any]] = []
         self.said: list[str] = []
+        self._kind = kind
         self._process = process
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._moved = asyncio.Condition()
@@ -116,7 +117,7 @@ class Client:
             async with asyncio.timeout(SOON / 3), self._moved:
                 await self._moved.wait_for(reached)
         except TimeoutError:
-            raise AssertionError(f"it shows {self.seen[-1:]}, and said {self.said}") from None
+            raise AssertionError(f"the {self._kind} client shows {self.seen[-1:]}, and said {self.said}") from None
         return self.seen[-1]
 
     async def close(self) -> None:
@@ -174,7 +175,7 @@ async def client(kind: Kind, url: str) -> AsyncIterator[Client]:
     process = await asyncio.create_subprocess_exec(
         *command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, limit=1 << 26
     )
-    made = Client(process)
+    made = Client(kind, process)
     try:
         yield made
     finally:
