@@ -32,7 +32,7 @@ def line(store: str, name: str, found: Outcome) -> str:
 async def main() -> int:
     """Run what was asked for; 1 if a promise was broken."""
     options = _options()
-    size = Size(options.rows // WRITERS, options.jobs)
+    size = Size(-(-options.rows // WRITERS), options.jobs)
     print(f"Each line is a run of {size.words} by {WRITERS} writers.\n")
     print(f"| store | fault | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 2)}", flush=True)
     begun, is_clean, stood = MACHINE.monotonic(), True, list[tuple[str, str, dict[str, float]]]()
@@ -63,7 +63,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--only", default="", metavar="NAME", help="faults whose name begins so")
     parser.add_argument("--stores", default="sqlite,postgres", help="sqlite, postgres, or both")
-    parser.add_argument("--rows", type=int, default=20_000, help="how many are written in each run")
+    parser.add_argument("--rows", type=int, default=20_000, help="how many are written in each run, at least")
     parser.add_argument("--jobs", type=int, default=5, help="that are enqueued with each row")
     return parser.parse_args()
 
