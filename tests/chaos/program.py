@@ -186,7 +186,8 @@ async def enqueue(ctx: MutationCtx, kind: int, number: int) -> None:
 
 def completing(what: str, number: int, **options: Any) -> Workpool:
     """The pool, with an `on_complete` that enters how the work has ended."""
-    return plain.with_options(on_complete=ended, context={"what": what, "number": number}, **options)
+    context = {"what": what, "number": number}
+    return plain.with_options(on_complete=ended, on_complete_retry=patience, context=context, **options)
 
 
 async def enqueue_and_cancel(ctx: MutationCtx, number: int) -> None:
@@ -248,7 +249,7 @@ async def say_on(ctx: ActionCtx, said: dict[str, int]) -> None:
     note("said", said["writer"], said["number"])
 
 
-@app.reactive_task(State, name="follow")
+@app.reactive_task(State, name="follow", retry=patience)
 async def follow(ctx: MutationTaskCtx[State]) -> None:
     state = await ctx.get_document()
     await ctx.db.insert(Ran(what=f"state {state.writer}", number=state.count))
