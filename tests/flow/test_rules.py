@@ -37,6 +37,7 @@ from penstock import (
     UsageError,
     gte,
     in_,
+    signed_in,
     sync,
 )
 from penstock.reactive.tracing import trace_rule
@@ -140,6 +141,12 @@ async def write(ctx: MutationCtx, story: Any) -> Any:
 @app.internal_mutation
 async def trusted(ctx: MutationCtx, story: Any) -> Any:
     """Run a part of a test for the system, whoever calls."""
+    return await story(ctx)
+
+
+@app.internal_query(access=signed_in)
+async def read_for_caller(ctx: QueryCtx, story: Any) -> Any:
+    """Run a part of a test for its caller, as an internal function that was told so."""
     return await story(ctx)
 
 
@@ -403,6 +410,7 @@ async def test_internal_functions_read_all_rows_and_public_ones_and_their_helper
             (lambda ctx: ctx.run_query(read, count), 1),
             (lambda ctx: ctx.run_mutation(trusted, count), 2),
             (lambda ctx: ctx.run_mutation(trusted, lambda inner: inner.run_query(read, count)), 1),
+            (lambda ctx: ctx.run_query(read_for_caller, count), 1),
         ):
             assert await ada.run_mutation(write, story) == number
         with pytest.raises(ContextError, match="the rules of tables do not hold in SQL"):

@@ -61,7 +61,7 @@ class Declaring:
 
     @property
     def internal_query(self) -> QueryDecorator:
-        """Declare a query that only this program may call."""
+        """Declare a query that only this program may call. With ``access=`` it acts for its caller; see `query`."""
         return cast("QueryDecorator", self._declare(QueryFunction, "access", public=False))
 
     @property
@@ -75,7 +75,7 @@ class Declaring:
 
     @property
     def internal_mutation(self) -> MutationDecorator:
-        """Declare a mutation that only this program may call."""
+        """Declare a mutation that only this program may call. With ``access=`` it acts for its caller; see `query`."""
         return cast("MutationDecorator", self._declare(MutationFunction, "access", public=False))
 
     @property

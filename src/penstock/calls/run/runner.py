@@ -359,7 +359,8 @@ class Runner(Runs):
     ) -> Run:
         check_depth(function, depth)
         writable = function.kind is FunctionKind.MUTATION
-        is_ruled = function.public and not transaction.caller.is_system
+        acts_for_caller = function.public or function.access is not None
+        is_ruled = acts_for_caller and not transaction.caller.is_system
         scope = Scope(transaction, function.name, writable=writable, ruled=is_ruled)
         ctx = MutationCtx(self, scope, depth) if writable else QueryCtx(self, scope, depth)
         run = self.run_handler(function, ctx, arguments, depth, thread)
