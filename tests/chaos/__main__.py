@@ -49,7 +49,7 @@ async def main() -> int:
             is_clean &= found.is_clean
             print(line(store, fault.name, found), flush=True)
             for one in found.examples:
-                print(f"lost: {one}", file=sys.stderr)
+                print(one, file=sys.stderr)
             stood += [(fault.name, what, gaps) for what, gaps in found.still.items()]
     if stood:
         print("\n| fault | by | writes | jobs | messages | live answers |\n|---|---|---|---|---|---|")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -100,7 +101,9 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
     if found.lost:
         ends = Counter((one.function, one.state.value, one.error) for one in await backend.jobs(limit=10_000))
         found.examples += [f"{count} {name} {state}: {error}" for (name, state, error), count in ends.items() if error]
-    found.over_limit = _over_limit(load)
+    over = _over_limit(load)
+    found.over_limit = len(over)
+    found.examples += [f"over {what} {at:.2f} s after fault {number}" for what, number, at in over[:_EXAMPLES]]
     found.still = _still(load)
     found.recovery = max(_recovery(load), *(max(gaps.values()) for gaps in found.still.values()), 0.0)
     return found
@@ -205,8 +208,11 @@ def _count_answers(found: Outcome, load: Load) -> None:
     found.lose("last answer, not", {*answers[-1:]} ^ {(len(parcels(load)),) * 2})
 
 
-def _over_limit(load: Load) -> int:
-    """How many actions began beyond the limits; one that a killed or stopped process held has ended with it."""
+def _over_limit(load: Load) -> list[tuple[str, int, float]]:
+    """The actions that began beyond a limit: which, and how long after which fault.
+
+    One that a killed or stopped process held has ended with it.
+    """
     moves: dict[str, list[tuple[float, int]]] = defaultdict(list)
     running: dict[tuple[int, int], tuple[float, str]] = {}
     for moment, process, (what, number, step) in lines(load, "ran"):
@@ -220,14 +226,18 @@ def _over_limit(load: Load) -> int:
             moves[line].append((_stopped(load, process, begun[0], moment), -1))
     for (process, _), (began, held) in running.items():
         moves[held].append((load.deaths.get(process, began), -1))
-    return sum(_beyond(steps, LIMIT if line == "limited" else 1) for line, steps in moves.items())
+    over = [(line, one) for line, steps in moves.items() for one in _beyond(steps, LIMIT if line == "limited" else 1)]
+    ends = [0.0, *load.ends]
+    faults = [(line, moment, bisect(ends, moment) - 1) for line, moment in over]
+    return [(line, number, moment - ends[number]) for line, moment, number in faults]
 
 
-def _beyond(steps: list[tuple[float, int]], limit: int) -> int:
-    count = over = 0
-    for _, step in sorted(steps):
+def _beyond(steps: list[tuple[float, int]], limit: int) -> list[float]:
+    count, over = 0, []
+    for moment, step in sorted(steps):
         count += step
-        over += step > 0 and count > limit
+        if step > 0 and count > limit:
+            over.append(moment)
     return over
 
 

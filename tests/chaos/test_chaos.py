@@ -26,7 +26,7 @@ def test_the_count_finds_what_is_wrong() -> None:
     assert (found.lost, found.out_of_order, found.duplicates) == (1, 1, 1)
     _count_messages(found, "sorted", set(), [(1, 0), (1, 0)], exactly=True)
     assert (found.twice, found.is_clean) == (1, False)
-    assert _beyond([(1, 1), (2, -1), (3, 1), (4, 1)], limit=1) == 1
+    assert _beyond([(1, 1), (2, -1), (3, 1), (4, 1)], limit=1) == [4]
     assert without_effect("chaos.program:enter", {"what": "delayed", "number": 7}) == {("delayed", 7)}
     assert without_effect("chaos.program:enter_and_pass_on", {"number": 7}) == {("chain", 7), ("chained", 7)}
     assert not without_effect("chaos.program:act", {"what": "action", "number": 7})
