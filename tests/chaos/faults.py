@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import asyncpg
 from chaos.load import LEASE, MACHINE, Load
+from chaos.program import JUMP_OF_ALL
 from stage.server import Server
 
 Strike = Callable[[Load, int], Awaitable[None]]
@@ -105,6 +106,8 @@ async def jump(load: Load, number: int) -> None:
     """Have clocks jump: that of one machine, or of all processes that share a file and its machine."""
     await asyncio.to_thread(load.all_start)  # before that the signal would end them
     shared = load.place.store == "sqlite"
+    if shared:
+        load.skew = 0.0 if load.skew else JUMP_OF_ALL.total_seconds()  # of workers that start later, too
     struck = (*load.workers, *load.others) if shared else load.workers[number % len(load.workers) :][:1]
     for process in struck:
         if process.exit_status is None:

@@ -78,12 +78,13 @@ class Load:
     ends: list[float] = field(default_factory=list)  # when each fault was over
     takeovers: list[tuple[str, float]] = field(default_factory=list)  # by what, and when
     port: int = 0  # of the server process, if there is one
+    skew: float = 0.0  # seconds by which the clock of all processes is wrong, where they share one
     _next: Iterator[int] = field(default_factory=itertools.count)
     _starting: list[Process] = field(default_factory=list)
 
-    def start_worker(self, **options: object) -> None:
+    def start_worker(self) -> None:
         """Start one more worker; it is ready some time later."""
-        self.workers.append(self._process("work", **options))
+        self.workers.append(self._process("work", skew=self.skew))
         self._starting.append(self.workers[-1])
 
     def all_start(self) -> None:
