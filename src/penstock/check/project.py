@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.check.finding import lines_of
+
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}
 _DEEPEST = 20  # imports that only pass a name on
 
@@ -65,7 +67,7 @@ class Project:
         lines: list[str] = []
         try:
             text = path.read_bytes().decode("utf-8-sig") if text is None else text
-            lines = text.splitlines()
+            lines = [one.rstrip("\r\n") for one in lines_of(text)]
             tree = ast.parse(text, str(path))
         except UnicodeDecodeError:
             self.broken[path] = SyntaxError("the file is not UTF-8"), lines
