@@ -66,6 +66,12 @@ def span_of(node: Located, lines: list[str]) -> Span:
     return Span(line, _characters(lines, line, node.col_offset), end, _characters(lines, end, end_offset))
 
 
+def first_line(node: ast.stmt) -> int:
+    """The line in which a statement begins, with its decorators."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return decorators[0].lineno if decorators else node.lineno
+
+
 def _characters(lines: list[str], line: int, offset: int) -> int:
     text = lines[line - 1] if line <= len(lines) else ""
     return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
