@@ -136,6 +136,17 @@ def test_mends_lines_in_other_scripts_and_other_line_ends(folder: Path) -> None:
     )
 
 
+def test_lines_are_those_that_python_counts(folder: Path) -> None:
+    text = f"\f\n{PROGRAM}".replace("Plan(name=name", 'Plan(name="two\u2028lines" or name')
+    (folder / "app.py").write_text(text, "utf-8")
+    shown = run("--select", "PEN003").stdout
+    assert "16 |     return await ctx.db.query(Plan).collect()" in shown
+    run("--fix")
+    assert (folder / "app.py").read_text("utf-8") == text.replace("datetime.now(UTC)", "ctx.now()").replace(
+        "    ctx.db.insert", "    await ctx.db.insert"
+    )
+
+
 def test_selects_and_ignores_rules(folder: Path) -> None:
     assert codes("--select", "PEN014") == ["PEN014"]
     assert codes("--ignore", "PEN014", "--ignore", "PEN001") == ["PEN003"]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from penstock.check.nodes import parts, walk
 from penstock.check.program import AnyDef, Ctx, Function, Program, Table
 from penstock.check.project import Module, Outside, Place
 from penstock.check.values import Entries, Instance, Local, Method, Pending, Pool, Rows, Scan, Word
@@ -38,20 +39,17 @@ _AWAITED = {
     "auth": {"get_user_identity", "require"},
     "work": {"progress", "complete_later"},
 }
-_FOLLOWED = (
-    ast.Name | ast.Attribute | ast.Subscript | ast.Dict | ast.Await | ast.Call | ast.NamedExpr | ast.Lambda
-    | ast.IfExp | ast.BoolOp | ast.Compare | ast.UnaryOp | Comprehension
-)  # fmt: skip
 _OF_VALUES = {
     "len", "str", "int", "float", "bool", "list", "dict", "set", "tuple", "sorted", "sum", "min", "max", "repr",
     "print", "any", "all", "enumerate", "zip",
 }  # fmt: skip
 _OF_LOGGERS = {"debug", "info", "warning", "error", "exception"}
 _CLIENT_MAKERS = {"boto3.client", "boto3.resource", "redis.from_url", "grpc.insecure_channel"}
+_WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries)
 _WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Call:
     """One call in a body.
 
@@ -247,13 +245,13 @@ class _Reader:
         """A function within that must be awaited: it is no generator, and uses a ctx."""
         if not isinstance(node, ast.AsyncFunctionDef) or node.decorator_list:
             return None
-        parts = [*ast.walk(node)]
-        names = {one.id for one in parts if isinstance(one, ast.Name)}
+        within = walk(node)
+        names = {one.id for one in within if isinstance(one, ast.Name)}
         uses = any(isinstance(self._values.get(one), Ctx | Word | Scan) for one in names)
-        return Local(node) if uses and not any(isinstance(one, ast.Yield) for one in parts) else None
+        return Local(node) if uses and not any(isinstance(one, ast.Yield) for one in within) else None
 
     def _keep(self, target: ast.expr, value: Any) -> None:
-        if isinstance(target, ast.Tuple | ast.List):
+        if isinstance(target, (ast.Tuple, ast.List)):
             for one in target.elts:
                 self._keep(one, None)
             return
@@ -279,55 +277,48 @@ class _Reader:
 
     # ----- values
 
-    def value(self, node: ast.AST | None) -> Any:  # noqa: C901, PLR0911, PLR0912 - one case for each kind
+    def value(self, node: ast.AST | None) -> Any:
         """What an expression is; None if nobody knows. Notes the calls in it."""
-        match node:
-            case None:
-                return None
-            case ast.Name():
-                return self._named(node)
-            case ast.Attribute():
-                return self._attribute(node)
-            case ast.Subscript():
-                return self._at_key(node)
-            case ast.Dict():
-                return self._entries(node)
-            case ast.Await():
-                value = self.value(node.value)
-                return value.gives if isinstance(value, Pending) else value
-            case ast.Call():
-                return self._call(node)
-            case ast.NamedExpr():
-                value = self.value(node.value)
-                self._keep(node.target, value)
-                return value
-            case ast.Lambda():
-                self._inner(node)
-                return None
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehension(node)
-            case ast.IfExp():
-                self._look(node.test)
-                given = [self.value(node.body), self.value(node.orelse)]
-                return given[0] or given[1]
-            case ast.BoolOp(values=[*first, last]):
-                for one in first:
-                    self._look(one)
-                return self.value(last)
-            case ast.Compare() | ast.UnaryOp():
-                for part in ast.iter_child_nodes(node):
-                    self._look(part)
-                return None
-        self._parts(node)
+        read = self._READERS.get(node.__class__)
+        if read is not None:
+            return read(self, node)
+        if node is not None:
+            self._parts(node)
         return None
+
+    def _awaited(self, node: ast.Await) -> Any:
+        value = self.value(node.value)
+        return value.gives if isinstance(value, Pending) else value
+
+    def _walrus(self, node: ast.NamedExpr) -> Any:
+        value = self.value(node.value)
+        self._keep(node.target, value)
+        return value
+
+    def _either(self, node: ast.IfExp) -> Any:
+        self._look(node.test)
+        given = [self.value(node.body), self.value(node.orelse)]
+        return given[0] or given[1]
+
+    def _last(self, node: ast.BoolOp) -> Any:
+        for one in node.values[:-1]:
+            self._look(one)
+        return self.value(node.values[-1])
+
+    def _condition(self, node: ast.Compare | ast.UnaryOp) -> None:
+        for part in parts(node):
+            self._look(part)
 
     def _look(self, node: ast.AST) -> Any:
         """The value of what is only looked at: that awaits no call, wherever it was kept."""
-        left = self._pending.get(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Name):
+            left = self._pending.get(node.id)
+            value = self._named(node)
+            if left is not None:
+                self._pending[node.id] = left
+            return value
         value = self.value(node)
-        if left is not None and isinstance(node, ast.Name):
-            self._pending[node.id] = left
-        elif isinstance(value, Pending) and not isinstance(node, ast.Name | ast.NamedExpr):
+        if isinstance(value, Pending) and not isinstance(node, ast.NamedExpr):
             self.body.floating.append(value)
         return value
 
@@ -336,11 +327,11 @@ class _Reader:
         waiting = [(node, False)]
         while waiting:
             one, is_operand = waiting.pop()
-            if isinstance(one, _FOLLOWED) and one is not node:
+            if one.__class__ in self._READERS and one is not node:
                 (self._look if is_operand else self.value)(one)
             else:
-                are_operands = isinstance(one, ast.BinOp | ast.FormattedValue)
-                waiting.extend((part, are_operands) for part in reversed([*ast.iter_child_nodes(one)]))
+                are_operands = isinstance(one, (ast.BinOp, ast.FormattedValue))
+                waiting.extend((part, are_operands) for part in reversed(parts(one)))
 
     def _named(self, node: ast.Name) -> Any:
         self._pending.pop(node.id, None)
@@ -416,17 +407,15 @@ class _Reader:
         return value
 
     def _member(self, of: Any, node: ast.Attribute) -> Any:
-        if isinstance(of, Ctx) and node.attr in _WORDS:
-            return Word(of, node.attr)
-        if isinstance(of, Module | Outside):
+        if isinstance(of, _WITH_METHODS):
+            return Word(of, node.attr) if isinstance(of, Ctx) and node.attr in _WORDS else Method(of, node.attr)
+        if isinstance(of, (Module, Outside)):
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
             kept = _kept(self._program, of.module, of.owner).get(node.attr)
             return kept or self._program.method(of.module, of.owner, node.attr)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return self._program.method(of.module, of.node, node.attr)
-        if isinstance(of, Ctx | Word | Scan | Pool | Function | Entries):
-            return Method(of, node.attr)
         return None
 
     def _call(self, node: ast.Call) -> Any:
@@ -471,7 +460,7 @@ class _Reader:
         ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None
         if ctx is None or ctx.is_sync or not _awaits(of, name):
             return None
-        return Pending(node, ast.unparse(node.func))
+        return Pending(node)
 
     def _step(self, node: ast.Call, scan: Scan, name: str) -> Any:
         if name == "with_index":
@@ -484,7 +473,7 @@ class _Reader:
             return scan
         if name in ENDS:
             rows = Rows(scan, name, node)
-            return rows if scan.ctx.is_sync else Pending(node, ast.unparse(node.func), rows)
+            return rows if scan.ctx.is_sync else Pending(node, gives=rows)
         return None
 
     def _comprehension(self, node: Comprehension) -> Any:
@@ -495,18 +484,33 @@ class _Reader:
             self._keep(one.target, None)
             for condition in one.ifs:
                 self._look(condition)
-        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        for part in parts:
+        for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
             self.value(part)  # a list of calls that are not awaited is for gather
         self._values, self._loop = before, loop
         return None
+
+    _READERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {  # by the kind of expression
+        ast.Name: _named,
+        ast.Attribute: _attribute,
+        ast.Subscript: _at_key,
+        ast.Dict: _entries,
+        ast.Await: _awaited,
+        ast.Call: _call,
+        ast.NamedExpr: _walrus,
+        ast.Lambda: _inner,
+        ast.IfExp: _either,
+        ast.BoolOp: _last,
+        ast.Compare: _condition,
+        ast.UnaryOp: _condition,
+        **dict.fromkeys(Comprehension.__args__, _comprehension),
+    }
 
 
 def _takes_values(node: ast.Call, of: Any) -> bool:
     """Whether a call can do nothing with a call that was not awaited, unlike ``asyncio.gather``."""
     if isinstance(of, Outside):
         return of.name.startswith("penstock.") and of.name.count(".") == 1
-    if isinstance(of, Table | Method):
+    if isinstance(of, (Table, Method)):
         return not isinstance(of, Method) or not isinstance(of.of, Function | Entries)
     if isinstance(node.func, ast.Name):
         return of is None and (node.func.id in _OF_VALUES or node.func.id.endswith(("Error", "Exception")))

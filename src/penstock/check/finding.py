@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,12 @@ def span_of(node: Located, lines: list[str]) -> Span:
     return Span(line, _characters(lines, line, node.col_offset), end, _characters(lines, end, end_offset))
 
 
+def first_line(node: ast.stmt) -> int:
+    """The line in which a statement begins, with its decorators."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return decorators[0].lineno if decorators else node.lineno
+
+
 def _characters(lines: list[str], line: int, offset: int) -> int:
     text = lines[line - 1] if line <= len(lines) else ""
     return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
@@ -72,7 +79,7 @@ def _characters(lines: list[str], line: int, offset: int) -> int:
 
 def fixed(text: str, findings: Iterable[Finding]) -> tuple[str, int]:
     """The text with these findings mended, and how many were; of two that overlap the first is."""
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
@@ -97,7 +104,9 @@ def _place(starts: list[int], edit: Edit) -> tuple[int, int, str]:
 
 def difference(path: Path, before: str, after: str) -> str:
     """What a fix changes, as a patch."""
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-    )
-    return "".join(lines)
+    return "".join(difflib.unified_diff(lines_of(before), lines_of(after), f"a/{path}", f"b/{path}"))
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text with their ends, as Python counts them: `str.splitlines` also ends one at a form feed."""
+    return [*io.StringIO(text, newline="")]

@@ -7,8 +7,9 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from penstock.check.finding import Finding, Span
+from penstock.check.finding import Finding, Span, first_line
 from penstock.check.project import Module
 
 CODE = "PEN000"
@@ -55,9 +56,26 @@ def _told(module: Module, ignore: _Ignore, message: str, fix: str) -> Finding:
 
 
 def _ignores(module: Module) -> Iterator[tuple[int, _Ignore]]:
-    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-        found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
-        if found:
-            line, column = token.start
+    for above, token in _comments(module):
+        if found := _COMMENT.search(token.string):
+            line, column = token.start[0] + above, token.start[1]
             codes = {one.strip() for one in (found["codes"] or "").split(",") if one.strip()}
-            yield line, _Ignore(codes, found["reason"].strip(" -:"), Span(line, column, *token.end))
+            yield line, _Ignore(codes, found["reason"].strip(" -:"), Span(line, column, line, token.end[1]))
+
+
+def _comments(module: Module) -> Iterator[tuple[int, tokenize.TokenInfo]]:
+    """The comments around those that ignore a rule, each with the lines above that its place does not count.
+
+    Tokens take longer than all else: only the statements at the top of the file are read that hold such a comment.
+    """
+    cuts, end = [0], 0
+    for node in module.tree.body:
+        first = first_line(node)
+        if first > end:  # two may share a line
+            cuts.append(first - 1)
+        end = node.end_lineno or first
+    for above, below in pairwise([*cuts, len(module.lines)]):
+        text = "\n".join(module.lines[above:below])
+        if _COMMENT.search(text):
+            tokens = tokenize.generate_tokens(io.StringIO(text.rstrip("\n\\")).readline)
+            yield from ((above, one) for one in tokens if one.type == tokenize.COMMENT)

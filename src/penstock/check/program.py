@@ -6,11 +6,14 @@ Owns reading declarations. What function bodies do is the matter of `body`.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from penstock.check.finding import first_line
+from penstock.check.nodes import statements, walk
 from penstock.check.project import Module, Outside, Place, Project
 
 Kind = Literal["query", "mutation", "action"]
@@ -94,7 +97,7 @@ class Function:
         """Its name in its module."""
         return self.node.name
 
-    @cached_property
+    @property
     def is_async(self) -> bool:
         """Whether it is written with async def."""
         return isinstance(self.node, ast.AsyncFunctionDef)
@@ -102,7 +105,8 @@ class Function:
     @cached_property
     def is_awaited(self) -> bool:
         """Whether its calls are awaited: not those of a generator, which ``async for`` or ``async with`` takes."""
-        return self.is_async and not any(isinstance(one, ast.Yield) for one in self.nodes)
+        has_yield = "yield" in self.module.text and any(isinstance(one, ast.Yield) for one in self.nodes)
+        return self.is_async and not has_yield
 
     @cached_property
     def parameters(self) -> list[ast.arg]:
@@ -113,14 +117,33 @@ class Function:
     @cached_property
     def nodes(self) -> list[ast.AST]:
         """All that is written in it."""
-        return [*ast.walk(self.node)]
+        return walk(self.node)
+
+    @cached_property
+    def statements(self) -> list[ast.AST]:
+        """The statements in it."""
+        return statements(self.node)
+
+    @cached_property
+    def _text(self) -> str:
+        return "\n".join(self.module.lines[first_line(self.node) - 1 : self.node.end_lineno])
+
+    @cached_property
+    def _plain_text(self) -> str:
+        return ast.unparse(self.node)
+
+    def says(self, pattern: re.Pattern[str], unless: re.Pattern[str] | None = None) -> bool:
+        """Whether a pattern is found in its text, in one form and without comments."""
+        if not pattern.search(self._text):
+            return False  # unparse takes long
+        return bool(pattern.search(unless.sub("", self._plain_text) if unless else self._plain_text))
 
     @cached_property
     def kept(self) -> dict[str, list[ast.expr]]:
         """What it keeps under each name, or in it: ``context["ids"] = ids``."""
         kept: dict[str, list[ast.expr]] = {}
-        for one in self.nodes:
-            if isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign) and one.value is not None:
+        for one in self.statements:
+            if isinstance(one, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and one.value is not None:
                 for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
                     name = target.value if isinstance(target, ast.Subscript) else target
                     if isinstance(name, ast.Name):
@@ -140,6 +163,7 @@ class Program:
         self.functions: list[Function] = []
         self.tables: list[Table] = []
         self._known: dict[ast.AST, Function | Table] = {}
+        self._ctx_of: dict[tuple[Module, ast.expr | str | None], Ctx | None] = {}
         for module in project.modules:
             if "penstock" in module.text or "ctx" in module.text:
                 self._declare(module, module.tree.body, None)
@@ -167,13 +191,13 @@ class Program:
     def meaning(self, module: Module, node: ast.expr | None) -> Function | Table | Place | Module | Outside | None:
         """What a name, or a dotted one, stands for at the top of a file."""
         found: Place | Module | Outside | None
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node = _parsed(node.value)
         if isinstance(node, ast.Name):
             found = self.project.look_up(module, node.id)
         elif isinstance(node, ast.Attribute):
             owner = self.meaning(module, node.value)
-            found = self.project.member(owner, node.attr, module) if isinstance(owner, Module | Outside) else None
+            found = self.project.member(owner, node.attr, module) if isinstance(owner, (Module, Outside)) else None
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return self.meaning(module, _parsed(node.value))
         else:
             return None
         return self._declared(found)
@@ -201,10 +225,19 @@ class Program:
         top, _, name = found.name.partition(".")
         return top == "penstock" and name.rpartition(".")[2] in names
 
+    def is_built_in(self, module: Module, node: ast.expr | None) -> bool:
+        """Whether a name is bound nowhere at the top of a file, as ``str`` is: most types are of these."""
+        return isinstance(node, ast.Name) and self.project.look_up(module, node.id) is None
+
     def ctx_of(self, module: Module, annotation: ast.expr | None) -> Ctx | None:
         """The ctx that an annotation names; of several the weakest, as what it may do all may."""
-        found = [one for place, name in self.types(module, annotation) if (one := self._ctx(place, name))]
-        return min(found, key=lambda one: one.kind != "query", default=None)
+        if self.is_built_in(module, annotation):
+            return None
+        key = (module, annotation.id if isinstance(annotation, ast.Name) else annotation)
+        if key not in self._ctx_of:
+            found = [one for place, name in self.types(module, annotation) if (one := self._ctx(place, name))]
+            self._ctx_of[key] = min(found, key=lambda one: one.kind != "query", default=None)
+        return self._ctx_of[key]
 
     def _ctx(self, module: Module, node: ast.expr) -> Ctx | None:
         found = self.meaning(module, node.value if isinstance(node, ast.Subscript) else node)
@@ -315,10 +348,12 @@ class Program:
         """
         is_called = isinstance(node, ast.Call)
         found = self.meaning(module, node.func if isinstance(node, ast.Call) else node)
-        inner = found.node if isinstance(found, Place | Function) else None
+        if not isinstance(found, (Place, Function)):
+            return None
+        inner = found.node
         last = inner.body[-1] if isinstance(inner, AnyDef) else None
         value = last.value if isinstance(last, ast.Return) else None
-        if not isinstance(found, Place | Function) or not isinstance(inner, AnyDef) or not isinstance(value, ast.Call):
+        if not isinstance(inner, AnyDef) or not isinstance(value, ast.Call):
             return None
         taken = inner.args.args[0].arg if inner.args.args else None
         applied = [one.id for one in value.args if isinstance(one, ast.Name)]
@@ -395,7 +430,10 @@ class Program:
 
 def keyword_of(call: ast.Call | None, name: str) -> ast.expr | None:
     """A keyword of a call."""
-    return None if call is None else next((one.value for one in call.keywords if one.arg == name), None)
+    for one in call.keywords if call is not None else ():
+        if one.arg == name:
+            return one.value
+    return None
 
 
 def _parsed(text: str) -> ast.expr | None:

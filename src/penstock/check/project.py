@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.check.finding import first_line
+from penstock.check.nodes import walk
+
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}
 _DEEPEST = 20  # imports that only pass a name on
 
@@ -26,7 +29,7 @@ class Place:
     node: ast.AST
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Module:
     """One file."""
 
@@ -38,8 +41,13 @@ class Module:
     names: dict[str, ast.AST] = field(default_factory=dict)
     everything_of: list[str] = field(default_factory=list)  # modules of `from … import *`
 
-    def __hash__(self) -> int:
-        return id(self)
+    def calls_of(self, *methods: str) -> Iterator[ast.Call]:
+        """The calls of methods with these names, wherever they stand in the file."""
+        for node in self.tree.body if any(one in self.text for one in methods) else ():
+            text = "\n".join(self.lines[first_line(node) - 1 : node.end_lineno])
+            if any(one in text for one in methods):  # most statements need no walk
+                calls = (one for one in walk(node) if isinstance(one, ast.Call))
+                yield from (one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr in methods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class Project:
         lines: list[str] = []
         try:
             text = path.read_bytes().decode("utf-8-sig") if text is None else text
-            lines = text.splitlines()
+            lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # a form feed ends none
             tree = ast.parse(text, str(path))
         except UnicodeDecodeError:
             self.broken[path] = SyntaxError("the file is not UTF-8"), lines
@@ -115,7 +123,7 @@ class Project:
         if depth > _DEEPEST:
             return None
         node = module.names.get(name)
-        if isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
             return self.imported(module, node, name, depth)
         return self._of_stars(module, name, depth) if node is None else Place(module, name, node)
 

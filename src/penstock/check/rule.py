@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.check.body import RUNS, Body, read_body
-from penstock.check.finding import Edit, Finding, Located, Span, span_of
+from penstock.check.body import RUNS, Body, Call, read_body
+from penstock.check.finding import Edit, Finding, Located, Span, first_line, span_of
 from penstock.check.program import AnyDef, Function, Program
 from penstock.check.project import Module
 
@@ -18,12 +18,20 @@ class Facts:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.bodies = [read_body(program, one) for one in program.functions]
-        self.calls = [(body, call) for body in self.bodies for call in body.calls]
+        self._called: dict[str, list[tuple[Body, Call]]] = {}
+        for body in self.bodies:
+            for call in body.calls:
+                if call.method:
+                    self._called.setdefault(call.method, []).append((body, call))
         self._body_of = {one.function.node: one for one in self.bodies}
 
     def body(self, function: Function) -> Body:
         """What a function does."""
         return self._body_of[function.node]
+
+    def called(self, *methods: str) -> Iterator[tuple[Body, Call]]:
+        """The calls of methods with these names, each with what it stands in."""
+        return (one for name in methods for one in self._called.get(name, ()))
 
     def bodies_of(self, *kinds: str) -> Iterator[Body]:
         """Those of functions of these kinds."""
@@ -92,8 +100,7 @@ class Rule:
 def _head(node: Located) -> tuple[int, int] | None:
     if not isinstance(node, AnyDef):
         return None
-    first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-    return first, max(node.lineno, node.body[0].lineno - 1)
+    return first_line(node), max(node.lineno, node.body[0].lineno - 1)
 
 
 RULES: dict[str, Rule] = {}

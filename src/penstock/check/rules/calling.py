@@ -29,7 +29,7 @@ def _is_run(call: Call, *names: str) -> bool:
 @rule("PEN008")
 def internal_only(facts: Facts, rule: Rule) -> Places:
     """A public function is called from within."""
-    for body, call in facts.calls:
+    for body, call in facts.called(*RUNS, "run_after", "run_at", "enqueue", "enqueue_batch", "with_options"):
         for node, function in _handed_over(facts, body, call):
             if function.kind and function.is_public:
                 message = f"{function.name} is public: it checks its callers, and a job has none."
@@ -52,9 +52,9 @@ _CRON_FIX = "Declare a cron of an internal function, and share a helper with thi
 def _crons(facts: Facts) -> Iterator[tuple[Module, ast.expr, Function]]:
     """The public functions of ``app.crons.declare(…)`` and ``app.crons.create(…)``."""
     for module in facts.program.project.modules:
-        for node in ast.walk(module.tree) if ".crons." in module.text else ():
-            match node:
-                case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="crons"), attr="declare" | "create")):
+        for node in module.calls_of("declare", "create") if ".crons." in module.text else ():
+            match node.func:
+                case ast.Attribute(value=ast.Attribute(attr="crons")):
                     for one in (*node.args, *(word.value for word in node.keywords)):
                         found = facts.program.meaning(module, one)
                         if isinstance(found, Function) and found.is_public:
@@ -77,16 +77,16 @@ def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.exp
 @rule("PEN009")
 def helpers(facts: Facts, rule: Rule) -> Places:
     """A query or mutation runs another one, where a helper is enough."""
-    for body in facts.bodies_of("query", "mutation"):
-        for call in body.calls:
-            if _is_run(call, "run_query") or (_is_run(call, "run_mutation") and not call.is_tried):
-                yield rule.at(
-                    body.function.module,
-                    call.node,
-                    f"{call.method} checks arguments and result once more, in the same transaction.",
-                    f"Call the function itself: await {_first(call)}(ctx, …). "
-                    "Only run_mutation within try undoes its part alone.",
-                )
+    for body, call in facts.called("run_query", "run_mutation"):
+        is_alone = call.is_tried and call.method == "run_mutation"
+        if kind_of(body) in {"query", "mutation"} and call.is_of(Ctx) and not is_alone:
+            yield rule.at(
+                body.function.module,
+                call.node,
+                f"{call.method} checks arguments and result once more, in the same transaction.",
+                f"Call the function itself: await {_first(call)}(ctx, …). "
+                "Only run_mutation within try undoes its part alone.",
+            )
 
 
 def _first(call: Call) -> str:
@@ -96,8 +96,8 @@ def _first(call: Call) -> str:
 @rule("PEN010")
 def same_runtime(facts: Facts, rule: Rule) -> Places:
     """run_action runs an action of the same runtime."""
-    for body, call in facts.calls:
-        if not _is_run(call, "run_action") or not call.node.args:
+    for body, call in facts.called("run_action"):
+        if not call.is_of(Ctx) or not call.node.args:
             continue
         found = call.given[0]
         if isinstance(found, Function) and _runtime(found) == _runtime(body.function):
@@ -153,9 +153,9 @@ def _is_harmless(call: Call) -> bool:
 def looped(facts: Facts, rule: Rule) -> Places:
     """A loop runs one transaction after another."""
     for body in facts.bodies_of("action"):
-        for call in body.calls:
+        for call in (one for one in body.calls if one.loop is not None and not isinstance(one.loop, ast.While)):
             run = _run_of(facts, body, call)
-            if run is not None and not isinstance(call.loop, ast.While | None) and not _has_outside(body, call):
+            if run is not None and not _has_outside(body, call):
                 yield rule.at(
                     body.function.module,
                     call.node,
@@ -188,8 +188,8 @@ def _has_outside(body: Body, run: Call) -> bool:
 @rule("PEN013")
 def table_named(facts: Facts, rule: Rule) -> Places:
     """A table is not named."""
-    for body, call in facts.calls:
-        if call.is_word("db", "get", "patch", "delete", "replace"):
+    for body, call in facts.called("get", "patch", "delete", "replace"):
+        if call.is_word("db"):
             least = 3 if call.method == "replace" else 2
             if len(call.node.args) < least and not any(isinstance(one, ast.Starred) for one in call.node.args):
                 message = f"ctx.db.{call.method} is not told the table."
@@ -249,6 +249,7 @@ def awaited(facts: Facts, rule: Rule) -> Places:
         module = body.function.module
         for pending in body.floating:
             edits = [before(module, pending.call, "await ")] if body.function.is_async else []
-            message = f"{pending.what}(…) is not awaited, so it does nothing."
-            fix = f"Write await {ast.unparse(pending.call.func)}(…)."
+            written = ast.unparse(pending.call.func)
+            message = f"{pending.what or written}(…) is not awaited, so it does nothing."
+            fix = f"Write await {written}(…)."
             yield rule.at(module, pending.call, message, fix, edits)

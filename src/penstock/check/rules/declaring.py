@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
+from functools import cache
 
 from penstock.check.body import Body
+from penstock.check.nodes import walk
 from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, rule
@@ -56,6 +58,8 @@ def _not_checked(program: Program, module: Module, node: ast.expr | None) -> tup
     """Why a type checks nothing, and a table whose rows it takes; empty if it checks something, and takes none."""
     if node is None:
         return "has no type", ""
+    if isinstance(node, ast.Name) and node.id not in _ANYTHING and program.is_built_in(module, node):
+        return "", ""
     waiting, table = [(module, node)], ""
     seen = set[ast.expr]()
     while waiting:
@@ -119,7 +123,7 @@ def _is_wrapped(facts: Facts, function: Function) -> bool:
     for one in function.node.decorator_list:
         found = facts.program.meaning(function.module, one.func if isinstance(one, ast.Call) else one)
         if isinstance(found, Function | Place) and isinstance(found.node, AnyDef):
-            called = (node.func for node in ast.walk(found.node) if isinstance(node, ast.Call))
+            called = (node.func for node in walk(found.node) if isinstance(node, ast.Call))
             helpers = (facts.program.meaning(found.module, node) for node in called)
             asks = (_asks_within(facts, one) for one in helpers if isinstance(one, Function))
             if _names_auth(found.node) or any(asks):
@@ -140,16 +144,19 @@ def _looks_at_auth(body: Body) -> bool:
 @rule("PEN007")
 def invented(facts: Facts, rule: Rule) -> Places:
     """Access is decided by an argument that a caller can invent."""
+    answers = dict[Function, str]()  # of guards, which functions share
     for function in _public(facts):
         names = _invented(function)
         guard = _guard(facts, function)
         if isinstance(guard, Function):
-            used = _answers(guard, _invented(guard))
+            if guard not in answers:
+                answers[guard] = _answers(guard, _invented(guard))
+            used = answers[guard]
             access = function.option("access")
             if used and access and not _asks_who(facts, guard):
                 yield rule.at(function.module, access, _told(function, used), _INVENTED_FIX)
         elif guard is not None:
-            found = {one.id for one in ast.walk(guard.body) if isinstance(one, ast.Name)}
+            found = {one.id for one in walk(guard.body) if isinstance(one, ast.Name)}
             given = {one.arg for one in guard.args.args[1:]} & found
             if given and not _names_auth(guard):
                 yield rule.at(function.module, guard, _told(function, min(given)), _INVENTED_FIX)
@@ -168,7 +175,12 @@ def _lets_in_many(program: Program, function: Function) -> bool:
 
 def _invented(function: Function) -> set[str]:
     """The arguments that name somebody: ``owner_id``, ``ownerId``."""
-    return {one.arg for one in function.parameters[1:] if _INVENTED.search(_HUMP.sub("_", one.arg).lower())}
+    return {one.arg for one in function.parameters[1:] if _names_somebody(one.arg)}
+
+
+@cache
+def _names_somebody(argument: str) -> bool:
+    return _INVENTED.search(_HUMP.sub("_", argument).lower()) is not None
 
 
 _INVENTED_FIX = "Decide by await ctx.auth.require(), which comes from a token that was checked."
@@ -189,7 +201,7 @@ def _guard(facts: Facts, function: Function) -> ast.Lambda | Function | None:
 
 
 def _names_auth(node: ast.AST) -> bool:
-    return any(isinstance(one, ast.Attribute) and one.attr == "auth" for one in ast.walk(node))
+    return any(isinstance(one, ast.Attribute) and one.attr == "auth" for one in walk(node))
 
 
 def _refusals(
@@ -199,15 +211,15 @@ def _refusals(
     kept = function.kept
     rows = _found_by(kept, names)
     asked = dict[ast.Call, ast.expr]()
-    for node in function.nodes:
+    for node in function.statements:
         if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node)):
-            names_in = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
+            names_in = {one.id for one in walk(node.test) if isinstance(one, ast.Name)}
             named = [value for name in kept if name in names_in for value in kept[name]]
             for test in (node.test, *named):
                 if used := _compared(test, names, columns) or _decided(function, test, rows):
                     yield test, used
                     break
-            asked.update((one, node.test) for one in ast.walk(node.test) if isinstance(one, ast.Call))
+            asked.update((one, node.test) for one in walk(node.test) if isinstance(one, ast.Call))
     for call in facts.body(function).calls if depth < _DEEPEST else ():
         helper = call.of if isinstance(call.of, Function) and call.of.kind is None else None
         given = dict(zip((one.arg for one in helper.parameters), call.node.args, strict=False)) if helper else {}
@@ -226,7 +238,7 @@ def _found_by(kept: dict[str, list[ast.expr]], names: set[str]) -> dict[str, str
     """The names of rows that are found by one of these arguments through an index, each with the argument."""
     found = dict[str, str]()
     for name, values in kept.items():
-        for call in (one for value in values for one in ast.walk(value) if isinstance(one, ast.Call)):
+        for call in (one for value in values for one in walk(value) if isinstance(one, ast.Call)):
             is_range = isinstance(call.func, ast.Attribute) and call.func.attr == "with_index"
             given = {one.value.id for one in call.keywords if isinstance(one.value, ast.Name)} & names
             if is_range and given:
@@ -239,7 +251,7 @@ def _decided(function: Function, test: ast.expr, rows: dict[str, str]) -> str:
     if any(_PROOFS.search(_HUMP.sub("_", one.arg).lower()) for one in function.parameters[1:]):
         return ""
     looked_at = (
-        one.value.id for one in ast.walk(test) if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
+        one.value.id for one in walk(test) if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
     )
     return next((rows[one] for one in looked_at if one in rows), "")
 
@@ -247,7 +259,7 @@ def _decided(function: Function, test: ast.expr, rows: dict[str, str]) -> str:
 def _answers(function: Function, names: set[str], columns: Collection[str] = ()) -> str:
     """The argument by which a function answers yes or no."""
     rows = _found_by(function.kept, names)
-    results = (one.value for one in function.nodes if isinstance(one, ast.Return) and one.value)
+    results = (one.value for one in function.statements if isinstance(one, ast.Return) and one.value)
     tests = (_compared(one, names, columns) or _decided(function, one, rows) for one in results)
     return next((used for used in tests if used), "")
 
@@ -261,11 +273,11 @@ def _raises(node: ast.If) -> bool:
 
 def _compared(test: ast.expr, names: set[str], columns: Collection[str]) -> str:
     """The argument that a condition compares with a column, or with an argument that holds one."""
-    for one in ast.walk(test):
+    for one in walk(test):
         sides = [one.left, *one.comparators] if isinstance(one, ast.Compare) else []
         plain = (_without_methods(side) for side in sides)
         used = next((side.id for side in plain if isinstance(side, ast.Name) and side.id in names), "")
-        if used and any(_is_column(part, names, columns) for side in sides for part in ast.walk(side)):
+        if used and any(_is_column(part, names, columns) for side in sides for part in walk(side)):
             return used
     return ""
 

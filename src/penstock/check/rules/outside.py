@@ -92,10 +92,9 @@ def inside_only(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(module, node, message, fix)
             elif name.startswith(_NETWORK) and not _DATA.search(name):
                 yield rule.at(module, node, _reaches(name, root), _OUTSIDE_FIX)
-        for call in body.calls:
+        for call in (one for one in body.calls if one.of is None):
             name = getattr(call.node.func, "id", getattr(call.node.func, "attr", ""))
-            is_plain = isinstance(call.node.func, ast.Name)
-            if call.of is None and (name == "open" if is_plain else name in _FILES):
+            if name == "open" if isinstance(call.node.func, ast.Name) else name in _FILES:
                 yield rule.at(module, call.node, _reaches(name, root), _OUTSIDE_FIX)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache, partial
 
 from penstock.check.body import Body, Call, Loop, Over
+from penstock.check.nodes import walk
 from penstock.check.program import AnyDef, Index, Program, Table
 from penstock.check.project import Module, Place
 from penstock.check.rule import Facts, Places, Rule, rule
@@ -136,7 +138,7 @@ def _predicate(body: Body, node: ast.expr | None) -> ast.Lambda | None:
     """A filter, also if it is a function with a name that only returns a condition."""
     if not isinstance(node, ast.Name):
         return node if isinstance(node, ast.Lambda) else None
-    inner = (*body.function.nodes, *body.function.module.tree.body)
+    inner = (*body.function.statements, *body.function.module.tree.body)
     for one in inner:
         last = one.body[-1] if isinstance(one, AnyDef) and one.name == node.id else None
         if isinstance(one, AnyDef) and isinstance(last, ast.Return) and last.value and len(one.body) == 1:
@@ -164,7 +166,7 @@ def _column(node: ast.expr, row: str, table: Table) -> str:
 
 
 def _names(node: ast.expr) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
 
 
 def _index_for(scan: Scan, equal: list[str], ranged: list[str]) -> tuple[str, str]:
@@ -214,20 +216,18 @@ _UNBOUNDED_FIX = "Choose rows with .with_index(…), or end with .take(n), .pagi
 @rule("PEN003")
 def unbounded(facts: Facts, rule: Rule) -> Places:
     """Collect reads all rows, however many there are."""
+    for body, call in facts.called("collect"):
+        if not call.is_of(Scan):
+            continue
+        scan: Scan = call.of.of
+        name = scan.table.name if scan.table else "the table"
+        module = body.function.module
+        if any(_is_count(one, call.node) for one in body.calls):
+            yield rule.at(module, call.node, f"All rows of {name} are read to count them.", "Write .count().")
+        elif not scan.is_bounded:
+            message = f"collect() reads all rows of {name}, and there may be more each day."
+            yield rule.at(module, call.node, message, _UNBOUNDED_FIX)
     for body in facts.bodies:
-        counted = {rows.call for call in body.calls if (rows := _counted(call)) is not None}
-        for call in body.calls:
-            if not call.is_of(Scan, "collect"):
-                continue
-            scan: Scan = call.of.of
-            name = scan.table.name if scan.table else "the table"
-            module = body.function.module
-            if call.node in counted:
-                yield rule.at(module, call.node, f"All rows of {name} are read to count them.", "Write .count().")
-            elif not scan.is_bounded:
-                message = f"collect() reads all rows of {name}, and there may be more each day."
-                yield rule.at(module, call.node, message, _UNBOUNDED_FIX)
-
         for node, rows in body.lists:
             is_list = isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp) and not node.generators[0].ifs
             if is_list and rows.end == "iterate" and not (rows.scan.is_bounded or rows.scan.filters):
@@ -235,12 +235,13 @@ def unbounded(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(body.function.module, node, f"This reads all rows of {name}.", _UNBOUNDED_FIX)
 
 
-def _counted(call: Call) -> Rows | None:
-    if isinstance(call.node.func, ast.Name) and call.node.func.id == "len" and call.given:
-        first = call.given[0]
-        if isinstance(first, Rows) and first.end == "collect" and isinstance(call.node.args[0], ast.Await | ast.Call):
-            return first
-    return None
+def _is_count(call: Call, collect: ast.Call) -> bool:
+    """Whether a call is ``len(await ….collect())``."""
+    first = call.given[0] if call.given else None
+    if not isinstance(first, Rows) or first.call is not collect:
+        return False
+    is_len = isinstance(call.node.func, ast.Name) and call.node.func.id == "len"
+    return is_len and isinstance(call.node.args[0], ast.Await | ast.Call)
 
 
 @rule("PEN004")
@@ -268,8 +269,8 @@ def redundant(facts: Facts, rule: Rule) -> Places:
 def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
     """Indexes of which all columns are given, and whose rows are then wanted in the order of their creation."""
     found = set[tuple[ast.ClassDef, str]]()
-    for _body, call in facts.calls:
-        if call.is_of(Scan, "order", "first", "take", "paginate") and call.of.of.table and call.of.of.index:
+    for _body, call in facts.called("order", "first", "take", "paginate"):
+        if call.is_of(Scan) and call.of.of.table and call.of.of.index:
             scan: Scan = call.of.of
             index = scan.table.indexes.get(scan.index) if scan.table else None
             if scan.table and index and set(index.columns) <= set(scan.equal):
@@ -283,23 +284,25 @@ _DEEPEST = 10  # classes that derive from each other
 @rule("PEN021")
 def named(facts: Facts, rule: Rule) -> Places:
     """A keyword names no column."""
-    for body in facts.bodies:
+    columns_of = cache(partial(_fields, facts.program))
+    for body, call in facts.called("patch", "with_index"):
         module = body.function.module
-        for call in body.calls:
-            owner, columns = _named_columns(facts.program, module, call)
-            for one in call.node.keywords if columns else ():
-                if one.arg and one.arg not in columns:
-                    near = get_close_matches(one.arg, columns, 1) or columns
-                    fix = f"Its columns are {', '.join(columns)}." if near is columns else f"Did you mean {near[0]}?"
-                    yield rule.at(module, one, f"{owner} has no column {one.arg}.", fix)
+        owner, columns = _named_columns(facts.program, module, call, columns_of)
+        for one in call.node.keywords if columns else ():
+            if one.arg and one.arg not in columns:
+                near = get_close_matches(one.arg, columns, 1) or columns
+                fix = f"Its columns are {', '.join(columns)}." if near is columns else f"Did you mean {near[0]}?"
+                yield rule.at(module, one, f"{owner} has no column {one.arg}.", fix)
 
 
-def _named_columns(program: Program, module: Module, call: Call) -> tuple[str, list[str]]:
+def _named_columns(
+    program: Program, module: Module, call: Call, columns_of: Callable[[Module, ast.ClassDef], list[str] | None]
+) -> tuple[str, list[str]]:
     """The table or index whose columns a call names, and these; none if nobody knows them."""
     first = call.node.args[0] if call.node.args else None
     if call.is_word("db", "patch"):
         table = program.table_of(module, first)
-        return (table.name, _fields(program, table.module, table.node) or []) if table else ("", [])
+        return (table.name, columns_of(table.module, table.node) or []) if table else ("", [])
     if call.is_of(Scan, "with_index") and isinstance(first, ast.Attribute):
         index = _index(program.table_of(module, first.value), first.attr)
         return (f"Index {first.attr}", [*index.columns]) if index else ("", [])
@@ -326,5 +329,5 @@ def _fields(program: Program, module: Module, node: ast.ClassDef, depth: int = 0
         if inner is None:
             return None
         found += inner
-    annotated = (one.target for one in ast.walk(node) if isinstance(one, ast.AnnAssign))
+    annotated = (one.target for one in walk(node) if isinstance(one, ast.AnnAssign))
     return [*found, *(one.id for one in annotated if isinstance(one, ast.Name))]

@@ -10,7 +10,8 @@ from datetime import timedelta
 from math import inf
 from typing import Any, TypeGuard
 
-from penstock.check.body import Body, Comprehension, Loop
+from penstock.check.body import Body, Call, Comprehension, Loop
+from penstock.check.nodes import parts, walk
 from penstock.check.program import Function, Program, keyword_of
 from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, rule
@@ -32,15 +33,19 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
     """A handler that may run twice sends no idempotency key."""
     for function, why in _again(facts):
         reached = [one for one, _ in facts.reached([facts.body(function)]).values()]
-        if any(_KEY.search(_NEW_KEY.sub("", ast.unparse(one.function.node))) for one in reached):
+        sent = [(body, call) for body in reached for call in body.calls if _sends(call)]
+        if not sent or any(one.function.says(_KEY, _NEW_KEY) for one in reached):
             continue
-        without_id = [one for one in reached if not _ID.search(ast.unparse(one.function.node))]
-        for body, call in ((one, call) for one in without_id for call in one.calls):
-            method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
-            if (method in _SENDS or _posts(call.node, method)) and (call.of is None or _is_client(call.of)):
+        for body, call in sent:
+            if not body.function.says(_ID):
                 message = f"{function.name} {why}: if its answer is lost it sends this again."
                 fix = "Send an idempotency key that is the same in each attempt, such as the id of the row or message."
                 yield rule.at(body.function.module, call.node, message, fix)
+
+
+def _sends(call: Call) -> bool:
+    method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
+    return (method in _SENDS or _posts(call.node, method)) and (call.of is None or _is_client(call.of))
 
 
 def _posts(call: ast.Call, method: str) -> bool:
@@ -57,8 +62,8 @@ def _is_client(of: object) -> bool:
 def _again(facts: Facts) -> list[tuple[Function, str]]:
     """Functions that run at least once, and why."""
     found = {one: _WHY[one.handles] for one in facts.program.functions if _handles(one)}
-    for _body, call in facts.calls:
-        if call.is_of(Pool, "enqueue", "enqueue_batch") and len(call.node.args) > 1 and _is_retried(call.of.of):
+    for _body, call in facts.called("enqueue", "enqueue_batch"):
+        if call.is_of(Pool) and len(call.node.args) > 1 and _is_retried(call.of.of):
             target = call.given[1]
             if isinstance(target, Function) and target.kind == "action":
                 found.setdefault(target, "is retried")
@@ -84,10 +89,8 @@ def _is_retried(pool: Pool) -> bool:
 def one_at_a_time(facts: Facts, rule: Rule) -> Places:
     """One job at a time, and long waits between attempts."""
     for module in facts.program.project.modules:
-        if "retry" not in module.text or not ("workpool" in module.text or "with_options" in module.text):
-            continue
-        for node in ast.walk(module.tree):
-            retry = _retry_of_one(facts.program, module, node) if isinstance(node, ast.Call) else None
+        for node in module.calls_of("workpool", "with_options") if "retry" in module.text else ():
+            retry = _retry_of_one(facts.program, module, node)
             if retry is None:
                 continue
             place, policy = facts.program.behind(module, retry)
@@ -104,12 +107,9 @@ def one_at_a_time(facts: Facts, rule: Rule) -> Places:
 
 def _retry_of_one(program: Program, module: Module, call: ast.Call) -> ast.expr | None:
     """The policy that a call gives to a pool that runs one job at a time."""
-    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     pool: ast.expr | None = call
-    if method == "with_options" and isinstance(call.func, ast.Attribute):
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "with_options":
         pool = program.behind(module, call.func.value)[1]
-    elif method != "workpool":
-        return None
     limit = keyword_of(pool, "max_parallelism") if isinstance(pool, ast.Call) else None
     return (
         keyword_of(call, "default_retry" if pool is call else "retry") if _number(program, module, limit) == 1 else None
@@ -177,10 +177,9 @@ def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.
     while waiting:
         one = waiting.pop()
         seen.add(one)
-        nodes = one.nodes
-        if one is not function and any(isinstance(node, ast.Return) and node.value for node in nodes):
+        if one is not function and any(isinstance(node, ast.Return) and node.value for node in one.statements):
             continue
-        yield from ((one.module, node) for node in nodes)
+        yield from ((one.module, node) for node in one.nodes)
         called = (call.of for call in facts.body(one).calls)
         waiting.extend(of for of in called if isinstance(of, Function) and of.kind is None and of not in seen)
 
@@ -199,14 +198,14 @@ def _is_wide(node: ast.ExceptHandler) -> bool:
 
 
 def _raises(node: ast.ExceptHandler) -> bool:
-    return any(isinstance(one, ast.Raise) for one in ast.walk(node))
+    return any(isinstance(one, ast.Raise) for one in walk(node))
 
 
 @rule("PEN020")
 def small_context(facts: Facts, rule: Rule) -> Places:
     """The context of on_complete has no limit."""
-    for body, call in facts.calls:
-        context = keyword_of(call.node, "context") if call.is_of(Pool, "with_options") else None
+    for body, call in facts.called("with_options"):
+        context = keyword_of(call.node, "context") if call.is_of(Pool) else None
         if context is not None and _grows(facts, body, context):
             message = "This context holds rows of a query: it is stored with the job, and grows with the table."
             fix = "Pass the id of one row, and read the rest in on_complete."
@@ -230,7 +229,7 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
             waiting.extend(kept[node.id])
         elif isinstance(node, ast.Call) and node in helpers:
             inner = facts.body(helpers[node])
-            given = [one.value for one in inner.function.nodes if isinstance(one, ast.Return) and one.value]
+            given = [one.value for one in inner.function.statements if isinstance(one, ast.Return) and one.value]
             if any(_grows(facts, inner, one, depth + 1) for one in given):
                 return True
         elif isinstance(node, ast.Compare | ast.Subscript) or (isinstance(node, ast.Call) and not _is_list(node)):
@@ -238,7 +237,7 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
         elif isinstance(node, Comprehension):
             waiting.append(node.generators[0].iter)
         else:
-            waiting.extend(one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
+            waiting.extend(one for one in parts(node) if isinstance(one, ast.expr))
     return False
 
 
@@ -250,7 +249,7 @@ def _filled(loop: ast.AST) -> set[str]:
     """The lists that a loop appends to."""
     if not isinstance(loop, Loop):
         return set()
-    appends = (one.func for one in ast.walk(loop) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
+    appends = (one.func for one in walk(loop) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
     return {one.value.id for one in appends if one.attr in {"append", "add"} and isinstance(one.value, ast.Name)}
 
 

@@ -1,0 +1,52 @@
+"""The nodes of a syntax tree, in the order of `ast.walk` and in a third of its time.
+
+A check goes over all nodes more than once. `ast.walk` also looks at what holds no node, and gives each operator.
+"""
+
+from __future__ import annotations
+
+import ast
+
+_PLAIN = {"ctx", "op", "ops", "id", "attr", "kind", "type_comment"}  # operators, and what holds no node
+_FIELDS = {
+    kind: () if kind is ast.Constant else tuple(name for name in kind._fields if name not in _PLAIN)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+_BLOCKS = {
+    kind: tuple(name for name in names if name in {"body", "orelse", "finalbody", "handlers", "cases"})
+    for kind, names in _FIELDS.items()
+}
+
+
+def parts(node: ast.AST) -> list[ast.AST]:
+    """The nodes directly within one, in their order, without operators."""
+    found: list[ast.AST] = []
+    _gather(node, found)
+    return found
+
+
+def walk(node: ast.AST) -> list[ast.AST]:
+    """A node and all within it, the outer ones first, without operators."""
+    found = [node]
+    for one in found:
+        _gather(one, found)
+    return found
+
+
+def statements(node: ast.stmt) -> list[ast.AST]:
+    """A statement and those within it, the outer ones first, with the handlers and cases that hold some."""
+    found: list[ast.AST] = [node]
+    for one in found:
+        for name in _BLOCKS[one.__class__]:
+            found += getattr(one, name)
+    return found
+
+
+def _gather(node: ast.AST, found: list[ast.AST]) -> None:
+    for name in _FIELDS[node.__class__]:
+        part = getattr(node, name, None)
+        if isinstance(part, ast.AST):
+            found.append(part)
+        elif part.__class__ is list:
+            found += [one for one in part if isinstance(one, ast.AST)]
