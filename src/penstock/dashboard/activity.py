@@ -12,7 +12,7 @@ from penstock.api.pools.activity import Look, PoolNow, glance, pools_of
 from penstock.app import Backend
 from penstock.observe.meters import Labels
 
-_AGAIN, _WINDOW = 0.5, 10.0  # seconds for which a look holds, and over which ends are counted
+_AGAIN, _WINDOW = 0.9, 10.0  # seconds for which a look holds, so that pages share it, and over which ends are counted
 _COUNTED, _SHARE = 10.0, 100  # seconds for which a count holds at least, and of how many parts of the time it takes one
 _STEP, _KEPT = 5.0, 180  # seconds between points, and how many are kept: 15 minutes
 
@@ -28,7 +28,7 @@ class Point:
 
 
 class Activity:
-    """Looks at the pools, at most twice a second. Ends are those of this process: to find all reads a whole table.
+    """Looks at the pools about once a second. Ends are those of this process: to find all reads a whole table.
 
     Attributes:
         points: The past, oldest first.
@@ -53,6 +53,11 @@ class Activity:
                 self._last = began, seen, pools
                 self._note(seen, pools)
             return self._last[1:]
+
+    async def forget(self) -> None:
+        """Look again when somebody asks, as somebody has changed something."""
+        async with self._lock:  # a look that began before the change ends first
+            self._last = None
 
     def _with_ends(self, now: float, pools: Sequence[PoolNow]) -> Sequence[PoolNow]:
         meters, past = self._backend.engine.journal.meters, self._completed
