@@ -277,8 +277,9 @@ class Retries(Suite):
             listed = await bench.store.jobs.list(session, where, 9, after(30))
             await session.rollback()
             assert [names[job_uuid(job.id)] for job in listed] == found, where
-        assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(30))) == 1
-        assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(10**9))) == 0
+        assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(30), 9)) == 1
+        assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(30), 0)) == 0
+        assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(10**9), 9)) == 0
 
     @story
     async def test_matching_goes_on_below_an_id(self, bench: Bench) -> None:

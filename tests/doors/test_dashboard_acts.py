@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from html import unescape
 from typing import Any
 
 import httpx
+import pytest
 from stage.yard import app, failing, mail, put, send, texts
 
 from penstock import asgi_app
@@ -93,6 +95,18 @@ async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_
         counts = await one.test.job_counts()
         assert {state: counts[state] for state in ("failed", "canceled")} == {"failed": 2, "canceled": 2}
         assert "since is one of" in await one.get("/work", 400, since="ever")
+
+
+async def test_an_act_is_seen_at_once_however_lately_the_pools_were_read(
+    monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    monkeypatch.setattr("penstock.dashboard.activity._AGAIN", math.inf)
+    async with board(database_url) as one:
+        assert "Pool texts is paused" not in await one.get("/")
+        await one.act("/work", "pause", of="texts")
+        assert "Pool texts is paused" in await one.get("/")
+        await mail.enqueue(one.test, send, to="good")
+        assert "Ready 0 may start now" in await one.get("/"), "pages share what was read"
 
 
 async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str) -> None:

@@ -106,7 +106,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         {**dict.fromkeys(FILTER), "state": "failed", "below": ABOVE_ALL, "limit": 10, "now": NOW},
         {"finished_job": {"finished_job_failed_id"}},
     ),
-    "count_failed": ({"now": NOW}, {"finished_job": {"finished_job_failed_id"}}),
+    "count_failed": ({"now": NOW, "most": 10}, {"finished_job": {"finished_job_failed_id"}}),
 }
 
 

@@ -12,8 +12,7 @@ from penstock.api.pools.activity import Look, PoolNow, glance, pools_of
 from penstock.app import Backend
 from penstock.observe.meters import Labels
 
-_AGAIN, _WINDOW = 0.5, 10.0  # seconds for which a look holds, and over which ends are counted
-_COUNTED, _SHARE = 10.0, 100  # seconds for which a count holds at least, and of how many parts of the time it takes one
+_AGAIN, _WINDOW = 0.9, 10.0  # seconds for which a look holds, so that pages share it, and over which ends are counted
 _STEP, _KEPT = 5.0, 180  # seconds between points, and how many are kept: 15 minutes
 
 
@@ -28,7 +27,7 @@ class Point:
 
 
 class Activity:
-    """Looks at the pools, at most twice a second. Ends are those of this process: to find all reads a whole table.
+    """Looks at the pools about once a second. Ends are those of this process: to find all reads a whole table.
 
     Attributes:
         points: The past, oldest first.
@@ -39,7 +38,6 @@ class Activity:
         self._lock = asyncio.Lock()
         self._last: tuple[float, Look, Sequence[PoolNow]] | None = None
         self._completed: deque[tuple[float, Counter[Labels]]] = deque()  # by time, those of the last seconds
-        self._failed, self._count_at = 0, 0.0
         self.points: deque[Point] = deque(maxlen=_KEPT)
 
     async def look(self) -> tuple[Look, Sequence[PoolNow]]:
@@ -54,6 +52,11 @@ class Activity:
                 self._note(seen, pools)
             return self._last[1:]
 
+    async def forget(self) -> None:
+        """Look again when somebody asks, as somebody has changed something."""
+        async with self._lock:  # a look that began before the change ends first
+            self._last = None
+
     def _with_ends(self, now: float, pools: Sequence[PoolNow]) -> Sequence[PoolNow]:
         meters, past = self._backend.engine.journal.meters, self._completed
         past.append((now, Counter() if meters is None else meters.counters["penstock_jobs_completed"].copy()))
@@ -67,16 +70,6 @@ class Activity:
             return replace(pool, ended=ended / max(now - before, _AGAIN), failed=ends[pool.name, "failed"])
 
         return [of(pool) for pool in pools]
-
-    async def kept_failures(self) -> int:
-        """How many failed jobs are kept. To count them reads an index of them, so it is done seldom."""
-        machine, calls = self._backend.engine.machine, self._backend.job_calls
-        began = machine.monotonic()
-        if began >= self._count_at:
-            self._count_at = began + _COUNTED
-            self._failed = await calls.read(lambda session: calls.store.jobs.count_failed(session, calls.now()))
-            self._count_at = max(self._count_at, began + _SHARE * (machine.monotonic() - began))
-        return self._failed
 
     def series(self, name: str) -> Sequence[float | None]:
         """The past of one number, with None where nobody looked."""

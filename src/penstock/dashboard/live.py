@@ -25,7 +25,7 @@ Render = Callable[[Any], Awaitable[Fragments]]
 _EVERY, _LATEST = 1.0, 30.0  # seconds between two renderings, and between two that take long
 _SOONEST = 0.25  # seconds between two after changes of a watched query
 _OVER: Any = object()
-_SHARE = 24  # all views together take at most one part in so many of the time, unless they are very slow
+_SHARE = 40  # all views together take at most one part in so many of the time, unless they are very slow
 
 
 class Live:

@@ -187,7 +187,9 @@ class Dashboard:
             values = {**self._frame(request, page, session), "form": form, "asked": asked, "sure": question, "said": ""}
             return HTMLResponse(self._pages.render("sure.html", values))
         found, told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
-        self._parts(view.backend)[2].nudge()
+        _, activity, live = self._parts(view.backend)
+        await activity.forget()
+        live.nudge()
         path = found.path if isinstance(found, Answer) else None
         if isinstance(found, Answer) and path is None:
             frame = self._frame(request, page, session)

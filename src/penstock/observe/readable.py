@@ -9,9 +9,17 @@ _TIMES = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 _SIZES = (("GiB", 2**30, 1), ("MiB", 2**20, 0))
 
 
-def counted(number: int, noun: str, nouns: str = "") -> str:
-    """A number of things, such as ``1 row`` or ``1,200 rows``; `nouns` is a plural that has no s."""
-    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+def counted(number: int, noun: str, nouns: str = "", *, most: int | None = None) -> str:
+    """A number of things, such as ``1 row`` or ``1,200 rows``.
+
+    Args:
+        number: The number.
+        noun: One of them.
+        nouns: The plural, if it has no s.
+        most: The number up to which they were counted: ``10,000+ rows``.
+    """
+    more = "+" if most is not None and number >= most else ""
+    return f"{number:,}{more} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def span(length: timedelta | float | None) -> str:

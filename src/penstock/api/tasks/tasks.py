@@ -19,7 +19,7 @@ from penstock.api.declaring import TaskDecorator
 from penstock.api.pools.workpool import Workpool
 from penstock.api.tasks import selection
 from penstock.api.tasks.explaining import explain
-from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus
+from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus, look_at
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.handlers.taskhandlers import TaskCall, task_function
 from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
@@ -250,30 +250,7 @@ class ReactiveTasks:
     @for_programs(_ADMIN)
     async def list(self, calls: JobCalls) -> builtins.list[TaskStatus]:
         """All reactive tasks that the database knows, by name."""
-        ours = {task.name for task in self._own_tasks()}
-        backlog = {one.task: one for one in await calls.store.records.backlog(MOST_COUNTED)}
-        now, found = calls.now(), []
-        for row in await calls.store.tasks.list():
-            work = backlog.get(row.id)
-            found.append(
-                TaskStatus(
-                    name=row.plan.name,
-                    table=row.plan.spec.table,
-                    declared=row.plan.name in ours,
-                    version=row.plan.version,
-                    pool=row.plan.pool,
-                    paused=row.paused,
-                    held_until=row.held_until if row.held_until is not None and row.held_until > now else None,
-                    reconciling=row.reconciling,
-                    reconciled_at=row.reconciled_at,
-                    ready=0 if work is None else work.ready,
-                    scheduled=0 if work is None else work.scheduled,
-                    running=0 if work is None else work.running,
-                    failed=0 if work is None else work.failed,
-                    oldest=None if work is None else work.oldest,
-                )
-            )
-        return found
+        return await look_at(calls.store, calls.now(), self._declared, MOST_COUNTED)
 
     @for_programs(_ADMIN)
     def records(

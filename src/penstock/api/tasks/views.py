@@ -1,8 +1,9 @@
-"""Reactive tasks and their rows as programs see them: values."""
+"""Reactive tasks and their rows as programs see them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,7 @@ from penstock.reactive.describe import Finding
 from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change
 from penstock.store.contract.records import RecordState
+from penstock.store.contract.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,33 @@ class TaskStatus:
     running: int
     failed: int
     oldest: datetime | None
+
+
+async def look_at(store: Store, now: datetime, declared: Collection[str], most: int) -> list[TaskStatus]:
+    """The status of all tasks by name, with up to `most` jobs of each place counted; this program declares some."""
+    backlog = {one.task: one for one in await store.records.backlog(most)}
+    found = []
+    for row in await store.tasks.list():
+        work = backlog.get(row.id)
+        found.append(
+            TaskStatus(
+                name=row.plan.name,
+                table=row.plan.spec.table,
+                declared=row.plan.name in declared,
+                version=row.plan.version,
+                pool=row.plan.pool,
+                paused=row.paused,
+                held_until=row.held_until if row.held_until is not None and row.held_until > now else None,
+                reconciling=row.reconciling,
+                reconciled_at=row.reconciled_at,
+                ready=0 if work is None else work.ready,
+                scheduled=0 if work is None else work.scheduled,
+                running=0 if work is None else work.running,
+                failed=0 if work is None else work.failed,
+                oldest=None if work is None else work.oldest,
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

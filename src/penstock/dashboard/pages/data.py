@@ -53,7 +53,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         for one in definitions:
             statements = view.backend.engine.statements.of(one.table, one)
             ((count,),) = await session.fetch(statements.count(), (_MOST_COUNTED + 1,))
-            tables.append((one, f"{count:,}" if count <= _MOST_COUNTED else f"over {_MOST_COUNTED:,}"))
+            tables.append((one, f"{count:,}" if count <= _MOST_COUNTED else f"{_MOST_COUNTED:,}+"))
     return {"tables": tables}
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote_plus
 
 from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.page import Page, View
+from penstock.dashboard.pages.tasks import tasks_now
 from penstock.observe.meters import Meters
 from penstock.observe.readable import counted, span
 from penstock.observe.timing import percentiles
 
-_MOST_MESSAGES = 10_000  # of an outbox are counted
 _LATE = 60.0  # seconds that a job may wait before somebody should look
+_some = partial(counted, most=MOST_COUNTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,16 @@ async def _load(view: View) -> Mapping[str, Any]:
     store, calls = view.backend.engine.store, view.backend.job_calls
     seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
-    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.declares, _MOST_MESSAGES)
-    tasks = [one for one in await view.backend.app.tasks.list(view.backend) if one.failed]
+    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.declares, MOST_COUNTED)
+    tasks = [one for one in await tasks_now(view) if one.failed]
     totals = {name: sum(getattr(one, name) for one in pools) for name in ("running", "ready", "scheduled", "failed")}
     needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
-    if failed := await view.activity.kept_failures():
-        needs.append(Need(f"{counted(failed, 'job')} failed for good and can be retried.", "/work?state=failed"))
+    failed = await calls.read(lambda session: store.jobs.count_failed(session, calls.now(), MOST_COUNTED))
+    if failed:
+        needs.append(Need(f"{_some(failed, 'job')} failed for good and can be retried.", "/work?state=failed"))
     for one in tasks:
         where = f"/tasks/task?task={quote_plus(one.name)}&state=failed"
-        needs.append(Need(f"Reactive task {one.name}: {counted(one.failed, 'row')} failed.", where))
+        needs.append(Need(f"Reactive task {one.name}: {_some(one.failed, 'row')} failed.", where))
     return {
         "seen": seen,
         "pools": pools,
@@ -61,11 +64,11 @@ def _of_pools(seen: Look, pools: Sequence[PoolNow]) -> list[Need]:
         where = f"/work?pool={quote_plus(one.name)}"
         if one.paused:
             needs.append(
-                Need(f"Pool {one.name} is paused; {counted(one.ready, 'job')} in its queue.", "/work", bad=False)
+                Need(f"Pool {one.name} is paused; {_some(one.ready, 'job')} in its queue.", "/work", bad=False)
             )
         elif one.limit == 0:
             needs.append(
-                Need(f"Pool {one.name} has the limit 0; {counted(one.ready, 'job')} in its queue.", "/work", bad=False)
+                Need(f"Pool {one.name} has the limit 0; {_some(one.ready, 'job')} in its queue.", "/work", bad=False)
             )
         elif one.waits is not None and one.waits > _LATE:
             needs.append(Need(f"Pool {one.name}: a job has waited for {span(one.waits)}.", f"{where}&state=pending"))
@@ -80,10 +83,10 @@ def _of_outboxes(outboxes: list[OutboxStatus]) -> list[Need]:
             needs.append(Need(f"Outbox {one.name} is halted: {one.error or 'a message failed'}", where))
         elif one.paused:
             needs.append(
-                Need(f"Outbox {one.name} is paused; {counted(one.messages, 'message')} in its queue.", where, bad=False)
+                Need(f"Outbox {one.name} is paused; {_some(one.messages, 'message')} in its queue.", where, bad=False)
             )
         if one.parked:
-            needs.append(Need(f"Outbox {one.name}: {counted(one.parked, 'message')} parked.", where))
+            needs.append(Need(f"Outbox {one.name}: {_some(one.parked, 'message')} parked.", where))
     return needs
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
+from penstock.api.pools.activity import MOST_COUNTED
 from penstock.api.tasks.selection import Verb, changeable, rows_by_text, task_of
-from penstock.api.tasks.views import key_text
+from penstock.api.tasks.views import TaskStatus, key_text, look_at
 from penstock.dashboard.page import Act, Page, View
 from penstock.jobs.states import JobState
 from penstock.observe.readable import counted
@@ -19,8 +20,14 @@ _LISTED = 50
 _WORDS = ("state", "error", "key", "rows")
 
 
+async def tasks_now(view: View) -> list[TaskStatus]:
+    """The status of all tasks, with up to `MOST_COUNTED` jobs counted."""
+    calls, declared = view.backend.job_calls, [one.task.name for one in view.backend.app.tasks]
+    return await look_at(calls.store, calls.now(), declared, MOST_COUNTED)
+
+
 async def _load(view: View) -> Mapping[str, Any]:
-    return {"tasks": await view.backend.app.tasks.list(view.backend)}
+    return {"tasks": await tasks_now(view), "most": MOST_COUNTED}
 
 
 async def _load_task(view: View) -> Mapping[str, Any]:
@@ -30,7 +37,8 @@ async def _load_task(view: View) -> Mapping[str, Any]:
     page = await backend.app.tasks.records(backend, _filter(view), limit=_LISTED, after=view.word("after"))
     asked = {"task": name} | {word: value for word, value in given.items() if value is not None}
     return {
-        "task": next(one for one in await backend.app.tasks.list(backend) if one.name == name),
+        "task": next(one for one in await tasks_now(view) if one.name == name),
+        "most": MOST_COUNTED,
         "plan": row.plan,
         "filter": None if condition is None else describe(condition),
         "watch": None if watch is None else ", ".join(map(describe, watch)),

@@ -144,8 +144,8 @@ async def _add_row(found: _Found, row: str) -> None:
     backend, table = found.view.backend, row[:-27]
     found.words.add(json.dumps([row]))  # as the change feed spells it
     found.steps.append(Step(_inserted(row), None, "insert", table, f"/data/{table}/row?key={row}", f"…{row[-6:]}"))
-    for task in await backend.app.tasks.list(backend):
-        if task.table != table or not task.declared:
+    for task in (one.task for one in backend.app.tasks):
+        if task.definition.name != table:
             continue
         record = await backend.app.tasks.find(backend, task.name, row)
         if record is not None:

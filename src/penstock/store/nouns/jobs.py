@@ -67,9 +67,9 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         """The number of jobs in each place: ready, scheduled, running, finished."""
         return {row[0]: row[1] for row in await self._fetch(session, "count", now=now)}
 
-    async def count_failed(self, session: Session, now: datetime) -> int:
-        """The number of failed jobs."""
-        rows = await self._fetch(session, "count_failed", now=now)
+    async def count_failed(self, session: Session, now: datetime, most: int) -> int:
+        """The number of failed jobs, up to `most`."""
+        rows = await self._fetch(session, "count_failed", now=now, most=most)
         count: int = rows[0][0]
         return count
 

@@ -94,8 +94,10 @@ select id from ({found}) found order by id desc;
 -- matching_failed: of these the ids.
 select id from ({failed}) found order by id desc;
 
--- count_failed: the number of failed jobs.
-select count(*) from penstock.finished_job where state = 'failed' and /* by id */ expires_at > :now;
+-- count_failed: the number of failed jobs; of many it counts only some.
+select count(*) from (
+    select from penstock.finished_job where state = 'failed' and /* by id */ expires_at > :now limit :most
+) few;
 
 -- count: the number of jobs in each state. A job that waits at a gate could start, and counts as ready.
 -- Unbounded: it reads whole indexes.

@@ -8,22 +8,27 @@ r.started_at, r.finished_at, r.error
 -- {errors}: those of them whose errors it means.
 (:error::text is null or strpos(r.error, :error) > 0) and (:has_error::boolean is null or r.has_error = :has_error)
 
--- {failed}: tasks and rows whose last jobs have failed, which are few; a later one may be under way.
+-- {failed}: the records whose jobs have failed, which are few. It begins with these jobs.
 -- SQLite: whatever has ended is in one table.
-select distinct f.options ->> 'task' as task, f.args ->> 'key' as key
-from penstock.finished_job f
+select r.task, r.key, r.gone, f.error, {has_error} as has_error
+from penstock.finished_job f cross join penstock.task_record r
 where f.state = 'failed' and f.options ->> 'task' is not null
   and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
--- PostgreSQL: what is kept for long is in a part of its own, and its index is of text.
-select distinct (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
-from penstock.finished_job_long f
-where f.state = 'failed' and f.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
+  and r.task = f.options ->> 'task' and r.key = f.args ->> 'key' and r.id = f.id
+-- PostgreSQL: what is kept for long is in a part of its own, and its index is of text. Each record is looked up by itself, in
+-- the order of keys, so that a limit ends this.
+select f.task, f.key, r.gone, f.error, {has_error} as has_error
+from (
+    select (j.options::jsonb ->> 'task')::integer as task, (j.args::jsonb ->> 'key') collate "C" as key, j.id, j.error
+    from penstock.finished_job_long j
+    where j.state = 'failed' and j.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
+    order by 1, 2 offset 0
+) f cross join lateral (
+    select s.gone from penstock.task_record s where s.task = f.task and s.key = f.key and s.id = f.id offset 0
+) r
 
--- {failed_records}: their records.
--- SQLite: there is no lateral join.
-failed x cross join penstock.task_state r on r.task = x.task and r.key = x.key
--- PostgreSQL: each is looked up by itself.
-failed x cross join lateral (select * from penstock.task_state s where s.task = x.task and s.key = x.key) r
+-- {has_error}: as the view says it.
+f.error is not null and f.error not like 'The task is held%' and f.error not like 'Deferred by its handler%'
 
 -- {counted}: of each task, how many of its jobs stand where, and since when the first of them.
 select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
@@ -66,19 +71,19 @@ group by task, coalesce(state, 'lost');
 
 -- records_failed: the same as records, of those that have failed, which are few: it reads no others.
 -- Unbounded: it reads all that have failed.
-with failed as materialized ({failed})
+with few as materialized (
+    select r.task, r.key from ({failed}) r
+    where (r.task, r.key) > (:after_task::integer, :after_key::text) and {errors}
+    order by r.task, r.key limit :limit
+)
 select {record}
-from {failed_records}
-where r.state = 'failed' and (r.task, r.key) > (:after_task::integer, :after_key::text) and {errors}
-order by r.task, r.key limit :limit;
+from few cross join penstock.task_state r
+where r.task = few.task and r.key = few.key
+order by r.task, r.key;
 
 -- count_failed: the same as count_records, of those that have failed.
 -- Unbounded: it reads all that have failed.
-with failed as materialized ({failed})
-select r.task, r.state, count(*), count(r.gone)
-from {failed_records}
-where r.state = 'failed' and {errors}
-group by r.task, r.state;
+select r.task, 'failed', count(*), count(r.gone) from ({failed}) r where {errors} group by r.task;
 
 -- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
 -- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
