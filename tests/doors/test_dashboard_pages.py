@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -61,7 +62,7 @@ async def orders(ctx: QueryCtx) -> list[composite.Order]:
     return await ctx.db.query(composite.Order).take(9)
 
 
-@app.reactive_task(Booking, filter=lambda booking: booking.status == "paid", watch=("status",))
+@app.reactive_task(Booking, filter=lambda booking: booking.status == "paid", watch=("status", "card"))
 async def ship(ctx: TaskCtx[Booking]) -> None:
     shipped.append((await ctx.get_document()).customer)
 
@@ -302,6 +303,12 @@ async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_
         assert changed.card.number == SecretStr("4711")
         await test.run_until_idle()
         assert shipped[-1:] == ["Ada"]  # the task saw it
+        job = next(one for one in await test.jobs("success") if one.function.endswith(":ship"))
+        assert "4711" in json.dumps(job.args)
+        for shows in ("/work", f"/jobs/{job.id}", f"/tasks/row?task=ship&key={row_id}"):
+            seen = await one.see(shows)
+            assert "4711" not in seen, shows
+            assert MASKED in seen or shows == "/work", "which shows the beginning"
 
         new = {"arg__customer": "Bob", "arg__starts_at": "2031-01-01T00:00:00Z", "arg__iban": "DE43"}
         refused = await one.act("/data/booking_of_boards/new", act="insert", arg__customer="Bob")
@@ -362,3 +369,5 @@ def test_secrets_are_hidden_by_their_types() -> None:
     assert secrets_in(Booking) == {"number", "iban"}
     found = masked({"iban": "DE42", "card": {"number": "4711", "holder": "Ada"}}, secrets_in(Booking))
     assert found == {"iban": MASKED, "card": {"number": MASKED, "holder": "Ada"}}
+    texts = ['{"card": [{"number": "4711"}]}', '[{"holder":"Ada"}]', '{"number": 4711', "[1,  2]", "number"]
+    assert masked(texts, secrets_in(Booking)) == [f'{{"card": [{{"number": "{MASKED}"}}]}}', *texts[1:]]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+from pydantic_core import from_json
 from typing_extensions import is_typeddict
 
 from penstock.functions.function import AnyFunction
@@ -29,13 +32,26 @@ def masked(value: Any, names: Collection[str] = ()) -> Any:
     Args:
         value: A value as JSON has it.
         names: More names, in lower case.
+
+    Text that is JSON itself, as rows of tasks are in the arguments of jobs, is hidden likewise.
     """
+    if isinstance(value, str):
+        return _masked_text(value, names)
     if isinstance(value, dict):
         return {
             name: MASKED if is_secret(str(name), names) and inner is not None else masked(inner, names)
             for name, inner in value.items()
         }
     return [masked(one, names) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _masked_text(text: str, names: Collection[str]) -> str:
+    if text[:1] in {"{", "["}:
+        with suppress(ValueError):
+            found = from_json(text)
+            shown = masked(found, names)
+            return text if shown == found else json.dumps(shown, ensure_ascii=False, default=str)
+    return text
 
 
 def is_secret(name: str, names: Collection[str]) -> bool:

@@ -75,7 +75,7 @@ class Dashboard:
         self._opening = opening
         self._sessions = Sessions(opening.config)
         self._redirects = Redirects()
-        self._pages = Pages(opening.config.masked_names, opening.app.registry)
+        self._pages = Pages(opening.config.masked_names, opening.app)
         self._of: tuple[Backend, Activity, Live] | None = None
         opening.watch()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from base64 import b64encode
 from collections.abc import Mapping
@@ -15,9 +16,9 @@ import pygal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from penstock.dashboard.mask import masked, secrets_of
+from penstock.app import App
+from penstock.dashboard.mask import MASKED, is_secret, masked, secrets_in, secrets_of
 from penstock.dashboard.page import Page, View
-from penstock.functions.registry import Registry
 from penstock.observe.errortext import trimmed
 from penstock.observe.readable import counted, size_of, span
 from penstock.schema.ids import is_id
@@ -26,6 +27,8 @@ from penstock.schema.ids import is_id
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]
 
 _LIVE = "live_"
+_STEP, _NAMED = re.compile(r"\w+"), re.compile(r"""['"](\w+)['"]:""")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?\+00:00)")
 _NONE = "-"
 _ROUND = 100  # from which on numbers of charts are whole
 _STROKE = "#6b93e8"  # is seen on light and on dark
@@ -38,8 +41,8 @@ class Pages:
         secrets: Names whose values are hidden, beside those that `masked` knows.
     """
 
-    def __init__(self, more_secrets: str, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, more_secrets: str, app: App) -> None:
+        self._app = app
         self.secrets = frozenset(name.strip().lower() for name in more_secrets.split(",")) - {""}
         self._jinja = Environment(
             loader=PackageLoader("penstock.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -56,16 +59,28 @@ class Pages:
             "masked": lambda value, indent=2, of=None: _as_json(self.masked(value, of), indent),
             "quoted": quote,
             "trimmed": trimmed,
-            "unless_secret": lambda value, name: self.masked({name: value})[name],
+            "unless_secret": self._unless_secret,
+            "with_times": _with_times,
             "chart": lambda values: _chart(tuple(values)),
         }
         self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # of which there is a timeline
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
 
     def masked(self, value: Any, of: str | None = None) -> Any:
-        """A value without secrets; `of` names the function whose arguments or result it is."""
-        function = None if of is None else self._registry.find(of)
-        return masked(value, self.secrets if function is None else self.secrets | secrets_of(function))
+        """A value without secrets; `of` names the function whose arguments or result it is, or the table of rows."""
+        return masked(value, self.secrets if of is None else self._secrets_of(of))
+
+    def _unless_secret(self, value: Any, name: str, of: str) -> Any:
+        """A value, as text, of a column of a table, or of what is in it, such as ``card.number``."""
+        names, steps = self._secrets_of(of), [*_STEP.findall(name), *_NAMED.findall(str(value))]
+        return MASKED if value is not None and any(is_secret(step, names) for step in steps) else value
+
+    @lru_cache(maxsize=1024)  # noqa: B019 - there is one for as long as the program runs
+    def _secrets_of(self, of: str) -> frozenset[str]:
+        function = self._app.registry.find(of)
+        tables = {of, *(one.task.definition.name for one in self._app.tasks if one.function.name == of)}
+        found = [secrets_in(one.table) for one in self._app.definitions() if one.name in tables]
+        return self.secrets.union(*found, () if function is None else secrets_of(function))
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         """A whole page."""
@@ -87,6 +102,13 @@ def _time(value: datetime | None, shown: str = "moment") -> Markup | str:
     said = value.astimezone(UTC)
     text = f"{said:%H:%M:%S}.{said.microsecond // 1000:03}" if shown == "clock" else f"{said:%Y-%m-%d %H:%M:%S}"
     return Markup(f'<time datetime="{said.isoformat()}" data-shown="{shown}">{text} UTC</time>')  # noqa: S704 - no text of users
+
+
+def _with_times(text: str) -> Markup:
+    """A sentence with its times as `_time` shows them."""
+    parts = _MOMENT.split(text)
+    shown = [_time(datetime.fromisoformat(part)) if place % 2 else part for place, part in enumerate(parts)]
+    return Markup().join(shown)
 
 
 def _as_json(value: Any, indent: int | None) -> str:

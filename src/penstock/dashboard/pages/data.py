@@ -183,7 +183,7 @@ def _hides(value: Any) -> bool:
     """Whether some of a value is hidden, so that nobody can edit it here without losing that."""
     if isinstance(value, dict | list):
         return any(map(_hides, value.values() if isinstance(value, dict) else value))
-    return bool(value == MASKED)
+    return isinstance(value, str) and MASKED in value
 
 
 def _watch_row(view: View) -> Watch[Any]:

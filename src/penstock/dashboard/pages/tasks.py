@@ -62,7 +62,13 @@ def _filter(view: View) -> TaskFilter[Any]:
 async def _load_row(view: View) -> Mapping[str, Any]:
     task, key = view.needed("task"), view.needed("key")
     found = await view.backend.app.tasks.explain(view.backend, task, key)
-    return {"found": found, "key": key, "may_skip": found.record is not None and found.record.state is JobState.PENDING}
+    table = next((one.task.definition.name for one in view.backend.app.tasks if one.task.name == found.task), "")
+    return {
+        "found": found,
+        "table": table,
+        "key": key,
+        "may_skip": found.record is not None and found.record.state is JobState.PENDING,
+    }
 
 
 def _asking(verb: Verb) -> Callable[[View], Awaitable[str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -47,7 +48,8 @@ async def _load(view: View) -> Mapping[str, Any]:
     rows = {row.name: row for row in seen.pools}
     row = rows.get(where.pool or "")
     return {
-        "pools": pools,
+        "pools": [one for one in pools if _is_meant(view, one.name)],
+        "named": view.word("pools") or "",
         "rows": rows,
         "row": row,
         "keys": await _keys(view, row.name) if row is not None and row.waiting else [],
@@ -100,6 +102,34 @@ async def _limit(view: View) -> str:
     limit = view.number("limit", 0, MOST_PARALLEL)
     await change_pool(view.backend.engine, view.needed("of"), max_parallelism=limit)
     return f"{view.needed('of')} runs at most {limit:,} jobs at once."
+
+
+def _is_meant(view: View, pool: str) -> bool:
+    return view.words.get("pools", "") in pool
+
+
+async def _pools(view: View) -> list[str]:
+    """The pools with a limit that the page lists."""
+    return [one.name for one in (await view.activity.look())[0].pools if _is_meant(view, one.name)]
+
+
+def _sure_of_pools(verb: str) -> Callable[[View], Awaitable[str]]:
+    async def ask(view: View) -> str:
+        names = await _pools(view)
+        to = f" to {view.number('limit', 0, MOST_PARALLEL):,}" if "limit" in view.words else ""
+        return f"{verb} {counted(len(names), 'pool')}{to}: {', '.join(names)}?"
+
+    return ask
+
+
+def _changing_pools(done: str, **change: bool) -> Callable[[View], Awaitable[str]]:
+    async def act(view: View) -> str:
+        changes: dict[str, Any] = change or {"max_parallelism": view.number("limit", 0, MOST_PARALLEL)}
+        names = await _pools(view)
+        await asyncio.gather(*(change_pool(view.backend.engine, one, **changes) for one in names))
+        return f"{counted(len(names), 'pool')} {done}."
+
+    return act
 
 
 def _meant(view: View) -> JobFilter:
@@ -200,6 +230,9 @@ PAGES = (
             "pause": Act(_pause),
             "resume": Act(_resume),
             "limit": Act(_limit),
+            "pause pools": Act(_changing_pools("paused", paused=True), sure=_sure_of_pools("Pause")),
+            "resume pools": Act(_changing_pools("resumed", paused=False), sure=_sure_of_pools("Resume")),
+            "limit pools": Act(_changing_pools("changed"), sure=_sure_of_pools("Set the limit of")),
             "retry all": Act(_retry_all, sure=_sure_to_retry),
             "cancel all": Act(_cancel_all, sure=_sure_to_cancel),
         },
