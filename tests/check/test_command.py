@@ -178,6 +178,15 @@ def test_a_comment_stands_on_any_line_of_what_it_ignores(folder: Path) -> None:
     assert [one for one in found if one[0] in {"PEN000", "PEN002", "PEN003", "PEN006"}] == [("PEN006", "f1")]
 
 
+def test_a_text_is_no_comment(folder: Path) -> None:
+    comment = "# penstock: ignore[PEN014] why"
+    text = (
+        f'NOTE = """\n{comment}\n"""; PARTS = (\n    "a"  {comment}\n    "{comment}"\n)\n\\\n{comment}\n\\\nLAST = 1\n'
+    )
+    (folder / "app.py").write_text(text, "utf-8")
+    assert [(one["code"], one["line"]) for one in json.loads(run("--json").stdout)] == [("PEN000", 4), ("PEN000", 8)]
+
+
 def test_saved_files_alone_are_told_when_the_program_starts_again(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

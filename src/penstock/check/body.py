@@ -7,7 +7,6 @@ It follows them from statement to statement, as if each branch were taken.
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -150,13 +149,6 @@ class _Reader:
 
     def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._values[node.name] = self._local(node)
-                self._inner(node)
-            case ast.Import() | ast.ImportFrom():
-                self._imported.update(self._program.imported(self._module, node))
-            case ast.ClassDef():
-                return
             case ast.Expr():
                 value = self.value(node.value)
                 if isinstance(value, Pending):
@@ -175,6 +167,13 @@ class _Reader:
             case ast.AnnAssign():
                 value = self.value(node.value) if node.value else None
                 self._keep(node.target, value or self._program.ctx_of(self._module, node.annotation))
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._values[node.name] = self._local(node)
+                self._inner(node)
+            case ast.Import() | ast.ImportFrom():
+                self._imported.update(self._program.imported(self._module, node))
+            case ast.ClassDef():
+                return
             case _:
                 self._flow(node)
 
@@ -421,15 +420,17 @@ class _Reader:
     def _call(self, node: ast.Call) -> Any:
         of = self.value(node.func)
         take = self._look if _takes_values(node, of) else self.value
-        before, self._loop = (
-            self._loop,
-            node if isinstance(node.func, ast.Name) and node.func.id == "map" else self._loop,
-        )
+        word = node.func.id if isinstance(node.func, ast.Name) else ""
+        before = self._loop
+        if word == "map":
+            self._loop = node
         given = [take(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
         for one in node.keywords:
             take(one.value)
         self._loop = before
         self.body.calls.append(Call(node, of, tuple(given), self._loop, bool(self._tries), self._branch))
+        if isinstance(of, Method):
+            return self._result(node, of, given)
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx) for one in given) or (of.owner and self._keeps(of.module, of.owner))
             return Pending(node, of.name) if of.is_awaited and has_ctx else None
@@ -437,9 +438,9 @@ class _Reader:
             return Pending(node, of.node.name)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return Instance(of.module, of.node)
-        if isinstance(node.func, ast.Name) and node.func.id == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
+        if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
             self._over(node, given[1])
-        return self._result(node, of, given) if isinstance(of, Method) else None
+        return None
 
     def _keeps(self, module: Module, owner: ast.ClassDef) -> bool:
         return any(one is not None for one in _kept(self._program, module, owner).values())
@@ -466,9 +467,9 @@ class _Reader:
         if name == "with_index":
             index = node.args[0].attr if node.args and isinstance(node.args[0], ast.Attribute) else ""
             equal = tuple(one.arg for one in node.keywords if one.arg)
-            return dataclasses.replace(scan, index=index, equal=equal, is_bounded=bool(node.keywords))
+            return Scan(scan.ctx, scan.table, index, equal, bool(node.keywords), scan.filters)
         if name == "filter":
-            return dataclasses.replace(scan, filters=(*scan.filters, node))
+            return Scan(scan.ctx, scan.table, scan.index, scan.equal, scan.is_bounded, (*scan.filters, node))
         if name in {"order", "group_by"}:
             return scan
         if name in ENDS:

@@ -155,6 +155,9 @@ class Function:
         return next((found for one in self.options if (found := keyword_of(one, name))), None)
 
 
+Meaning = Function | Table | Place | Module | Outside | None  # of a name
+
+
 class Program:
     """The declarations of all files."""
 
@@ -188,7 +191,7 @@ class Program:
 
     # ----- names
 
-    def meaning(self, module: Module, node: ast.expr | None) -> Function | Table | Place | Module | Outside | None:
+    def meaning(self, module: Module, node: ast.expr | None) -> Meaning:
         """What a name, or a dotted one, stands for at the top of a file."""
         found: Place | Module | Outside | None
         if isinstance(node, ast.Name):
@@ -202,14 +205,12 @@ class Program:
             return None
         return self._declared(found)
 
-    def imported(
-        self, module: Module, node: ast.Import | ast.ImportFrom
-    ) -> dict[str, Function | Table | Place | Module | Outside | None]:
+    def imported(self, module: Module, node: ast.Import | ast.ImportFrom) -> dict[str, Meaning]:
         """What an import within a function binds."""
         names = [one.asname or one.name.partition(".")[0] for one in node.names]
         return {name: self._declared(self.project.imported(module, node, name)) for name in names}
 
-    def _declared(self, found: Place | Module | Outside | None) -> Function | Table | Place | Module | Outside | None:
+    def _declared(self, found: Place | Module | Outside | None) -> Meaning:
         return self._known.get(found.node, found) if isinstance(found, Place) else found
 
     def table_of(self, module: Module, node: ast.expr | None) -> Table | None:

@@ -105,6 +105,8 @@ class Project:
         if top == "penstock":
             return None
         found = [one for one in self._by_tail.get(tail, ()) if f".{one.name}".endswith(f".{name}")]
+        if not found:
+            return None
         roots = {one.name.removesuffix(name): one for one in found}
         while above:
             for root in (f"{above}.", f"{above}.src."):

@@ -21,7 +21,7 @@ class Word:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Scan:
     """A query that is being built."""
 
