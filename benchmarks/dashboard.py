@@ -1,9 +1,7 @@
 """What it costs to look at the dashboard: of a drain, of each page, and for each viewer beneath a steady load.
 
 One process serves the dashboard and runs the jobs. What it costs is measured in its processor time, so that other
-programs on the machine matter little. Two drains differ by more than viewers take, even so. The bar of a drain is thus
-held to the time of the tasks and statements that viewers cause, within a drain that they watch. What two drains say is
-reported beside it. How long a page takes is measured by the clock, as the jobs beneath are a part of
+programs on the machine matter little. How long a page takes is measured by the clock, as the jobs beneath are a part of
 it. A viewer reads the events of a page as a browser does.
 """
 
@@ -13,14 +11,10 @@ import asyncio
 import math
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from contextvars import Context, ContextVar, copy_context
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from types import coroutine
 from typing import Any
-from unittest.mock import patch
 
 import httpx
 
@@ -33,34 +27,26 @@ from penstock import Backend, Config, asgi_app
 _TOKEN = "the-token-of-the-benchmark"
 _HERE = "http://localhost"
 _VIEWED = ("/", "/work")
-_VIEWER = ContextVar("_VIEWER", default=False)  # whether a viewer causes what runs
 _PER_SECOND, _STEP = 1000, 0.1
 _LOOK_EVERY = 0.05
 _PAGES = ("/", "/work", "/schema", "/health", "/logs", "/audit")
 
 
 async def drain_with_viewers(bench: Bench, store: StoreName) -> float:
-    """The share of a drain's processor time that is left to it beside viewers of two pages."""
-    left, taken, count = list[float](), {False: list[float](), True: list[float]()}, bench.sizes.actions // 2
+    """Processor time of a drain without viewers, as a share of that with viewers of two pages."""
+    taken, count = {(): list[float](), _VIEWED: list[float]()}, bench.sizes.actions // 2
     async with _opened(bench, store, ()) as plain, _opened(bench, store, ()) as watched:
         asgi = _asgi(watched)
-        for turn in range(4 * bench.sizes.drains + 1):
-            for views in (False, True) if turn % 2 else (True, False):
-                backend = watched if views else plain
-                with _metered() as meter:
-                    async with _viewers(asgi, _VIEWED if views else ()):
-                        await enqueue(backend, nothing, count)
-                        before = meter.seconds
-                        seconds = await _spent_on(_drained(backend))
-                        share = (meter.seconds - before) / seconds
-                taken[views].append(seconds / count * 1e6)
-                if views:
-                    left.append(1 - share)
-    pairs = [a / b for a, b in zip(taken[False][1:], taken[True][1:], strict=True)]  # the first drain opens connections
-    bench.row(*(spread(f"{2 * views} viewers", each, " us a job") for views, each in taken.items()))
-    bench.row(spread("left", left[1:]), spread("a drain without beside one with viewers", pairs))
-    bench.report("pairs", statistics.median(pairs))
-    return statistics.median(left[1:])
+        for turn in range(4 * bench.sizes.drains + 1):  # single turns spread by a tenth
+            for viewed in ((), _VIEWED) if turn % 2 else (_VIEWED, ()):
+                backend = watched if viewed else plain
+                async with _viewers(asgi, viewed):
+                    await enqueue(backend, nothing, count)
+                    taken[viewed].append(await _spent_on(_drained(backend)) / count * 1e6)
+    shares = [a / b for a, b in zip(taken[()][1:], taken[_VIEWED][1:], strict=True)]  # the first opens connections
+    bench.row(*(spread(f"{len(viewed)} viewers", each, " us a job") for viewed, each in taken.items()))
+    bench.row(spread("share", shares))
+    return statistics.median(shares)
 
 
 async def viewer_share(bench: Bench, store: StoreName) -> float:
@@ -155,67 +141,13 @@ async def _viewer(asgi: Any, path: str, cookie: str) -> AsyncIterator[None]:
         if message.get("body", b"").startswith(b"data: "):
             seen.set()
 
-    context = copy_context()
-    context.run(_VIEWER.set, True)
-    task = asyncio.get_running_loop().create_task(asgi(scope, receive, send), context=context)
+    task = asyncio.create_task(asgi(scope, receive, send))
     await seen.wait()
     try:
         yield
     finally:
         left.set()
         await task
-
-
-class _Meter:
-    """Processor seconds of the tasks that viewers cause, and of what these give to threads."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def task(self, loop: asyncio.AbstractEventLoop, steps: Any, context: Context | None = None, **named: Any) -> Any:
-        """A new task, as the event loop asks for it."""
-        is_viewer = _VIEWER.get() if context is None else context.get(_VIEWER)
-        return asyncio.Task(self._all(steps) if is_viewer else steps, loop=loop, context=context, **named)
-
-    async def _all(self, steps: Any) -> Any:
-        return await self._each(steps)
-
-    @coroutine
-    def _each(self, steps: Any) -> Any:
-        step = partial(steps.send, None)
-        while True:
-            try:
-                awaited = self.timed(step)
-            except StopIteration as end:
-                return end.value
-            try:
-                step = partial(steps.send, (yield awaited))
-            except BaseException as error:  # noqa: BLE001 - it is the task's own
-                step = partial(steps.throw, error)
-
-    def timed(self, work: Any, *args: Any, **named: Any) -> Any:
-        """Do a piece of work, in any thread, and add what it takes."""
-        begun = time.thread_time()
-        try:
-            return work(*args, **named)
-        finally:
-            self.seconds += time.thread_time() - begun
-
-
-@contextmanager
-def _metered() -> Iterator[_Meter]:
-    """What viewers take within a block."""
-    meter, loop, given = _Meter(), asyncio.get_running_loop(), ThreadPoolExecutor.submit
-
-    def submit(pool: ThreadPoolExecutor, work: Any, /, *args: Any, **named: Any) -> Any:
-        return given(pool, partial(meter.timed, work) if _VIEWER.get() else work, *args, **named)
-
-    loop.set_task_factory(meter.task)
-    with patch.object(ThreadPoolExecutor, "submit", submit):
-        try:
-            yield meter
-        finally:
-            loop.set_task_factory(None)
 
 
 async def _spent_on(work: Any) -> float:

@@ -142,7 +142,7 @@ async def looking(test: TestApp) -> AsyncIterator[httpx.AsyncClient]:
 
 async def test_pages_read_no_more_of_large_tables_than_of_small_ones(database_url: str, read: Read) -> None:
     async with TestApp(app, database_url, dev=True) as test, looking(test) as http:
-        seen, pages = [], []
+        seen = []
         for first, last in ((1, FEW), (FEW + 1, MANY)):
             await fill(test, first, last)
             found, sizes = {}, {}
@@ -155,11 +155,11 @@ async def test_pages_read_no_more_of_large_tables_than_of_small_ones(database_ur
                     following, read.number = f"{path.partition('?')[0]}?{unescape(words)}", 0
                     assert (await http.get(following)).status_code == 200, following
                     found[f"{path}, next"] = read.number
+            del sizes["/logs"]  # which shows what other tests in this process have logged, too
+            assert max(sizes.values()) < 60_000, sizes
             seen.append(found)
-            pages.append(sizes)
         few, many = seen
         assert few.keys() == many.keys()
-        assert not [path for path, size in pages[1].items() if size > 1.5 * pages[0][path] + 20_000]
         grown = {path: (few[path], many[path]) for path in few if many[path] > 1.2 * few[path] + 600}
         assert not grown
         assert {"/data/parcel_of_yard, next", "/work, next", "/tasks/task?task=ship, next"} <= many.keys()

@@ -401,6 +401,9 @@ async def test_internal_functions_read_all_rows_and_public_ones_and_their_helper
         async def count(ctx: Any) -> int:
             return len(await ctx.db.query(Note).collect())
 
+        async def by_sql(ctx: Any) -> Any:
+            return await ctx.sql("select count(*) as n from note", reads=[Member])
+
         assert await test.run_query(read, count) == 2
         assert await ada.run_query(read_waiting, lambda ctx: len(ctx.db.query(Note).collect())) == 1
         for story, number in (
@@ -413,6 +416,10 @@ async def test_internal_functions_read_all_rows_and_public_ones_and_their_helper
             (lambda ctx: ctx.run_query(read_for_caller, count), 1),
         ):
             assert await ada.run_mutation(write, story) == number
+        assert await test.run_query(read_for_caller, count) == 2, "its caller is the system"
+        for by in (read, read_for_caller):
+            with pytest.raises(ContextError, match="the rules of tables do not hold in SQL"):
+                await ada.run_mutation(write, lambda ctx, by=by: ctx.run_query(by, by_sql))
         with pytest.raises(ContextError, match="the rules of tables do not hold in SQL"):
             await ada.run_query(read, lambda ctx: ctx.sql("select count(*) as n from note", reads=[Member]))
         for one, options in ((ada, {"unruled": True}), (test, {})):

@@ -105,8 +105,9 @@ class Function:
     @cached_property
     def is_awaited(self) -> bool:
         """Whether its calls are awaited: not those of a generator, which ``async for`` or ``async with`` takes."""
-        has_yield = "yield" in self.module.text and any(isinstance(one, ast.Yield) for one in self.nodes)
-        return self.is_async and not has_yield
+        if not self.is_async or "yield" not in self.module.text:
+            return self.is_async
+        return not any(isinstance(one, ast.Yield) for one in self.nodes)
 
     @cached_property
     def parameters(self) -> list[ast.arg]:

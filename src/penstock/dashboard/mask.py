@@ -29,11 +29,11 @@ _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 def masked(value: Any, names: Collection[str] = ()) -> Any:
     """A value without the values of names that have a word such as `password` or `token`.
 
+    Text that is JSON, such as the row in the arguments of a task's job, is searched like any other value.
+
     Args:
         value: A value as JSON has it.
         names: More names, in lower case.
-
-    Text that is JSON itself, as rows of tasks are in the arguments of jobs, is hidden likewise.
     """
     if isinstance(value, str):
         return _masked_text(value, names)

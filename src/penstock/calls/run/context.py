@@ -177,8 +177,8 @@ class QueryCtx:
             query: The query.
             reads: The tables that it reads: a live query then runs again when one of their rows changes, and otherwise
                 whenever any row does.
-            unruled: Whether it may read all rows. Rules of tables do not hold in SQL: a public function of a program
-                with rules has to say so, and choose the caller's rows itself.
+            unruled: Whether it may read all rows. Rules of tables do not hold in SQL: in a program with rules a
+                function that acts for its caller has to say so, and choose the caller's rows itself.
             **values: Its values by name.
 
         Raises:

@@ -18,7 +18,7 @@ from penstock.observe.logs import event as log_event
 from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
 from penstock.store.sql.queries import Query
 
-_LOOK_EVERY = 0.03  # seconds; to look more often would take over 1 % of a processor
+_LOOK_EVERY = 0.03  # seconds; on a slow processor all looks take about 1 % of it
 _AGAIN_AFTER = 0.5
 
 
