@@ -19,8 +19,9 @@ from typing import Any
 import psycopg
 import pytest
 import stage.bytecode  # noqa: F401 - before all that is to be kept
+from hypothesis import HealthCheck, settings
 from stage.databases import Databases, make_tables, open_once
-from stage.examples import LONG
+from stage.examples import LONG, examples
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
 
@@ -52,6 +53,16 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile(
+    "suite",
+    deadline=None,
+    database=None,
+    derandomize=not LONG,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("suite")  # before any test is imported: it decides what they leave open
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,7 +29,7 @@ def tokens_of(file: Path) -> list[tokenize.TokenInfo]:
 
 
 @given(st.data())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_edits_never_crash_the_checker(data: st.DataObject) -> None:
     file = data.draw(st.sampled_from([one for one in FILES if tokens_of(one)]))
     tokens, lines = tokens_of(file), file.read_text("utf-8").splitlines(keepends=True)

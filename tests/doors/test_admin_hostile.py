@@ -368,7 +368,7 @@ def test_whatever_is_sent_gets_an_answer(sqlite_url: str) -> None:
     with one_backend(app, sqlite_url, admin_token=SECRET) as tell:
 
         @given(requests)
-        @settings(max_examples=examples(60), deadline=None)
+        @settings(max_examples=examples(60))
         def whatever(sent: list[tuple[str, dict[str, Any]]]) -> None:
             async def story(backend: TestApp) -> None:
                 async with before(backend) as admin:

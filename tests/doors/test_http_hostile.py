@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.examples import examples
 
@@ -456,7 +456,7 @@ def tell(near_door: Door) -> Iterator[Callable[[Story], None]]:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st.DataObject) -> None:
     json_values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -221,7 +221,7 @@ class Screens:
         await self.live.close()
 
 
-@settings(settings.get_profile("story"), max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     which=st.sampled_from([*SONGS, "seats", "seats by price"]),
     direction=st.sampled_from(["asc", "desc"]),

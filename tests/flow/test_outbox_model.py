@@ -193,7 +193,7 @@ def test_outboxes_do_what_the_model_says(database_url: str, *, beside: bool) -> 
     with one_backend(stage.app, database_url) as tell:
 
         @given(st.lists(OPS, min_size=2, max_size=7))
-        @settings(settings.get_profile("story"), max_examples=examples(12))
+        @settings(max_examples=examples(12))
         def tells(ops: list[tuple[str, Any]]) -> None:
             async def run(test: TestApp) -> None:
                 story.append(Story(stage, test, beside=beside))

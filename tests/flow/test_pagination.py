@@ -95,7 +95,7 @@ def tell(database_url: str) -> Iterator[Tell]:
         yield tell
 
 
-@settings(settings.get_profile("story"), max_examples=examples(30))
+@settings(max_examples=examples(30))
 @given(
     rows=st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 3)), max_size=12),
     size=st.integers(1, 5),

@@ -180,7 +180,7 @@ def tell(database_url: str) -> Iterator[Tell]:
         yield tell
 
 
-@settings(settings.get_profile("story"), max_examples=examples(80))
+@settings(max_examples=examples(80))
 @given(
     rows=st.lists(
         st.builds(

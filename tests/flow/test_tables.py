@@ -282,7 +282,7 @@ def tell(database_url: str) -> Iterator[Tell]:
         yield tell
 
 
-@settings(settings.get_profile("story"))
+@settings(max_examples=examples(150))
 @given(values=st.lists(one_of(VALUES), min_size=1, max_size=60))
 def test_what_is_stored_is_what_was_inserted(tell: Tell, values: list[tuple[str, Any]]) -> None:
     things = [Thing(**{name: value}) for name, value in values]
@@ -386,7 +386,7 @@ def key(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
-@settings(settings.get_profile("story"), max_examples=examples(40))
+@settings(max_examples=examples(40))
 @given(data=st.data(), name=st.sampled_from(sorted(KEYS)))
 def test_an_index_orders_and_cuts_alike_on_both_stores(tell: Tell, data: st.DataObject, name: str) -> None:
     values = data.draw(st.lists(st.none() | KEYS[name], min_size=1, max_size=15))

@@ -28,7 +28,7 @@ PATTERNS = st.recursive(ATOMS, joined, max_leaves=6)
 TEXTS = st.text(st.sampled_from("abc.1\n] é_"), max_size=6)
 
 
-@settings(max_examples=examples(1000), deadline=None)
+@settings(max_examples=examples(1000))
 @given(pattern=PATTERNS, texts=st.lists(TEXTS, min_size=1, max_size=8))
 def test_a_pattern_finds_what_pythons_own_finds(pattern: str, texts: list[str]) -> None:
     common_pattern(pattern)

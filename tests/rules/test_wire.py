@@ -216,7 +216,7 @@ def test_nesting_is_limited() -> None:
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_whatever_comes_in_is_taken_or_refused(text: bytes | str) -> None:
     try:
         message = Message(text)
@@ -238,19 +238,19 @@ def test_formats_have_their_names() -> None:
 
 
 @given(VALUES)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_a_client_gets_what_a_function_returned(value: Any) -> None:
     assert alike(client.decode(encode_result(value, Format.ENCODED)), value)
 
 
 @given(VALUES)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_a_client_and_the_server_write_alike(value: Any) -> None:
     assert json.loads(client.encode(value)) == json.loads(encode_result(value, Format.ENCODED))
 
 
 @given(VALUES)
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_clean_json_is_json_that_any_parser_reads(value: Any) -> None:
     found = json.loads(encode_result(value, Format.CLEAN), parse_constant=pytest.fail)
     assert not any(key.startswith("$") for item in _dicts(found) for key in item)
@@ -316,7 +316,7 @@ def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(ARGUMENTS)
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_arguments_of_every_kind_arrive_from_the_client(arguments: dict[str, Any]) -> None:
     message = Message(client.encode([arguments]))
     found = SIGNATURE.check_json(message.arguments(message.value))
@@ -325,7 +325,7 @@ def test_arguments_of_every_kind_arrive_from_the_client(arguments: dict[str, Any
 
 
 @given(ARGUMENTS)
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_what_leaves_is_taken_back_as_arguments(arguments: dict[str, Any]) -> None:
     message = Message(encode_result(arguments, Format.ENCODED))
     assert alike(_plain(SIGNATURE.check_json(message.arguments(message.value))), _plain(arguments))

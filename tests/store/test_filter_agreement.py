@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from stage.examples import LONG, examples
+from stage.examples import examples
 from stage.filters import (
     DEFINITION,
     Dice,
@@ -30,12 +30,8 @@ from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sqlite.dialect import SQLITE
 
 PROPERTY = settings(
-    deadline=None,
-    derandomize=not LONG,
-    database=None,
     max_examples=examples(12),
     phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 DICE = st.randoms(use_true_random=True).map(Dice)  # a pair that fails is told by itself, so nothing needs shrinking
 ROWS, CONDITIONS = 25, 40

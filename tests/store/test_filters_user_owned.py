@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from stage.examples import LONG, examples
+from stage.examples import examples
 from stage.filters import OWNED, Dice, LiteThings, PostgresThings, of_stored, with_opposites
 
 from penstock.changes.change import read_values
@@ -24,12 +24,8 @@ from penstock.store.sql.values import captured_like, captured_values, stored_val
 from penstock.store.sqlite.dialect import SQLITE
 
 PROPERTY = settings(
-    deadline=None,
-    derandomize=not LONG,
-    database=None,
     max_examples=examples(8),
     phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 DICE = st.randoms(use_true_random=True).map(lambda random: Dice(random, OWNED))
 
