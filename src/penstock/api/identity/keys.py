@@ -10,11 +10,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
-
-import jwt
 
 from penstock.calls.run.threads import Threads
 from penstock.clock import Clock, SystemClock
@@ -22,19 +20,24 @@ from penstock.errors import ProviderUnavailable
 from penstock.identity.providers import OIDC, Provider, is_safe, issuer_url, key_set_in
 from penstock.observe.logs import event
 
+if TYPE_CHECKING:
+    import jwt
+
 _FRESH, _SERVED = 300.0, 86400.0  # seconds
 _COOL_DOWN, _AFTER_FAILURE = 30.0, 5.0
 _PATIENCE = 5.0  # seconds
 _LARGEST = 2**20  # bytes
 _STEP = 2**16
 
-Keys = dict[str, jwt.PyJWK]
+Keys = dict[str, "jwt.PyJWK"]
 
 
 class KeySet:
     """The keys of one provider, by their ids."""
 
     def __init__(self, provider: Provider, threads: Threads, clock: Clock) -> None:
+        import jwt  # noqa: F401, PLC0415 - takes a seventh of the time to import an app, and few apps verify tokens
+
         self.provider = provider
         self._threads = threads
         self._clock = clock
@@ -129,6 +132,8 @@ def _fetch(provider: Provider) -> tuple[Mapping[str, Any], Keys]:
 
 def _keys_in(found: Any, provider: Provider) -> Keys:
     """The keys of a set with which tokens may be signed. Keys that PyJWT cannot read are left out."""
+    import jwt  # noqa: PLC0415 - see `KeySet`
+
     keys: Keys = {}
     for one in found["keys"]:
         try:

@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-import jwt
-
 from penstock.api.identity.codes import Codes, SignIn
 from penstock.api.identity.keys import KeySet
 from penstock.calls.run.engine import Engine
@@ -123,6 +121,8 @@ class Tokens:
 
     async def _claims(self, keys: KeySet, token: str, audience: str | None) -> tuple[str, dict[str, Any]]:
         """The id of the key of a token, and its claims, after a check of its signature and its audience."""
+        import jwt  # noqa: PLC0415 - see `KeySet`
+
         key_id = _unverified(token)["header"].get("kid", "")
         key = await keys.find(key_id)
         if key is None:
@@ -174,6 +174,8 @@ class Tokens:
 
 
 def _unverified(token: str) -> dict[str, Any]:
+    import jwt  # noqa: PLC0415 - see `KeySet`
+
     try:
         return jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError) as error:
