@@ -73,6 +73,5 @@ def check(
 
 def _unreadable(path: Path, error: SyntaxError) -> Finding:
     line, column = error.lineno or 1, max(0, (error.offset or 1) - 1)
-    return Finding(
-        UNREADABLE, path, Span(line, column, line, column), f"This file cannot be read: {error.msg}.", "Mend it."
-    )
+    message = f"This file cannot be read: {error.msg}."
+    return Finding(UNREADABLE, path, Span(line, column, line, column), message, "Correct it: no rule is checked in it.")

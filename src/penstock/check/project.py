@@ -78,6 +78,9 @@ class Project:
         except UnicodeDecodeError:
             self.broken[path] = SyntaxError("the file is not UTF-8"), lines
             return
+        except OSError as error:
+            self.broken[path] = SyntaxError(error.strerror), lines
+            return
         except (RecursionError, MemoryError):
             self.broken[path] = SyntaxError("its expressions are nested too deeply"), lines
             return
@@ -179,7 +182,7 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
 def _below(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in _SKIPPED)
-        yield from (Path(place, one) for one in sorted(files) if one.endswith(".py"))
+        yield from (Path(place, one) for one in sorted(files) if one.endswith(".py") and one[0] != ".")
 
 
 def _module_name(path: Path) -> str:
