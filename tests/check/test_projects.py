@@ -73,3 +73,69 @@ def test_imports_that_go_in_circles(tmp_path: Path) -> None:
 
 def test_hostile_files(tmp_path: Path) -> None:
     assert codes(tmp_path, deep=f"x = {'(' * 50}1{')' * 50}\n", long=f"x = {' + '.join('1' * 500)}\n", empty="") == []
+
+
+SAID = """\
+import os
+import time
+import uuid
+
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, signed_in
+
+app = App()
+
+
+class Seat(Table):
+    hall: str
+    price: int
+    by_hall = Index("hall", "price")
+
+
+@app.query(access=signed_in)
+async def cheap(ctx: QueryCtx, hall: str, least: int, most: int) -> list[Seat]:
+    return await ctx.db.query(Seat).filter(lambda s: s.hall == hall and s.price > least and most >= s.price).take(9)
+
+
+@app.query(access=signed_in)
+async def dear(ctx: QueryCtx, least: int) -> list[Seat]:
+    return await ctx.db.query(Seat).filter(lambda s: s.price >= least).take(9)
+
+
+@app.mutation(access=signed_in)
+async def change(ctx: MutationCtx, seat: Seat) -> None:
+    await ctx.db.replace(Seat, seat)
+    await ctx.db.patch(Id[Seat]("a"), hall="a")
+    await ctx.db.insert(Seat(hall=str(uuid.uuid4()), price=int(time.time())))
+    os.getenv("HALL")
+
+
+@app.internal_action
+async def run(ctx: ActionCtx, seat: Seat) -> None:
+    await ctx.run_mutation(change, seat)
+
+
+@app.internal_mutation
+def blocking(ctx: MutationCtx, seat: Id[Seat]) -> None:
+    ctx.db.delete(Seat, seat)
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "finds the others. Write .with_index(Seat.by_hall, hall=…, price=gt(…) & lte(…)).",
+        'Declare by_price = Index("price") in Seat, and read with .with_index(Seat.by_price, price=gte(…)).',
+        "Take each column that a caller may set, and an Id[Seat] if the row is there already.",
+        "ctx.db.replace is not told which row. Write ctx.db.replace(Table, row_id, row): ",
+        "ctx.db.patch is not told the table. Write ctx.db.patch(Table, row_id, …): ",
+        "Write uuid.UUID(int=ctx.random.getrandbits(128), version=4).",
+        "Write ctx.now().timestamp(): the same in each attempt of one execution.",
+        "os.getenv is this process's environment: mutation change may see another value in each attempt.",
+        "change is public: callers from outside use it.",
+        "Write async def and await ctx.db.delete(…), or take the ctx from penstock.sync.",
+    ],
+)
+def test_says_what_to_write(tmp_path: Path, said: str) -> None:
+    (tmp_path / "program.py").write_text(SAID, "utf-8")
+    told = [f"{one.message} {one.fix}" for one in check([tmp_path]).findings]
+    assert sum(said in one for one in told) == 1, told
