@@ -20,7 +20,8 @@ async def notes(ctx: QueryCtx) -> list[Note]:
 def codes(folder: Path, **files: str) -> list[str]:
     """The rules that files break, each written as ``folder__name``."""
     for name, text in files.items():
-        path = folder.joinpath(*name.split("__")).with_suffix(".py")
+        above, package, _ = name.partition("____init__")
+        path = folder.joinpath(*above.split("__"), *["__init__"] * bool(package)).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     return [one.code for one in check([folder]).findings]
@@ -49,6 +50,29 @@ def test_a_package_that_passes_names_on(tmp_path: Path) -> None:
         src__shop__queries=f"from penstock import QueryCtx\n\nfrom . import Note, app\n\n\n{ALL}",
     )
     assert found == ["PEN003"]
+
+
+@pytest.mark.parametrize(
+    "imports", ["from . import Note, app", "from shop import *", "import shop\nfrom shop import Note"]
+)
+def test_one_file_is_checked_as_with_all_others(tmp_path: Path, imports: str) -> None:
+    filtered = ALL.replace(".collect()", ".filter(lambda note: note.text == 'a').take(5)").replace("app", "shop.app")
+    files = {
+        "src__shop____init__": "from .model import Note as Note\nfrom shop.program import app as app\n",
+        "src__shop__program": APP,
+        "src__shop__model____init__": "from .notes import Note as Note\nfrom . import wrong\n",
+        "src__shop__model__notes": TABLES,
+        "src__shop__model__wrong": f"from penstock import QueryCtx\nfrom .notes import Note\n{ALL.replace('@', '# ')}",
+        "src__shop__model__broken": "def (",
+        "src__shop__queries": f"from penstock import QueryCtx\nimport shop\n{imports}\n\n\n{filtered}",
+        "tests__shop__test_queries": "from shop.model import broken\n",  # a folder of the same name is no root
+    }
+    assert sorted(codes(tmp_path, **files)) == ["PEN002", "PEN003", "PEN999"]
+    asked = tmp_path / "src" / "shop" / "queries.py"
+    report = check([asked])
+    assert [(one.code, "index by_text" in one.message) for one in report.findings] == [("PEN002", True)]
+    assert [*report.lines] == [asked]
+    assert check([tmp_path / "tests"]).findings == []
 
 
 def test_a_decorator_of_the_program(tmp_path: Path) -> None:
