@@ -126,6 +126,7 @@ class _Reader:
         self._tries = 0
         self._branch: tuple[int, ...] = ()
         self._is_own_return = True  # and not one of a function within
+        self._dropped: ast.expr | None = None  # what is a statement of its own
         for one in function.parameters:
             self._values[one.arg] = self._taken(one)
         if function.owner is not None and function.parameters and self._own_ctx()[1] != function.parameters[0].arg:
@@ -159,6 +160,7 @@ class _Reader:
     def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind
         match node:
             case ast.Expr():
+                self._dropped = node.value
                 value = self.value(node.value)
                 if isinstance(value, Pending):
                     self.body.floating.append(value)
@@ -503,7 +505,9 @@ class _Reader:
             for condition in one.ifs:
                 self._look(condition)
         for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
-            self.value(part)  # a list of calls that are not awaited is for gather
+            value = self.value(part)
+            if isinstance(value, Pending) and node is self._dropped:
+                self.body.floating.append(value)  # a list that is kept or handed on is for gather
         self._values, self._loop = before, loop
         return None
 

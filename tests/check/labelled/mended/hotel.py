@@ -278,6 +278,9 @@ async def at_the_desk(desk: Desk, guest: Id[Guest]) -> str:
     tidy(desk, guest)  # expect: PEN001
     doors.enqueue(desk, open_door, guest)  # expect: PEN001
     await asyncio.gather(desk.run_mutation(clean, guest), tidy(desk, guest))
+    await asyncio.gather(*[tidy(desk, one) for one in [guest]])
+    [tidy(desk, one) for one in [guest]]  # expect: PEN001
+    [await tidy(desk, one) for one in [guest]]
     cleaning = asyncio.create_task(desk.with_identity(None).run_mutation(clean, guest))
     later = desk.run_mutation(clean, guest)
     await cleaning
