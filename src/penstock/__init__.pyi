@@ -64,6 +64,7 @@ from penstock.errors import NotUnique as NotUnique
 from penstock.errors import OutboxNotFound as OutboxNotFound
 from penstock.errors import Overloaded as Overloaded
 from penstock.errors import PenstockError as PenstockError
+from penstock.errors import PracticeBroken as PracticeBroken
 from penstock.errors import ProviderUnavailable as ProviderUnavailable
 from penstock.errors import RateLimited as RateLimited
 from penstock.errors import ResultInvalid as ResultInvalid

@@ -150,6 +150,7 @@ def test_lines_are_those_that_python_counts(folder: Path) -> None:
 def test_selects_and_ignores_rules(folder: Path) -> None:
     assert codes("--select", "PEN014") == ["PEN014"]
     assert codes("--ignore", "PEN014", "--ignore", "PEN001") == ["PEN003"]
+    assert codes("--select", "pen014, PEN003") == ["PEN003", "PEN014"]
     (folder / "pyproject.toml").write_text('[tool.penstock.check]\nignore = ["PEN003"]\n', "utf-8")
     assert codes() == ["PEN001", "PEN014"]
 
@@ -163,6 +164,22 @@ def test_a_comment_ignores_a_rule_with_a_reason(folder: Path) -> None:
     assert codes("--select", "PEN003", "--select", "PEN000") == ["PEN003", "PEN000"]
     file.write_text(PROGRAM.replace(".collect()", f".take(5){ignored.removeprefix('.collect()')}"), "utf-8")
     assert "Nothing here breaks PEN003." in run("--select", "PEN003", "--select", "PEN000").stdout
+
+
+def test_a_comment_that_ignores_nothing_says_why(folder: Path) -> None:
+    found = "    return await ctx.db.query(Plan).collect()"
+    (folder / "app.py").write_text(
+        PROGRAM.replace(
+            found, f"    # penstock: ignore[PEN003] four plans\n{found}  # penstock: ignore[PEN03] four plans"
+        ),
+        "utf-8",
+    )
+    told = [one for one in run("--format", "lines").stdout.splitlines() if "PEN000" in one]
+    unused = "Remove the comment, or write it at the end of the line that breaks the rule."
+    assert told == [
+        f"app.py:15:5: PEN000 Nothing here breaks PEN003. {unused}",
+        "app.py:16:48: PEN000 There is no rule PEN03. The rules are PEN000 to PEN021.",
+    ]
 
 
 def test_a_comment_stands_on_any_line_of_what_it_ignores(folder: Path) -> None:
@@ -221,8 +238,10 @@ def test_a_baseline_tells_of_what_is_new(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "settings", "said"),
     [
-        (["--select", "PEN9"], "", "There is no rule PEN9."),
-        (["--explain", "PEN9"], "", "There is no rule PEN9."),
+        (["--select", "PEN9"], "", "There is no rule PEN9. The rules are PEN000 to PEN021."),
+        (["--explain", "PEN9"], "", "There is no rule PEN9. The rules are PEN000 to PEN021."),
+        (["--write-baseline", "no/known.json"], "", "known.json cannot be written: No such file or directory."),
+        ([], "paths", "pyproject.toml cannot be read: Expected '='"),
         (["--baseline", "none.json"], "", "none.json cannot be read. Write it with --write-baseline."),
         ([], "selct = []", "[tool.penstock.check] has no setting selct. It has baseline, ignore, paths, select."),
         ([], 'paths = ["shop"]', "paths names shop, and there is no such file or folder."),
@@ -241,13 +260,31 @@ def test_names_a_file_that_is_no_python(folder: Path) -> None:
     (folder / "latin.py").write_bytes(b"x = '\xe9'\n")
     found = [line for line in run("--format", "lines").stdout.splitlines() if "PEN999" in line]
     assert [line.partition(" ")[0] for line in found] == ["broken.py:1:7:", "latin.py:1:1:"]
-    assert "1 | def f(:\n  |       ^\n" in run("--fix").stdout
+    shown = run("--fix").stdout
+    assert "1 | def f(:\n  |       ^\n" in shown
+    assert "the file is not UTF-8.\n --> latin.py:1:1\n  = Correct it: no rule is checked in it.\n" in shown
     told = run("broken.py").stderr
-    assert told == "Checked 1 file: 1 finding.\n"
+    assert told == "Checked 1 file: 1 finding.\npenstock check --explain PEN999 says why.\n"
+
+
+def test_a_file_that_is_away_is_told_and_one_that_an_editor_hides_is_not_read(folder: Path) -> None:
+    (folder / "gone.py").symlink_to(folder / "nothing")
+    (folder / ".#app.py").symlink_to("user@host.1:2")  # as Emacs marks a file that it changes
+    told = [line for line in run("--format", "lines").stdout.splitlines() if "PEN999" in line]
+    assert [line.partition(" ")[2] for line in told] == [
+        "PEN999 This file cannot be read: No such file or directory. Correct it: no rule is checked in it."
+    ]
+
+
+def test_a_folder_without_a_program_is_not_called_right(folder: Path) -> None:
+    (folder / "docs").mkdir()
+    found = run("docs")
+    assert (found.exit_code, found.stderr) == (0, f"There are no Python files in {folder / 'docs'}.\n")
 
 
 def test_explains_a_rule() -> None:
     assert run("--explain", "pen003").stdout.startswith("# PEN003: collect reads all rows")
+    assert run("--explain", "PEN999").stdout.startswith("# PEN999: a file cannot be read")
 
 
 def test_imports_neither_the_program_nor_the_rest_of_penstock(folder: Path) -> None:

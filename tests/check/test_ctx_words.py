@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 
 import penstock
-from penstock import Workpool
+from penstock import Backend, Workpool
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.handlers.taskctx import TaskBatchRun
 from penstock.calls.run.auth import Auth
 from penstock.calls.run.work import ActionWork
 from penstock.check import body, program
+from penstock.testing import TestApp
 from penstock.transaction.database import DatabaseWriter
 from penstock.transaction.scan import Scan
 
@@ -38,6 +39,7 @@ def test_the_checker_knows_each_call_that_is_awaited() -> None:
     assert set().union(*map(awaited, kinds)) == body._CTX_CALLS
     assert {word: awaited(kind) for word, kind in WORDS.items()} == body._AWAITED
     assert awaited(Scan) == body.ENDS
+    assert awaited(TestApp) | awaited(Backend) == body._OF_BACKENDS
     assert {name for name in dir(Workpool) if not name.startswith("_")} - NOT_AWAITED == body._POOL
     words = {name for kind in kinds for name in (*dir(kind), *inspect.get_annotations(kind))}
     assert words >= body._WORDS >= body._AWAITED.keys()

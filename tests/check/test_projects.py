@@ -20,7 +20,8 @@ async def notes(ctx: QueryCtx) -> list[Note]:
 def codes(folder: Path, **files: str) -> list[str]:
     """The rules that files break, each written as ``folder__name``."""
     for name, text in files.items():
-        path = folder.joinpath(*name.split("__")).with_suffix(".py")
+        above, package, _ = name.partition("____init__")
+        path = folder.joinpath(*above.split("__"), *["__init__"] * bool(package)).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     return [one.code for one in check([folder]).findings]
@@ -51,6 +52,29 @@ def test_a_package_that_passes_names_on(tmp_path: Path) -> None:
     assert found == ["PEN003"]
 
 
+@pytest.mark.parametrize(
+    "imports", ["from . import Note, app", "from shop import *", "import shop\nfrom shop import Note"]
+)
+def test_one_file_is_checked_as_with_all_others(tmp_path: Path, imports: str) -> None:
+    filtered = ALL.replace(".collect()", ".filter(lambda note: note.text == 'a').take(5)").replace("app", "shop.app")
+    files = {
+        "src__shop____init__": "from .model import Note as Note\nfrom shop.program import app as app\n",
+        "src__shop__program": APP,
+        "src__shop__model____init__": "from .notes import Note as Note\nfrom . import wrong\n",
+        "src__shop__model__notes": TABLES,
+        "src__shop__model__wrong": f"from penstock import QueryCtx\nfrom .notes import Note\n{ALL.replace('@', '# ')}",
+        "src__shop__model__broken": "def (",
+        "src__shop__queries": f"from penstock import QueryCtx\nimport shop\n{imports}\n\n\n{filtered}",
+        "tests__shop__test_queries": "from shop.model import broken\n",  # a folder of the same name is no root
+    }
+    assert sorted(codes(tmp_path, **files)) == ["PEN002", "PEN003", "PEN999"]
+    asked = tmp_path / "src" / "shop" / "queries.py"
+    report = check([asked])
+    assert [(one.code, "index by_text" in one.message) for one in report.findings] == [("PEN002", True)]
+    assert [*report.lines] == [asked]
+    assert check([tmp_path / "tests"]).findings == []
+
+
 def test_a_decorator_of_the_program(tmp_path: Path) -> None:
     wrapped = (
         "from penstock import QueryCtx\nfrom program import app\nfrom tables import Note\n\nread = app.internal_query\n"
@@ -73,3 +97,69 @@ def test_imports_that_go_in_circles(tmp_path: Path) -> None:
 
 def test_hostile_files(tmp_path: Path) -> None:
     assert codes(tmp_path, deep=f"x = {'(' * 50}1{')' * 50}\n", long=f"x = {' + '.join('1' * 500)}\n", empty="") == []
+
+
+SAID = """\
+import os
+import time
+import uuid
+
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, signed_in
+
+app = App()
+
+
+class Seat(Table):
+    hall: str
+    price: int
+    by_hall = Index("hall", "price")
+
+
+@app.query(access=signed_in)
+async def cheap(ctx: QueryCtx, hall: str, least: int, most: int) -> list[Seat]:
+    return await ctx.db.query(Seat).filter(lambda s: s.hall == hall and s.price > least and most >= s.price).take(9)
+
+
+@app.query(access=signed_in)
+async def dear(ctx: QueryCtx, least: int) -> list[Seat]:
+    return await ctx.db.query(Seat).filter(lambda s: s.price >= least).take(9)
+
+
+@app.mutation(access=signed_in)
+async def change(ctx: MutationCtx, seat: Seat) -> None:
+    await ctx.db.replace(Seat, seat)
+    await ctx.db.patch(Id[Seat]("a"), hall="a")
+    await ctx.db.insert(Seat(hall=str(uuid.uuid4()), price=int(time.time())))
+    os.getenv("HALL")
+
+
+@app.internal_action
+async def run(ctx: ActionCtx, seat: Seat) -> None:
+    await ctx.run_mutation(change, seat)
+
+
+@app.internal_mutation
+def blocking(ctx: MutationCtx, seat: Id[Seat]) -> None:
+    ctx.db.delete(Seat, seat)
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "finds the others. Write .with_index(Seat.by_hall, hall=…, price=gt(…) & lte(…)).",
+        'Declare by_price = Index("price") in Seat, and read with .with_index(Seat.by_price, price=gte(…)).',
+        "Take each column that a caller may set, and an Id[Seat] if the row is there already.",
+        "ctx.db.replace is not told which row. Write ctx.db.replace(Table, row_id, row): ",
+        "ctx.db.patch is not told the table. Write ctx.db.patch(Table, row_id, …): ",
+        "Write uuid.UUID(int=ctx.random.getrandbits(128), version=4).",
+        "Write ctx.now().timestamp(): the same in each attempt of one execution.",
+        "os.getenv is this process's environment: mutation change may see another value in each attempt.",
+        "change is public: callers from outside use it.",
+        "Write async def and await ctx.db.delete(…), or take the ctx from penstock.sync.",
+    ],
+)
+def test_says_what_to_write(tmp_path: Path, said: str) -> None:
+    (tmp_path / "program.py").write_text(SAID, "utf-8")
+    told = [f"{one.message} {one.fix}" for one in check([tmp_path]).findings]
+    assert sum(said in one for one in told) == 1, told

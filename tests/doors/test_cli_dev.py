@@ -105,6 +105,19 @@ def test_an_error_shows_the_frames_of_the_program_and_is_told_once(lines: list[s
     assert "worker.started" not in "".join(lines)
 
 
+def test_a_broken_practice_is_told_with_its_place_and_once_with_its_page(lines: list[str]) -> None:
+    follows = "run_mutation follows the transaction of line 69, and rows may change between"
+    for place, seen in (("shop.py:70", follows), ("shop.py:12", "run_query follows")):
+        why = "penstock check --explain PEN011"
+        event("practice.broken", logging.WARNING, code="PEN011", function="shop:pay", place=place, seen=seen, why=why)
+    assert lines == [
+        "PEN011  shop.py:70  run_mutation follows the transaction of line 69,",
+        "        and rows may change between",
+        "        penstock check --explain PEN011 says why",
+        "PEN011  shop.py:12  run_query follows",
+    ]
+
+
 async def test_many_runs_in_a_second_are_counted(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     record = logging.getLogRecordFactory()
     logging.setLogRecordFactory(lambda *args, **facts: at(record(*args, **facts), 100.5))

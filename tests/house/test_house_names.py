@@ -19,7 +19,8 @@ CronExpression CronStatus CursorInvalid CustomJWT DataError DatabaseBusy Databas
 DeclarationError DuplicateJob Failed Finished FixedWindow FunctionNotFound Id IdInvalid Identity Index InputError
 Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded Lock LockLost LockTaken Message
 MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique OIDC OutboxMessage OutboxNotFound OutboxPage
-OutboxStatus Overloaded Page PaginationOptions Pending PenstockError Progress ProviderUnavailable QueryCtx Range
+OutboxStatus Overloaded Page PaginationOptions Pending PenstockError PracticeBroken
+Progress ProviderUnavailable QueryCtx Range
 RateLimited RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Rules Running SchemaMismatch Snooze
 Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx TaskBatchRun
 TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage TaskRecord TaskStatus TokenBucket

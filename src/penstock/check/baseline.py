@@ -15,10 +15,17 @@ from penstock.check.formats import Lines
 
 
 def write(path: Path, findings: Iterable[Finding], lines: Lines) -> None:
-    """Write these findings into a baseline file."""
+    """Write these findings into a baseline file.
+
+    Raises:
+        ValueError: The file cannot be written.
+    """
     counted = Counter(_key(path.parent, one, lines) for one in findings)
     rows = [{"path": file, "code": code, "line": line, "count": n} for (file, code, line), n in sorted(counted.items())]
-    path.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    try:
+        path.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise ValueError(f"The baseline {path} cannot be written: {error.strerror}.") from error
 
 
 def without_known(path: Path, findings: Iterable[Finding], lines: Lines) -> list[Finding]:

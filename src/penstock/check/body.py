@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from penstock.check.nodes import parts, walk
 from penstock.check.program import AnyDef, Ctx, Function, Program, Table
 from penstock.check.project import Module, Outside, Place
-from penstock.check.values import Entries, Instance, Local, Method, Pending, Pool, Rows, Scan, Word
+from penstock.check.values import Door, Entries, Instance, Local, Method, Pending, Pool, Rows, Scan, Word
 
 Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -31,6 +31,11 @@ _CTX_CALLS = {
     *RUNS, "sql", "rate_limit", "check_access", "check_fence", "wait_cancelled", "get_document", "get_documents",
     "mark_completed",
 }  # fmt: skip
+_OPENS = {"penstock.testing.TestApp", "penstock.App().open"}
+_OF_BACKENDS = {
+    *RUNS, "job", "jobs", "job_counts", "pools", "start", "stop", "kill", "check", "declare", "health", "plan",
+    "run_until", "run_until_idle", "assert_scheduled",
+}  # fmt: skip
 _AWAITED = {
     "db": {"get", "insert", "insert_many", "patch", "replace", "delete"},
     "scheduler": {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"},
@@ -44,7 +49,7 @@ _OF_VALUES = {
 }  # fmt: skip
 _OF_LOGGERS = {"debug", "info", "warning", "error", "exception"}
 _CLIENT_MAKERS = {"boto3.client", "boto3.resource", "redis.from_url", "grpc.insecure_channel"}
-_WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries)
+_WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries, Door)
 _WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
@@ -121,8 +126,9 @@ class _Reader:
         self._tries = 0
         self._branch: tuple[int, ...] = ()
         self._is_own_return = True  # and not one of a function within
+        self._dropped: ast.expr | None = None  # what is a statement of its own
         for one in function.parameters:
-            self._values[one.arg] = program.ctx_of(self._module, one.annotation)
+            self._values[one.arg] = self._taken(one)
         if function.owner is not None and function.parameters and self._own_ctx()[1] != function.parameters[0].arg:
             itself = function.parameters[0].arg
             self._values[itself] = Instance(self._module, function.owner)
@@ -130,6 +136,10 @@ class _Reader:
                 kept = _kept(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
         self.body = Body(function, *self._own_ctx())
+
+    def _taken(self, argument: ast.arg) -> Ctx | Door | None:
+        found = self._program.ctx_of(self._module, argument.annotation)
+        return found or (Door() if self._program.is_backend(self._module, argument.annotation) else None)
 
     def _own_ctx(self) -> tuple[Ctx | None, str]:
         for name, value in self._values.items():
@@ -150,6 +160,7 @@ class _Reader:
     def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind
         match node:
             case ast.Expr():
+                self._dropped = node.value
                 value = self.value(node.value)
                 if isinstance(value, Pending):
                     self.body.floating.append(value)
@@ -232,7 +243,7 @@ class _Reader:
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         before, branch = dict(self._values), self._branch
         self._branch = (*branch, id(node))  # nobody knows when it is called
-        self._values.update({one.arg: self._program.ctx_of(self._module, one.annotation) for one in given})
+        self._values.update({one.arg: self._taken(one) for one in given})
         is_own, self._is_own_return = self._is_own_return, False
         if isinstance(node, ast.Lambda):
             self.value(node.body)
@@ -432,10 +443,14 @@ class _Reader:
         if isinstance(of, Method):
             return self._result(node, of, given)
         if isinstance(of, Function):
-            has_ctx = any(isinstance(one, Ctx) for one in given) or (of.owner and self._keeps(of.module, of.owner))
+            has_ctx = any(isinstance(one, Ctx | Door) for one in given) or (
+                of.owner and self._keeps(of.module, of.owner)
+            )
             return Pending(node, of.name) if of.is_awaited and has_ctx else None
         if isinstance(of, Local):
             return Pending(node, of.node.name)
+        if isinstance(of, Outside) and of.name in _OPENS:
+            return Door()
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return Instance(of.module, of.node)
         if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
@@ -447,6 +462,8 @@ class _Reader:
 
     def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
         of, name = method.of, method.name
+        if isinstance(of, Door):
+            return Pending(node) if name in _OF_BACKENDS else of if name == "with_identity" else None
         if isinstance(of, Entries):
             return of.at(node.args[0]) if name == "get" and node.args else None
         if isinstance(of, Scan):
@@ -456,7 +473,9 @@ class _Reader:
         if isinstance(of, Pool):
             if name == "with_options":
                 return Pool(of.name, (*of.options, node))
-            is_async = bool(given) and isinstance(given[0], Ctx) and not given[0].is_sync
+            is_async = bool(given) and (
+                isinstance(given[0], Door) or (isinstance(given[0], Ctx) and not given[0].is_sync)
+            )
             return Pending(node, f"{of.name}.{name}") if is_async and name in _POOL else None
         ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None
         if ctx is None or ctx.is_sync or not _awaits(of, name):
@@ -486,7 +505,9 @@ class _Reader:
             for condition in one.ifs:
                 self._look(condition)
         for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
-            self.value(part)  # a list of calls that are not awaited is for gather
+            value = self.value(part)
+            if isinstance(value, Pending) and node is self._dropped:
+                self.body.floating.append(value)  # a list that is kept or handed on is for gather
         self._values, self._loop = before, loop
         return None
 

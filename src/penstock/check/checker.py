@@ -58,21 +58,23 @@ def check(
     looked_for = set(RULES if codes is None else codes)
     project = Project(paths, unsaved or {})
     facts = Facts(Program(project))
-    by_path: dict[Path, set[Finding]] = {one.path: set() for one in project.modules}
+    by_path: dict[Path, set[Finding]] = {one: set() for one in project.asked}
     for code in sorted(looked_for & RULES.keys()):
         for finding in RULES[code].find(facts, RULES[code]):
-            by_path[finding.path].add(finding)
-    findings = [_unreadable(path, error) for path, (error, _lines) in project.broken.items()]
-    for module in project.modules:
+            if finding.path in by_path:
+                by_path[finding.path].add(finding)
+    broken = {path: found for path, found in project.broken.items() if path in by_path}
+    findings = [_unreadable(path, error) for path, (error, _lines) in broken.items()]
+    asked = [one for one in project.modules if one.path in by_path]
+    for module in asked:
         found = ignoring.without_ignored(module, by_path[module.path], looked_for)
         findings.extend(one for one in found if one.code != ignoring.CODE or codes is None or ignoring.CODE in codes)
     findings.sort(key=lambda one: (one.path, one.span, one.code, one.message))
-    lines = {one.path: one.lines for one in project.modules}
-    return Report(findings, lines | {path: lines for path, (_error, lines) in project.broken.items()})
+    lines = {one.path: one.lines for one in asked}
+    return Report(findings, lines | {path: lines for path, (_error, lines) in broken.items()})
 
 
 def _unreadable(path: Path, error: SyntaxError) -> Finding:
     line, column = error.lineno or 1, max(0, (error.offset or 1) - 1)
-    return Finding(
-        UNREADABLE, path, Span(line, column, line, column), f"This file cannot be read: {error.msg}.", "Mend it."
-    )
+    message = f"This file cannot be read: {error.msg}."
+    return Finding(UNREADABLE, path, Span(line, column, line, column), message, "Correct it: no rule is checked in it.")

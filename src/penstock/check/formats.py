@@ -45,12 +45,15 @@ def _shown(one: Finding, lines: Sequence[str], width: int | None, paint: Paint) 
         before, marked, after = _window(before, marked, after, width - len(edge) - 3)
     message = _wrapped(f"{one.code} {one.message}", width, " " * (len(one.code) + 1)).removeprefix(one.code)
     mark = " " * cell_len(before) + paint("^" * max(1, cell_len(marked)), "mark")
-    return (
-        f"{paint(one.code, 'code')}{message}\n"
-        f"{edge}{paint('-->', 'edge')} {one.path}:{span.line}:{span.column + 1}\n"
+    source = (
         f"{edge} {paint('|', 'edge')}\n"
         f"{paint(f'{span.line} |', 'edge')} {before}{marked}{after}\n"
         f"{edge} {paint('|', 'edge')} {mark}\n"
+    )
+    return (
+        f"{paint(one.code, 'code')}{message}\n"
+        f"{edge}{paint('-->', 'edge')} {one.path}:{span.line}:{span.column + 1}\n"
+        f"{source if lines else ''}"  # a file that is no text has no line to show
         f"{edge} {paint('=', 'edge')} {_wrapped(one.fix, width, f'{edge}   ')}\n"
     )
 

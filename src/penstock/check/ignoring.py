@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from penstock.check.finding import Finding, Span, first_line
 from penstock.check.project import Module
+from penstock.check.rule import RULES
 
 CODE = "PEN000"
 TITLE = "A comment that ignores a rule gives no reason, or ignores nothing."
@@ -42,13 +43,19 @@ def without_ignored(module: Module, findings: Iterable[Finding], codes: Iterable
         else:
             yield one
     looked_for = set(codes)
+    known = {*RULES, CODE}
     for ignore in ignores.values():
         if not ignore.codes:
             yield _told(module, ignore, "This comment names no rule.", "Write # penstock: ignore[PEN003] and why.")
+        elif unknown := sorted(ignore.codes - known):
+            yield _told(module, ignore, f"There is no rule {unknown[0]}.", f"The rules are {CODE} to {max(known)}.")
         elif not ignore.reason:
             yield _told(module, ignore, "This comment gives no reason, so it ignores nothing.", "Write why after it.")
         elif left := sorted((ignore.codes & looked_for) - ignore.used):
-            yield _told(module, ignore, f"Nothing here breaks {', '.join(left)}.", "Remove the comment.")
+            yield _told(module, ignore, f"Nothing here breaks {', '.join(left)}.", _UNUSED_FIX)
+
+
+_UNUSED_FIX = "Remove the comment, or write it at the end of the line that breaks the rule."
 
 
 def _told(module: Module, ignore: _Ignore, message: str, fix: str) -> Finding:

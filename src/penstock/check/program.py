@@ -39,6 +39,8 @@ _CTX: dict[str, Kind] = {
     "TaskBatchRun": "action",
 }
 
+_BACKENDS = [Outside(f"penstock.{one}") for one in ("Backend", "CallerBackend", "testing.TestApp")]
+
 
 @dataclass(frozen=True, slots=True)
 class Ctx:
@@ -240,6 +242,12 @@ class Program:
             found = [one for place, name in self.types(module, annotation) if (one := self._ctx(place, name))]
             self._ctx_of[key] = min(found, key=lambda one: one.kind != "query", default=None)
         return self._ctx_of[key]
+
+    def is_backend(self, module: Module, annotation: ast.expr | None) -> bool:
+        """Whether an annotation names an open backend, whose calls are awaited."""
+        if annotation is None or self.is_built_in(module, annotation):
+            return False
+        return any(self.meaning(*one) in _BACKENDS for one in self.types(module, annotation))
 
     def _ctx(self, module: Module, node: ast.expr) -> Ctx | None:
         found = self.meaning(module, node.value if isinstance(node, ast.Subscript) else node)

@@ -9,14 +9,17 @@ import ast
 import builtins
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 
 from penstock.check.finding import first_line
 from penstock.check.nodes import walk
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}
+_NOT_OURS = {"penstock", *sys.stdlib_module_names}  # no file of a program is asked for by these names
 _DEEPEST = 20  # imports that only pass a name on
 
 
@@ -58,7 +61,12 @@ class Outside:
 
 
 class Project:
-    """The files of a program."""
+    """The files of a program.
+
+    Attributes:
+        modules: The files that are asked for, and after them those that these import.
+        asked: The files that are asked for.
+    """
 
     def __init__(self, paths: Iterable[Path], unsaved: Mapping[Path, str]) -> None:
         self.modules: list[Module] = []
@@ -66,17 +74,44 @@ class Project:
         self._by_tail: dict[str, list[Module]] = {}
         self._found: dict[tuple[str, str], Module | None] = {}
         self._meant: dict[tuple[Module, str], Place | Module | Outside | None] = {}
-        for path in files_of(paths):
-            self._read(path, unsaved.get(path.resolve()) if unsaved else None)
+        self._unsaved = unsaved
+        self.asked = list(files_of(paths))
+        self._known = {one.resolve() for one in self.asked}
+        for path in self.asked:
+            self._read(path)
+        self._read_imported()
 
-    def _read(self, path: Path, text: str | None) -> None:
+    def _read_imported(self) -> None:
+        """Read what the files import: a name means the same, whichever of them are asked for."""
+        file_of = cache(partial(_file_of, cache(_names_in)))
+        for module in self.modules:  # there are more meanwhile
+            folder, above = module.path.parent.resolve(), module.name.rpartition(".")[0]
+            for source, names in _imports(module):
+                found = self._find(source, above) or self._read_new(file_of(folder, source))
+                if found is None or found.path.stem == "__init__":
+                    for name in (f"{source}.{one}" for one in names):
+                        if not self._find(name, above):
+                            self._read_new(file_of(folder, name))
+
+    def _read_new(self, path: Path | None) -> Module | None:
+        if path is None or path in self._known:
+            return None
+        self._known.add(path)
+        self._read(path)
+        return self.modules[-1] if self.modules[-1].path is path else None
+
+    def _read(self, path: Path) -> None:
         lines: list[str] = []
+        text = self._unsaved.get(path.resolve()) if self._unsaved else None
         try:
             text = path.read_bytes().decode("utf-8-sig") if text is None else text
             lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # a form feed ends none
             tree = ast.parse(text, str(path))
         except UnicodeDecodeError:
             self.broken[path] = SyntaxError("the file is not UTF-8"), lines
+            return
+        except OSError as error:
+            self.broken[path] = SyntaxError(error.strerror), lines
             return
         except (RecursionError, MemoryError):
             self.broken[path] = SyntaxError("its expressions are nested too deeply"), lines
@@ -179,7 +214,36 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
 def _below(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in _SKIPPED)
-        yield from (Path(place, one) for one in sorted(files) if one.endswith(".py"))
+        yield from (Path(place, one) for one in sorted(files) if one.endswith(".py") and one[0] != ".")
+
+
+def _imports(module: Module) -> Iterator[tuple[str, list[str]]]:
+    """The modules that the top of a file imports, each with the names in it, which may be modules too."""
+    found = [(one, list[str]()) for one in module.everything_of]
+    for node in dict.fromkeys(module.names.values()):
+        if isinstance(node, ast.Import):
+            found += [(one.name, []) for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append((_absolute(module, node), [one.name for one in node.names]))
+    return (one for one in found if one[0].partition(".")[0] not in _NOT_OURS)
+
+
+def _file_of(names_in: Callable[[Path], set[str]], folder: Path, name: str) -> Path | None:
+    """The file that an import in a folder means; see `Project.find`."""
+    parts = name.split(".")
+    for root in (root for above in (folder, *folder.parents) for root in (above, above / "src")):
+        if parts[0] in names_in(root) or f"{parts[0]}.py" in names_in(root):
+            whole = root.joinpath(*parts)
+            for file in (whole.with_suffix(".py"), whole / "__init__.py"):
+                if file.is_file():
+                    return file
+    return None
+
+
+def _names_in(folder: Path) -> set[str]:
+    with suppress(OSError):  # there is no such folder, or nobody may look into it
+        return {one.name for one in folder.iterdir()}
+    return set()
 
 
 def _module_name(path: Path) -> str:

@@ -37,8 +37,13 @@ class Settings:
         known = {*RULES, CODE}
         unknown = sorted({*self.select, *self.ignore} - known)
         if unknown:
-            raise ValueError(f"There is no rule {unknown[0]}. The rules are {min(known)} to {max(known)}.")
+            raise ValueError(no_rule(unknown[0]))
         return (set(self.select) or known) - set(self.ignore)
+
+
+def no_rule(code: str) -> str:
+    """What to say of a code that no rule has."""
+    return f"There is no rule {code}. The rules are {CODE} to {max(RULES)}."
 
 
 def read_settings(folder: Path) -> tuple[Settings, Path]:
@@ -51,9 +56,14 @@ def read_settings(folder: Path) -> tuple[Settings, Path]:
         file = place / "pyproject.toml"
         if not file.is_file():
             continue
-        given = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("penstock", {}).get("check")
-        if given is not None:
+        try:
+            given = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("penstock", {}).get("check")
+        except ValueError as error:
+            raise ValueError(f"{file} cannot be read: {error}.") from error
+        if isinstance(given, dict):
             return Settings(**dict(_checked(file, given))), place
+        if given is not None:
+            raise ValueError(f"{file}: [tool.penstock.check] is a table.")
     return Settings(), folder
 
 

@@ -21,6 +21,11 @@ class Word:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """An open backend, or a `TestApp`: what a program has that calls from outside."""
+
+
 @dataclass(eq=False, slots=True)
 class Scan:
     """A query that is being built."""

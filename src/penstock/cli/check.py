@@ -14,10 +14,10 @@ from pathlib import Path
 import click
 
 from penstock.check import baseline
-from penstock.check.checker import UNREADABLE, Report, check
+from penstock.check.checker import Report, check
 from penstock.check.finding import Finding, difference, fixed
 from penstock.check.formats import FORMATS, Lines, as_text
-from penstock.check.settings import Settings, read_settings
+from penstock.check.settings import Settings, no_rule, read_settings
 from penstock.observe.readable import counted
 
 _MOST_PASSES = 5  # a fix may lead to another one
@@ -25,7 +25,7 @@ _MOST_PASSES = 5  # a fix may lead to another one
 
 @click.command("check")
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@click.option("--select", multiple=True, metavar="CODE", help="Look for these rules only.")
+@click.option("--select", multiple=True, metavar="CODE", help="Look for these rules only: PEN001,PEN003.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="Leave out these rules.")
 @click.option("--format", "form", type=click.Choice(sorted(FORMATS)), default="text", help="How findings are written.")
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
@@ -77,7 +77,7 @@ def command(
         click.echo(
             _shown(findings, report.lines) if form == "text" else FORMATS[form](findings, report.lines), nl=False
         )
-    click.echo(_sum(findings, len(report.lines)), err=True)
+    click.echo(_sum(findings, len(report.lines), places), err=True)
     sys.exit(1 if findings else 0)
 
 
@@ -106,8 +106,12 @@ def _serve() -> None:
 
 def _settings(select: Sequence[str], ignore: Sequence[str], known: Path | None) -> tuple[Settings, Path]:
     settings, folder = read_settings(Path.cwd())
-    given = {"select": tuple(select), "ignore": tuple(ignore), "baseline": str(known.resolve()) if known else ""}
+    given = {"select": _codes(select), "ignore": _codes(ignore), "baseline": str(known.resolve()) if known else ""}
     return replace(settings, **{name: value for name, value in given.items() if value}), folder  # type: ignore[arg-type]
+
+
+def _codes(given: Sequence[str]) -> tuple[str, ...]:
+    return tuple(code.strip().upper() for one in given for code in one.split(","))
 
 
 def short_path(path: Path) -> Path:
@@ -152,20 +156,20 @@ def _of(report: Report, path: Path) -> list[Finding]:
     return [one for one in report.findings if one.path == path]
 
 
-def _sum(findings: Sequence[Finding], files: int) -> str:
+def _sum(findings: Sequence[Finding], files: int, places: Sequence[Path]) -> str:
+    if not files:
+        return f"There are no Python files in {', '.join(str(one.resolve()) for one in places)}."
     if not findings:
         return f"Checked {counted(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
     told = f"penstock check --fix mends {fixable}. " if fixable else ""
     checked = f"Checked {counted(files, 'file')}: {counted(len(findings), 'finding')}."
-    code = next((one.code for one in findings if one.code != UNREADABLE), "")
-    told += f"penstock check --explain {code} says why." if code else ""
-    return f"{checked}\n{told}" if told else checked
+    return f"{checked}\n{told}penstock check --explain {findings[0].code} says why."
 
 
 def page(code: str) -> str:
     """The page of a rule: why, a bad and a good example, and when it does not apply."""
     file = resources.files("penstock.check") / "pages" / f"{code.upper()}.md"
     if not file.is_file():
-        raise click.UsageError(f"There is no rule {code}.")
+        raise click.UsageError(no_rule(code))
     return file.read_text("utf-8")

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from textwrap import indent
+from textwrap import indent, wrap
 from typing import Any
 
 import click
@@ -37,7 +37,7 @@ _ENDS = {"success": ("ok", "green"), "retrying": ("retry", "yellow"), "failed": 
 
 
 class DevFormatter(TextFormatter):
-    """A line for each run and each change of the schema; other records as elsewhere."""
+    """A line for each run, each broken practice and each change of the schema; other records as elsewhere."""
 
     def __init__(self, *, verbose: bool) -> None:
         super().__init__(colour=in_colour())
@@ -46,6 +46,7 @@ class DevFormatter(TextFormatter):
         self._failed: BaseException | None = None  # the error that a line has told last
         self._second = self._shown = 0  # in that second, runs that ended well
         self._folded = Counter[str]()  # those of them without a line, by name
+        self._explained = set[str]()  # rules of practices
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to show a record: not what a line of a run tells, and of penstock's own events none that is usual."""
@@ -71,6 +72,8 @@ class DevFormatter(TextFormatter):
         if name == "http.request" and not self._verbose:
             asked = visible_line(facts.get("function") or facts["path"])
             return f"{time}{style('refused', fg='red')} {facts['method']:9} {asked}  {facts['error']}"
+        if name == "practice.broken" and not self._verbose:
+            return time + self._practice(facts)
         if name not in _RUNS:
             return super().format(record)
         error = record.exc_info[1] if record.exc_info else None
@@ -81,6 +84,15 @@ class DevFormatter(TextFormatter):
         if facts["status"] in _ERRORS and "job" in facts:
             lines += [" " * _MARGIN + style(f"penstock jobs show {facts['job']}", dim=True)]
         return "\n".join(lines)
+
+    def _practice(self, facts: Mapping[str, Any]) -> str:
+        """A place that breaks a rule, and at the first one of each rule how to learn more."""
+        place, seen = visible_line(facts["place"]), visible_line(facts["seen"])
+        lines = wrap(f"{place}  {seen}", _room() - 8, break_long_words=False, break_on_hyphens=False)
+        if facts["code"] not in self._explained:
+            self._explained.add(facts["code"])
+            lines.append(style(f"{facts['why']} says why", dim=True))
+        return style(f"{facts['code']:8}", fg="yellow") + f"\n{'':17}".join(lines)
 
     def _folds(self, record: logging.LogRecord, facts: Mapping[str, Any]) -> bool:
         """Whether a run is only counted, as there were many in this second."""
@@ -143,7 +155,7 @@ def _run_line(facts: Mapping[str, Any]) -> str:
         rest.append(f"attempt {facts['attempt']}")
     rest += [", ".join(map(str, json.loads(facts["key"])))] if "key" in facts else []
     rest += [facts["caller"]] if "caller" in facts else []
-    line, room = first, shutil.get_terminal_size((_NARROW, 24)).columns - _MARGIN
+    line, room = first, _room()
     lines = []
     for part in map(visible_line, rest):
         if len(click.unstyle(f"{line}  {part}")) > room:
@@ -152,6 +164,10 @@ def _run_line(facts: Mapping[str, Any]) -> str:
         else:
             line += f"  {part}"
     return "\n".join([*lines, line])
+
+
+def _room() -> int:
+    return shutil.get_terminal_size((_NARROW, 24)).columns - _MARGIN
 
 
 def _name_of(facts: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from penstock.check.body import RUNS, Body, Call
 from penstock.check.program import Ctx, Function, Table, keyword_of
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, before, kind_of, rule
-from penstock.check.values import Local, Method, Pool, Word
+from penstock.check.values import Door, Local, Method, Pool, Word
 
 _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
@@ -32,7 +32,9 @@ def internal_only(facts: Facts, rule: Rule) -> Places:
     for body, call in facts.called(*RUNS, "run_after", "run_at", "enqueue", "enqueue_batch", "with_options"):
         for node, function in _handed_over(facts, body, call):
             if function.kind and function.is_public:
-                message = f"{function.name} is public: it checks its callers, and a job has none."
+                is_run = call.method in RUNS
+                why = "callers from outside use it" if is_run else "it checks its callers, and a job has none"
+                message = f"{function.name} is public: {why}."
                 fix = f"Call an internal {function.kind}, and share a helper with {function.name}."
                 yield rule.at(body.function.module, node, message, fix)
     for module, node, function in _crons(facts):
@@ -192,8 +194,10 @@ def table_named(facts: Facts, rule: Rule) -> Places:
         if call.is_word("db"):
             least = 3 if call.method == "replace" else 2
             if len(call.node.args) < least and not any(isinstance(one, ast.Starred) for one in call.node.args):
-                message = f"ctx.db.{call.method} is not told the table."
-                fix = f"Write ctx.db.{call.method}(Table, row_id, …): it then checks that the id is of that table."
+                missing = "which row" if call.given and isinstance(call.given[0], Table) else "the table"
+                message = f"ctx.db.{call.method} is not told {missing}."
+                more = {"replace": ", row", "patch": ", …"}.get(call.method, "")
+                fix = f"Write ctx.db.{call.method}(Table, row_id{more}): it then checks that the id is of that table."
                 yield rule.at(body.function.module, call.node, message, fix)
 
 
@@ -238,7 +242,7 @@ def _is_enqueue(call: Call) -> bool:
 
 def _is_backend_run(call: Call) -> bool:
     """``backend.run_mutation(…)`` of a program that has no ctx."""
-    is_method = not isinstance(call.of, Method) and isinstance(call.node.func, ast.Attribute)
+    is_method = (not isinstance(call.of, Method) or call.is_of(Door)) and isinstance(call.node.func, ast.Attribute)
     return is_method and call.node.func.attr == "run_mutation"  # type: ignore[attr-defined]
 
 
@@ -252,4 +256,6 @@ def awaited(facts: Facts, rule: Rule) -> Places:
             written = ast.unparse(pending.call.func)
             message = f"{pending.what or written}(…) is not awaited, so it does nothing."
             fix = f"Write await {written}(…)."
+            if not body.function.is_async:
+                fix = f"Write async def and await {written}(…), or take the ctx from penstock.sync."
             yield rule.at(module, pending.call, message, fix, edits)

@@ -40,7 +40,7 @@ def typed(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(module, one, f"{name}: argument {one.arg} {wrong}.", _TYPE_FIX)
             elif table:
                 message = f"{name}: argument {one.arg} has a whole row, so a caller chooses every column of {table}."
-                fix = f"Take an Id[{table}] and the columns that a caller may set."
+                fix = f"Take each column that a caller may set, and an Id[{table}] if the row is there already."
                 yield rule.at(module, one, message, fix)
         given = (function.node.args.vararg, function.node.args.kwarg)
         for star in given:

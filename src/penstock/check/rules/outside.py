@@ -40,7 +40,7 @@ def deterministic(facts: Facts, rule: Rule) -> Places:
             told = _changing(name) or _unless_given(body, node, name)
             if told:
                 instead_of, edits = _repair(body, node, name, body.ctx_name)
-                message = f"{name} {told}: it gives {root} another value in each attempt."
+                message = f"{name} {told}: {root} may see another value in each attempt."
                 yield rule.at(body.function.module, node, message, instead_of, edits)
 
 
@@ -63,11 +63,14 @@ def _repair(body: Body, node: ast.expr, name: str, ctx: str) -> tuple[str, list[
     if name in _ENVIRONMENT:
         return "Read it once at the top of the file, or pass it as an argument.", []
     word = ctx or "ctx"
+    if name.startswith("uuid."):
+        return f"Write uuid.UUID(int={word}.random.getrandbits(128), version=4).", []
     if name in _CLOCK or name in _CLOCK_UNLESS:
         call = next((one.node for one in body.calls if one.node.func is node), None)
-        is_same = ctx and call is not None and name == "datetime.datetime.now" and _is_utc(call)
-        edits = [instead(body.function.module, call, f"{ctx}.now()")] if is_same and call else []
-        return f"Write {word}.now(): the same in each attempt of one execution.", edits
+        now = f"{word}.now().timestamp()" if name == "time.time" else f"{word}.now()"
+        is_same = name == "time.time" or (name == "datetime.datetime.now" and call is not None and _is_utc(call))
+        edits = [instead(body.function.module, call, now)] if ctx and is_same and call is not None else []
+        return f"Write {now}: the same in each attempt of one execution.", edits
     method = name.rpartition(".")[2]
     if name.startswith("random.") and method in _OF_CTX:
         edits = [instead(body.function.module, node, f"{ctx}.random.{method}")] if ctx else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -16,7 +16,10 @@ from penstock.check.rule import Facts, Places, Rule, rule
 from penstock.check.values import Rows, Scan
 
 _FEW = 100  # rows
-_RANGES = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_RANGES = {  # as it is written with the column on the left, and on the right
+    ast.Lt: ("lt(…)", "gt(…)"), ast.LtE: ("lte(…)", "gte(…)"),
+    ast.Gt: ("gt(…)", "lt(…)"), ast.GtE: ("gte(…)", "lte(…)"),
+}  # fmt: skip
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt,
 }  # fmt: skip
@@ -64,23 +67,24 @@ def _is_few(rows: Rows) -> bool:
     )
 
 
-def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], list[str]]:
-    """The columns of a table that a condition compares with equal values, and those in ranges."""
+def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], dict[str, str]]:
+    """The columns of a table that a condition compares with equal values, and the ranges of others."""
     row, conditions = _conditions(body, node)
-    equal, ranged = list[str](), list[str]()
+    equal, ranged = list[str](), dict[str, str]()
     if table is None:
         return equal, ranged
     for one in _all_of(conditions):
         equal.extend(_truth(one, row, table))
         if not isinstance(one, ast.Compare) or len(one.ops) != 1:
             continue
-        for side, other in ((one.left, one.comparators[0]), (one.comparators[0], one.left)):
+        for turned, (side, other) in enumerate(((one.left, one.comparators[0]), (one.comparators[0], one.left))):
             column = _column(side, row, table)
             if column and row not in _names(other):
                 if isinstance(one.ops[0], ast.Eq | ast.Is):
                     equal.append(column)
-                elif isinstance(one.ops[0], _RANGES):
-                    ranged.append(column)
+                elif one.ops[0].__class__ in _RANGES:
+                    bound = _RANGES[one.ops[0].__class__][turned]
+                    ranged[column] = f"{ranged[column]} & {bound}" if column in ranged else bound
     return equal, ranged
 
 
@@ -169,7 +173,7 @@ def _names(node: ast.expr) -> set[str]:
     return {one.id for one in walk(node) if isinstance(one, ast.Name)}
 
 
-def _index_for(scan: Scan, equal: list[str], ranged: list[str]) -> tuple[str, str]:
+def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[str, str]:
     """What is wrong and what to write; nothing if no index would serve."""
     table = scan.table
     if table is None:
@@ -181,23 +185,26 @@ def _index_for(scan: Scan, equal: list[str], ranged: list[str]) -> tuple[str, st
         if len(used) > max(len(scan.equal), len(_used(best, known, ranged)) if best else 0):
             best = index
     if best is not None:
-        columns = ", ".join(f"{one}=…" for one in _used(best, known, ranged))
         return (
             f"This filter reads rows of {table.name} to drop them; index {best.name} finds the others.",
-            f"Write .with_index({table.name}.{best.name}, {columns}).",
+            f"Write .with_index({table.name}.{best.name}, {_given(_used(best, known, ranged), known, ranged)}).",
         )
     if scan.is_bounded:
         return "", ""
-    wanted = list(dict.fromkeys([*equal, *ranged[:1]]))
+    wanted = list(dict.fromkeys([*equal, *list(ranged)[:1]]))
     name = f"by_{'_'.join(wanted)}"
     quoted = ", ".join(f'"{one}"' for one in wanted)
-    return (
-        f"This filter reads all rows of {table.name} to drop most of them.",
-        f"Declare {name} = Index({quoted}) in {table.name}, and read with .with_index({table.name}.{name}, …).",
-    )
+    read = f"read with .with_index({table.name}.{name}, {_given(wanted, known, ranged)})"
+    message = f"This filter reads all rows of {table.name} to drop most of them."
+    return message, f"Declare {name} = Index({quoted}) in {table.name}, and {read}."
 
 
-def _used(index: Index, equal: set[str], ranged: list[str]) -> list[str]:
+def _given(columns: Iterable[str], equal: set[str], ranged: dict[str, str]) -> str:
+    """What `with_index` is given: ``customer=…, starts_at=gte(…)``."""
+    return ", ".join(f"{one}={'…' if one in equal else ranged[one]}" for one in columns)
+
+
+def _used(index: Index, equal: set[str], ranged: Collection[str]) -> list[str]:
     """The first columns of an index that a condition can use."""
     used = list[str]()
     for column in index.columns:

@@ -18,6 +18,7 @@ from penstock.check.rule import Facts, Places, Rule, rule
 from penstock.check.values import Pool, Rows, Scan
 
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
+_MAKES = ("stripe.", "twilio.")  # packages whose ``create`` pays, or sends a message
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
 _KEY = re.compile(r"idempot|fence|dedup|generation|(msg|message|event|request|doc).?id", re.IGNORECASE)
 _ID = re.compile(r"\.id\b")  # a key only where it is sent: elsewhere it may be anything
@@ -45,6 +46,8 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
 
 def _sends(call: Call) -> bool:
     method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
+    if method.startswith("create") and str(getattr(call.of, "name", "")).startswith(_MAKES):
+        return True  # also create_async
     return (method in _SENDS or _posts(call.node, method)) and (call.of is None or _is_client(call.of))
 
 

@@ -1,22 +1,27 @@
 """A hotel: right forms beside the wrong ones that `fifth` to `seventh` have taught the rules."""
 
+import asyncio
 import logging
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
+from typing import Annotated
 
 import boto3
 import httpx
 import pendulum
 import psycopg_pool
+import stripe
+from fastapi import Depends
 from penstock import (
     ActionCtx,
     App,
     ApplicationError,
+    CallerBackend,
     Id,
     Index,
     MutationCtx,
@@ -26,9 +31,13 @@ from penstock import (
     owner_of,
     public,
     signed_in,
+    sync,
 )
 
+from penstock.testing import TestApp
+
 app = App()
+Desk = Annotated[CallerBackend, Depends(len)]
 log = logging.getLogger(__name__)
 bucket = boto3.resource("s3")
 WAITS = {"short": Retry.fixed(1), "long": Retry.fixed(timedelta(minutes=1))}
@@ -247,3 +256,58 @@ async def copy_rooms(ctx: MutationCtx) -> None:
     async with psycopg_pool.AsyncConnectionPool("dbname=rooms") as pool:  # expect: PEN015
         await pool.check()
     arrivals_today(ctx)  # expect: PEN001
+
+
+@app.internal_action
+async def charge(ctx: ActionCtx, guest: Id[Guest]) -> None:
+    await stripe.PaymentIntent.create_async(amount=5)  # expect: PEN017
+    await stripe.PaymentIntent.retrieve_async("intent")
+
+
+@app.internal_mutation
+async def leave(ctx: MutationCtx, guest: Id[Guest]) -> None:
+    await doors.with_options(retry=True).enqueue(ctx, charge, guest)
+
+
+async def tidy(desk: Desk, guest: Id[Guest]) -> None:
+    await desk.run_mutation(clean, guest)
+
+
+async def at_the_desk(desk: Desk, guest: Id[Guest]) -> str:
+    desk.run_mutation(clean, guest)  # expect: PEN001
+    tidy(desk, guest)  # expect: PEN001
+    doors.enqueue(desk, open_door, guest)  # expect: PEN001
+    await asyncio.gather(desk.run_mutation(clean, guest), tidy(desk, guest))
+    await asyncio.gather(*[tidy(desk, one) for one in [guest]])
+    [tidy(desk, one) for one in [guest]]  # expect: PEN001
+    [await tidy(desk, one) for one in [guest]]
+    cleaning = asyncio.create_task(desk.with_identity(None).run_mutation(clean, guest))
+    later = desk.run_mutation(clean, guest)
+    await cleaning
+    await later
+    print(desk.run_mutation(tell, guest))  # expect: PEN001
+    return desk.run_mutation(tell, guest)  # expect: PEN001
+
+
+def passes_on(desk: Desk, guest: Id[Guest]) -> Awaitable[None]:
+    return desk.run_mutation(clean, guest)
+
+
+def without_await(desk: sync.CallerBackend, other: sync.Backend, guest: Id[Guest]) -> None:
+    desk.run_mutation(clean, guest)
+    other.run_mutation(clean, guest)
+
+
+async def main() -> None:
+    async with app.open() as backend:
+        backend.with_identity(None).run_mutation(check_out, "guest")  # expect: PEN001
+        async for guests in backend.live(arrivals, limit=5):
+            log.info("here %s", guests)
+
+
+async def test_a_guest_leaves() -> None:
+    async with TestApp(app) as backend:
+        backend.run_until_idle()  # expect: PEN001
+        backend.clock.advance(timedelta(days=1))
+        with TestApp(app) as other:
+            other.wake()

@@ -41,7 +41,7 @@ async def test_many(backend) -> None:
 
 
 async def test_forgotten(backend: TestApp) -> None:
-    backend.run_query(everything)  # missed: PEN001
+    backend.run_query(everything)  # expect: PEN001
     assert datetime.now().year > 2000
 
 
