@@ -74,13 +74,13 @@ class _Found:
         if trace not in self.traces and len(self.traces) < _MOST_TRACES:
             self.traces.add(trace)
             self.words.add(trace)
-            await self.add_naming(trace, (began_at(trace) or since) - _BEFORE)
+            await self.add_naming(trace, (began_at(trace) or since) - _BEFORE, in_args=False)
 
-    async def add_naming(self, text: str, since: datetime) -> None:
-        """Add the jobs that name something."""
+    async def add_naming(self, text: str, since: datetime, *, in_args: bool) -> None:
+        """Add the jobs that name something in their options, or in their arguments, too."""
         calls, first = self.view.backend.job_calls, UUID(int=layout_uuid7(int(since.timestamp() * 1000), 0))
         for job in await calls.read(
-            lambda session: calls.store.jobs.naming(session, text, first, _MOST_JOBS, calls.now())
+            lambda session: calls.store.jobs.naming(session, text, first, _MOST_JOBS, calls.now(), in_args=in_args)
         ):
             self.add(job)
 
@@ -108,7 +108,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         await found.follow(of, view.backend.engine.clock.now())
     elif of[:-27] in names and is_id(of[:-27], of):
         found.rows[of] = None
-        await found.add_naming(of, _inserted(of))
+        await found.add_naming(of, _inserted(of), in_args=True)
         for job in [*found.jobs.values()]:
             await _follow(found, job)
     else:
