@@ -164,6 +164,17 @@ async def test_in_development_only_a_browser_on_this_machine_need_not_sign_in() 
                 assert (await browser.get("/")).status_code == status, (address, client)
 
 
+async def test_a_path_without_a_page_leads_to_those_that_there_are() -> None:
+    for dev, status in ((True, 307), (False, 404)):
+        async with board(dev=dev) as one, one.browser() as browser:
+            first = await browser.get(f"{HERE}/")
+            assert (first.status_code, first.headers.get("location")) == (status, "/dashboard/" if dev else None)
+            lost = await browser.get("/nothing/here")
+            assert lost.status_code == 404
+            assert "There is no such page." in lost.text
+            assert 'href="/dashboard/"' in lost.text
+
+
 async def test_what_changes_is_sent_once_it_has_changed(database_url: str) -> None:
     async with board(database_url, dev=True) as one:
         async with Stream(one.asgi, "/dashboard/") as live:
