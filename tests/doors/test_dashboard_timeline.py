@@ -187,8 +187,11 @@ async def test_ids_lead_to_timelines_and_to_look_leaves_no_events(database_url: 
                 return set(re.findall(r'href="/dashboard([^"]+)"', (await http.get(f"/dashboard{path}")).text))
 
             assert "Nothing has run here yet." in text_of(await http.get("/dashboard/timeline"))
+            test.clock.advance(timedelta(microseconds=500))  # ids of rows have whole milliseconds
             called = await http.post("/api/mutation", json={"path": visit.name, "args": {"who": "Ada"}})
             row = called.json()["value"]
+            shown = text_of(await http.get(f"/dashboard/timeline?of={row}"))
+            assert shown.index(" request ") < shown.index(" enqueued ") < shown.index(" insert "), shown
             await test.run_until_idle(raise_errors=False)
             last = text_of(await http.get("/dashboard/timeline"))
             assert all(last.count(one.name) == 1 for one in (visit, send, later, fail))

@@ -30,6 +30,7 @@ _EVERY = 2.0  # seconds: it reads all jobs that are younger
 _TRACE = re.compile(r"[0-9a-f]{32}")
 _ID = re.compile(r"[a-z][a-z0-9_]*_[0-7][0-9a-hjkmnp-tv-z]{25}")
 _BEFORE = timedelta(minutes=10)  # clocks differ, and traces of OpenTelemetry, whose ids have no time, began earlier
+_WITHIN = timedelta(microseconds=999)  # of the millisecond that an id has: a row does not come before its request
 _OF_JOBS = {"job.ran", "job.failed"}  # say what the job says too
 _RUN = {"http.request": "request", "call.ran": "call", "job.ran": "job"}
 
@@ -143,7 +144,8 @@ async def _add_row(found: _Found, row: str) -> None:
     """Add what a row's reactive tasks and outboxes know of it."""
     backend, table = found.view.backend, row[:-27]
     found.words.add(json.dumps([row]))  # as the change feed spells it
-    found.steps.append(Step(_inserted(row), None, "insert", table, f"/data/{table}/row?key={row}", f"…{row[-6:]}"))
+    at, link = _inserted(row) + _WITHIN, f"/data/{table}/row?key={row}"
+    found.steps.append(Step(at, None, "insert", table, link, f"…{row[-6:]}"))
     for task in (one.task for one in backend.app.tasks):
         if task.definition.name != table:
             continue
