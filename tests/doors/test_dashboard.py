@@ -133,6 +133,7 @@ async def test_who_has_not_signed_in_sees_the_form_only() -> None:
             refused = await browser.post("/sign-in", data={"token": token}, headers=own)
             assert refused.status_code == 403
             assert "<b>" not in refused.text
+            assert ("neither the admin token, nor an API key" in refused.text) != token.startswith(PREFIX)
         assert not browser.cookies
 
 

@@ -48,16 +48,20 @@ class Board:
 
     async def act(self, path: str, name: str, words: dict[str, str] | None = None, **form: Any) -> str:
         """Send a form; what is told then, or what is asked before."""
-        answer = await self._http.post(path, params=words, data={"act": name, **form})
+        answer = await self.answer(path, name, words, **form)
         if answer.status_code == 303:
             answer = await self._http.get(answer.headers["location"].removeprefix("/dashboard"))
         found = re.search(r'class="said" role="status">(.*?)<|<h1>(.*?)<|role="alert">(.*?)<', answer.text)
         assert found is not None
         return unescape(next(filter(None, found.groups())))
 
+    async def answer(self, path: str, name: str, words: dict[str, str] | None, **form: Any) -> httpx.Response:
+        """The answer to a form."""
+        return await self._http.post(path, params=words, data={"act": name, **form})
+
     async def ask(self, path: str, name: str, words: dict[str, str]) -> str:
         """The text of the page that asks before something is done."""
-        return _text(await self._http.post(path, params=words, data={"act": name}))
+        return _text(await self.answer(path, name, words))
 
 
 def _text(page: httpx.Response) -> str:
@@ -160,6 +164,9 @@ async def test_each_link_leads_to_a_page(database_url: str) -> None:
         assert of >= {"data", "functions", "health", "jobs", "outboxes", "schema", "tasks", "timeline", "work"}
         health = await one.links("/health")
         assert health >= {"/tasks/task?task=ship", "/outboxes/outbox?outbox=files", "/outboxes/outbox?outbox=ledger"}
+        lost = await one.answer("/outboxes/outbox", "move", {"outbox": "files"}, to="nonsense")
+        assert lost.status_code == 400
+        assert 'href="/dashboard/outboxes/outbox?outbox=files">Back to the form' in lost.text
         rows = (link for link in seen if link.startswith("/tasks/row?"))
         for row in rows:
             assert any(link.startswith("/data/parcel_of_yard/row?") for link in await one.links(row)), row

@@ -253,7 +253,8 @@ class Dashboard:
 
     def _trouble(self, request: Request, error: Refused | PenstockError) -> Response:
         status = error.status if isinstance(error, Refused) else 400
-        values = {"base": _base(request), "title": "Not possible", "told": str(error)}
+        form = _path(request) if request.method == "POST" else None
+        values = {"base": _base(request), "title": "Not possible", "told": str(error), "form": form}
         return HTMLResponse(self._pages.render("trouble.html", values), status)
 
 

@@ -144,8 +144,8 @@ async def _add_row(found: _Found, row: str) -> None:
     """Add what a row's reactive tasks and outboxes know of it."""
     backend, table = found.view.backend, row[:-27]
     found.words.add(json.dumps([row]))  # as the change feed spells it
-    at, link = _inserted(row) + _WITHIN, f"/data/{table}/row?key={row}"
-    found.steps.append(Step(at, None, "insert", table, link, f"…{row[-6:]}"))
+    inserted, link = _inserted(row) + _WITHIN, f"/data/{table}/row?key={row}"
+    found.steps.append(Step(inserted, None, "insert", table, link, f"…{row[-6:]}"))
     for task in (one.task for one in backend.app.tasks):
         if task.definition.name != table:
             continue
