@@ -283,9 +283,11 @@ class Jobs(Suite):
         async with reading(bench.store.begin_read) as session:
             naming = bench.store.jobs.naming
             wanted = sorted(one.id for one in (traced, ready, scheduled, runs))
-            found = await naming(session, "a-trace", UUID(int=0), 10, NOW)
+            found = await naming(session, "a-trace", UUID(int=0), 10, NOW, in_args=True)
             assert [job_uuid(one.id) for one in found] == wanted
-            later = await naming(session, "a-trace", wanted[1], 2, NOW)
+            found = await naming(session, "a-trace", UUID(int=0), 10, NOW, in_args=False)
+            assert [job_uuid(one.id) for one in found] == [traced.id]
+            later = await naming(session, "a-trace", wanted[1], 2, NOW, in_args=True)
             assert [job_uuid(one.id) for one in later] == wanted[1:3]
 
     @story

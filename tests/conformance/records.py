@@ -78,9 +78,17 @@ class Records(Suite):
             RecordQuery(error="e", states=("failed",)): set(),
             RecordQuery(error="%", states=("failed", "pending")): set(),
             RecordQuery(error="E", states=("failed", "pending")): {"failed", "retried"},
+            RecordQuery(error="E"): {"failed", "retried", "skipped"},
+            RecordQuery(error="E", states=("gone", "running")): set(),
+            RecordQuery(error="E", has_error=True, tasks=(task,)): {"failed", "retried", "skipped"},
+            RecordQuery(error="E", has_error=False): set(),
+            RecordQuery(error="E", tasks=(other,)): set(),
         }
         for where, wanted in cases.items():
-            assert {one.key for one in await _list(bench, where)} == wanted, where
+            found = await _list(bench, where)
+            assert {one.key for one in found} == wanted, where
+            pieces = [await _list(bench, where, 1, place) for place in [None, *_keys(found)]]
+            assert pieces == [*([one] for one in found), []], where
             assert {one.key for one in await _due(bench, where)} == wanted, where
             tasks = [task, other] if where.tasks is None else where.tasks
             assert {one.key for one in await _among(bench, where, tasks, STANDS)} == wanted, where

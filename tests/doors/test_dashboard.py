@@ -133,6 +133,7 @@ async def test_who_has_not_signed_in_sees_the_form_only() -> None:
             refused = await browser.post("/sign-in", data={"token": token}, headers=own)
             assert refused.status_code == 403
             assert "<b>" not in refused.text
+            assert ("neither the admin token, nor an API key" in refused.text) != token.startswith(PREFIX)
         assert not browser.cookies
 
 
@@ -162,6 +163,17 @@ async def test_in_development_only_a_browser_on_this_machine_need_not_sign_in() 
         ):
             async with one.browser(address, client, **headers) as browser:
                 assert (await browser.get("/")).status_code == status, (address, client)
+
+
+async def test_a_path_without_a_page_leads_to_those_that_there_are() -> None:
+    for dev, status in ((True, 307), (False, 404)):
+        async with board(dev=dev) as one, one.browser() as browser:
+            first = await browser.get(f"{HERE}/")
+            assert (first.status_code, first.headers.get("location")) == (status, "/dashboard/" if dev else None)
+            lost = await browser.get("/nothing/here")
+            assert lost.status_code == 404
+            assert "There is no such page." in lost.text
+            assert 'href="/dashboard/"' in lost.text
 
 
 async def test_what_changes_is_sent_once_it_has_changed(database_url: str) -> None:

@@ -16,11 +16,13 @@ from stage.yard import app, failing, mail, put, send, texts
 
 from penstock import asgi_app
 from penstock.api.pools.activity import glance
+from penstock.dashboard.recent import recent
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.testing import TestApp
 
 HERE = "http://localhost"
+MOST_LINKS = 120
 
 
 class Board:
@@ -36,18 +38,30 @@ class Board:
         assert answer.status_code == status, answer.text
         return _text(answer)
 
+    async def links(self, path: str) -> set[str]:
+        """The pages to which a page leads."""
+        answer = await self._http.get(path)
+        assert answer.status_code == 200, path
+        links = {unescape(link).partition("#")[0] for link in re.findall(r'href="([^"]*)"', answer.text)}
+        whole = {path.partition("?")[0] + link if link.startswith("?") else link for link in links}
+        return {link.removeprefix("/dashboard") for link in whole if "/static/" not in link and link}
+
     async def act(self, path: str, name: str, words: dict[str, str] | None = None, **form: Any) -> str:
         """Send a form; what is told then, or what is asked before."""
-        answer = await self._http.post(path, params=words, data={"act": name, **form})
+        answer = await self.answer(path, name, words, **form)
         if answer.status_code == 303:
             answer = await self._http.get(answer.headers["location"].removeprefix("/dashboard"))
         found = re.search(r'class="said" role="status">(.*?)<|<h1>(.*?)<|role="alert">(.*?)<', answer.text)
         assert found is not None
         return unescape(next(filter(None, found.groups())))
 
+    async def answer(self, path: str, name: str, words: dict[str, str] | None, **form: Any) -> httpx.Response:
+        """The answer to a form."""
+        return await self._http.post(path, params=words, data={"act": name, **form})
+
     async def ask(self, path: str, name: str, words: dict[str, str]) -> str:
         """The text of the page that asks before something is done."""
-        return _text(await self._http.post(path, params=words, data={"act": name}))
+        return _text(await self.answer(path, name, words))
 
 
 def _text(page: httpx.Response) -> str:
@@ -133,6 +147,29 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names(database_url: 
             "texts": (3, False),
         }
         assert await one.act("/work", "pause pools", none, sure="yes") == "0 pools paused."
+
+
+async def test_each_link_leads_to_a_page(database_url: str) -> None:
+    recent().entries.clear()  # they are of the whole process
+    async with board(database_url) as one:
+        await one.test.run_mutation(put, ["good", "bad"])
+        await mail.enqueue(one.test, send, to="bad")
+        await one.test.run_until_idle(raise_errors=False)
+        seen, found = {"/"}, ["/"]
+        while found and len(seen) < MOST_LINKS:
+            new = await one.links(found.pop())
+            found += sorted(new - seen)
+            seen |= new
+        of = {link.partition("?")[0].strip("/").partition("/")[0] for link in seen}
+        assert of >= {"data", "functions", "health", "jobs", "outboxes", "schema", "tasks", "timeline", "work"}
+        health = await one.links("/health")
+        assert health >= {"/tasks/task?task=ship", "/outboxes/outbox?outbox=files", "/outboxes/outbox?outbox=ledger"}
+        lost = await one.answer("/outboxes/outbox", "move", {"outbox": "files"}, to="nonsense")
+        assert lost.status_code == 400
+        assert 'href="/dashboard/outboxes/outbox?outbox=files">Back to the form' in lost.text
+        rows = (link for link in seen if link.startswith("/tasks/row?"))
+        for row in rows:
+            assert any(link.startswith("/data/parcel_of_yard/row?") for link in await one.links(row)), row
 
 
 async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str) -> None:

@@ -28,8 +28,15 @@ PAGES = (
     "/", "/functions", "/live", "/crons", "/schema", "/audit", "/logs", "/timeline",
     "/data", "/data/parcel_of_yard", "/data/parcel_of_yard?order=asc", "/data/parcel_of_yard?where=weight == 3",
     "/work", "/work?state=failed", "/work?pool=default&function=ship",
-    "/tasks", "/tasks/task?task=ship", "/outboxes", "/outboxes/outbox?outbox=ledger", "/outboxes/outbox?outbox=files",
+    "/tasks", "/tasks/task?task=ship", "/tasks/task?task=ship&state=failed", "/tasks/task?task=ship&error=no way",
+    "/outboxes", "/outboxes/outbox?outbox=ledger", "/outboxes/outbox?outbox=files",
 )  # fmt: skip
+# These read all jobs, each once: on PostgreSQL a row for a job, on SQLite at most so many steps.
+ALL_READ = {
+    "/tasks/task?task=ship&error=rare": 25,
+    "/timeline?of=0123456789abcdef0123456789abcdef": 8,
+    "/timeline?of=parcel_of_yard_00000000000000000000000007": 14,
+}
 
 # Rows by their numbers, as a program of another language inserts them: triggers capture them for the task and outboxes.
 NUMBERS = "with recursive numbers (n) as (select {first} union all select n + 1 from numbers where n < {last}) "
@@ -92,6 +99,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
         monkeypatch.setattr(f"penstock.{module}.MOST_COUNTED", COUNTED)
     for module in ("dashboard.pages.outboxes", "dashboard.pages.data"):
         monkeypatch.setattr(f"penstock.{module}._MOST_COUNTED", COUNTED)
+    monkeypatch.setattr("penstock.store.nouns.records._NEAR", 3 * COUNTED)
     monkeypatch.setattr("penstock.dashboard.activity._AGAIN", 1e-9)  # each page reads the pools by itself
     return seen
 
@@ -162,4 +170,8 @@ async def test_pages_read_no_more_of_large_tables_than_of_small_ones(database_ur
         assert few.keys() == many.keys()
         grown = {path: (few[path], many[path]) for path in few if many[path] > 1.2 * few[path] + 600}
         assert not grown
+        for path, steps in ALL_READ.items():
+            read.number = 0
+            assert (await http.get(path)).status_code == 200, path
+            assert read.number <= MANY * (steps if database_url.startswith("sqlite") else 1), path
         assert {"/data/parcel_of_yard, next", "/work, next", "/tasks/task?task=ship, next"} <= many.keys()

@@ -61,13 +61,15 @@ def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
         Route("/sign-in/back", dashboard.come_back, methods=["GET"]),
         Route("/sign-out", dashboard.sign_out, methods=["POST"]),
         *(Route(page.path, dashboard.endpoint(page), methods=["GET", "POST"]) for page in PAGES),
+        Route("/{path:path}", dashboard.lost),
     ]
     below = Mount("/dashboard", app=_with_headers(Router(routes, redirect_slashes=False)))
-    return [Route("/dashboard", _to_overview), below]
+    first = [Route("/", _to_overview)] if opening.config.dev else []  # which `penstock dev` prints, and people follow
+    return [*first, Route("/dashboard", _to_overview), below]
 
 
 async def _to_overview(request: Request) -> Response:
-    return RedirectResponse(f"{request.url.path}/", 308)
+    return RedirectResponse(f"{_base(request)}/dashboard/", 307)
 
 
 class Dashboard:
@@ -89,6 +91,9 @@ class Dashboard:
         return answer
 
     # ----- endpoints
+
+    async def lost(self, request: Request) -> Response:
+        return self._trouble(request, Refused(404, "NotFound", "There is no such page."))
 
     async def sign_in(self, request: Request) -> Response:
         """The form for a token; with one, begin a session."""
@@ -248,7 +253,8 @@ class Dashboard:
 
     def _trouble(self, request: Request, error: Refused | PenstockError) -> Response:
         status = error.status if isinstance(error, Refused) else 400
-        values = {"base": _base(request), "title": "Not possible", "told": str(error)}
+        form = _path(request) if request.method == "POST" else None
+        values = {"base": _base(request), "title": "Not possible", "told": str(error), "form": form}
         return HTMLResponse(self._pages.render("trouble.html", values), status)
 
 

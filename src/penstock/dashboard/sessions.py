@@ -20,6 +20,7 @@ from penstock.clock import secret
 from penstock.config import Config
 from penstock.dashboard.page import Role
 from penstock.errors import AccessDenied, Unauthenticated
+from penstock.identity.api_key import PREFIX
 from penstock.identity.identity import Identity
 from penstock.server.callers import Credentials, anonymous, is_admin, with_token
 
@@ -27,6 +28,7 @@ _COOKIE = "penstock_dashboard"
 _SECONDS = 12 * 3600.0
 _SECONDS_OF_PROVIDER = 3600.0  # nobody tells us when a provider has locked somebody out
 _MOST = 10_000
+_DOTS = 2  # in a token of a provider
 _HERE = {"localhost", "127.0.0.1", "::1"}
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host")
 
@@ -82,6 +84,8 @@ class Sessions:
         ends = backend.engine.machine.monotonic() + _SECONDS
         if is_admin(token.encode("utf-8", "surrogateescape"), self._config.admin_token):
             return self._begin(Session("the admin token", Role.edit, ends))
+        if not token.startswith(PREFIX) and token.count(".") != _DOTS:
+            raise AccessDenied("This is neither the admin token, nor an API key, nor a token of a provider.")
         found = await with_token(anonymous(request), token, backend.tokens)
         if found.caller.identity is None:
             raise AccessDenied("This token names nobody.")

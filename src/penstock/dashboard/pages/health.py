@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from penstock.api.health import findings, look
 from penstock.dashboard.page import Page, View
 
 _EVERY = 10.0  # seconds: the doctor reads all jobs that have failed lately
 _LISTED = 20
+_PAGES = {  # of the things that findings are about
+    "pool": "/work?pool=",
+    "task": "/tasks/task?task=",
+    "outbox": "/outboxes/outbox?outbox=",
+    "function": "/functions/",
+    "table": "/schema#",
+}
 
 
 async def _load(view: View) -> Mapping[str, Any]:
@@ -21,12 +29,18 @@ async def _load(view: View) -> Mapping[str, Any]:
     broken = sorted(() if practices is None else practices.found.values(), key=lambda one: -one.times)
     return {
         "seen": seen,
-        "findings": findings(seen),
+        "findings": [(one, _page(one.where)) for one in findings(seen)],
         "pools": (await view.activity.look())[0].pools,
         "practices": None if practices is None else broken,
         "counts_conflicts": backend.engine.journal.meters is not None,
         "conflicts": hot[:_LISTED],
     }
+
+
+def _page(where: str) -> str:
+    """The page about a pool, a task, an outbox, a function or a table; empty if there is none."""
+    kind, _, name = where.partition(" ")
+    return _PAGES[kind] + quote(name, safe="") if kind in _PAGES and name else ""
 
 
 PAGES = (Page("/health", "Health", "health.html", _load, {}, every=_EVERY),)

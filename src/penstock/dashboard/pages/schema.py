@@ -15,6 +15,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.push.migrate import Plan, load_migrations, push
 
 _EVERY = 10.0  # seconds
+_KEY = "key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class TableLine:
 
     @property
     def notes(self) -> int:
-        """How many notes there are about it."""
-        return sum(bool(one.note) for one in self.fields) + sum(len(one.notes) for one in self.indexes)
+        """How many notes there are about it, beside that a field is a key."""
+        return sum(one.note not in {"", _KEY} for one in self.fields) + sum(len(one.notes) for one in self.indexes)
 
 
 async def _load(view: View) -> Mapping[str, Any]:
@@ -100,7 +101,7 @@ def _table(
 
 def _field(column: Column, definition: TableDefinition, stored: StoredTable | None) -> FieldLine:
     found = None if stored is None else stored.columns.get(column.name)
-    note = "not in the database" if found is None else "key" if column.name in definition.key else ""
+    note = "not in the database" if found is None else _KEY if column.name in definition.key else ""
     return FieldLine(column.name, column.kind.value if found is None else found.type, column.optional, note)
 
 

@@ -30,6 +30,7 @@ _EVERY = 2.0  # seconds: it reads all jobs that are younger
 _TRACE = re.compile(r"[0-9a-f]{32}")
 _ID = re.compile(r"[a-z][a-z0-9_]*_[0-7][0-9a-hjkmnp-tv-z]{25}")
 _BEFORE = timedelta(minutes=10)  # clocks differ, and traces of OpenTelemetry, whose ids have no time, began earlier
+_WITHIN = timedelta(microseconds=999)  # of the millisecond that an id has: a row does not come before its request
 _OF_JOBS = {"job.ran", "job.failed"}  # say what the job says too
 _RUN = {"http.request": "request", "call.ran": "call", "job.ran": "job"}
 
@@ -74,13 +75,13 @@ class _Found:
         if trace not in self.traces and len(self.traces) < _MOST_TRACES:
             self.traces.add(trace)
             self.words.add(trace)
-            await self.add_naming(trace, (began_at(trace) or since) - _BEFORE)
+            await self.add_naming(trace, (began_at(trace) or since) - _BEFORE, in_args=False)
 
-    async def add_naming(self, text: str, since: datetime) -> None:
-        """Add the jobs that name something."""
+    async def add_naming(self, text: str, since: datetime, *, in_args: bool) -> None:
+        """Add the jobs that name something in their options, or in their arguments, too."""
         calls, first = self.view.backend.job_calls, UUID(int=layout_uuid7(int(since.timestamp() * 1000), 0))
         for job in await calls.read(
-            lambda session: calls.store.jobs.naming(session, text, first, _MOST_JOBS, calls.now())
+            lambda session: calls.store.jobs.naming(session, text, first, _MOST_JOBS, calls.now(), in_args=in_args)
         ):
             self.add(job)
 
@@ -108,7 +109,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         await found.follow(of, view.backend.engine.clock.now())
     elif of[:-27] in names and is_id(of[:-27], of):
         found.rows[of] = None
-        await found.add_naming(of, _inserted(of))
+        await found.add_naming(of, _inserted(of), in_args=True)
         for job in [*found.jobs.values()]:
             await _follow(found, job)
     else:
@@ -143,7 +144,8 @@ async def _add_row(found: _Found, row: str) -> None:
     """Add what a row's reactive tasks and outboxes know of it."""
     backend, table = found.view.backend, row[:-27]
     found.words.add(json.dumps([row]))  # as the change feed spells it
-    found.steps.append(Step(_inserted(row), None, "insert", table, f"/data/{table}/row?key={row}", f"…{row[-6:]}"))
+    inserted, link = _inserted(row) + _WITHIN, f"/data/{table}/row?key={row}"
+    found.steps.append(Step(inserted, None, "insert", table, link, f"…{row[-6:]}"))
     for task in (one.task for one in backend.app.tasks):
         if task.definition.name != table:
             continue

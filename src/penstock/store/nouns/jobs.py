@@ -49,10 +49,10 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         return [self._access.status(row) for row in rows]
 
     async def naming(
-        self, session: Session, text: str, first: UUID, limit: int, now: datetime
+        self, session: Session, text: str, first: UUID, limit: int, now: datetime, *, in_args: bool
     ) -> builtins.list[JobStatus]:
-        """Jobs whose arguments or options contain a text, oldest first, those from one id on."""
-        rows = await self._fetch(session, "naming", text=text, first=first, limit=limit, now=now)
+        """Jobs whose options contain a text, or their arguments, too; oldest first, those from one id on."""
+        rows = await self._fetch(session, "naming", text=text, first=first, limit=limit, now=now, in_args=in_args)
         return [self._access.status(row) for row in rows]
 
     async def matching(

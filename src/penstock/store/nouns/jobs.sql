@@ -38,8 +38,8 @@ and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :befor
 -- {on_complete}: the part of a filter that is about errors of on_complete.
 (:on_complete_error::text is null or strpos(on_complete_error, :on_complete_error) > 0)
 
--- {named}: the jobs whose arguments or options contain a text.
-(strpos(args, :text) > 0 or strpos(options, :text) > 0)
+-- {named}: the jobs whose options contain a text, or their arguments if these are looked through, too.
+(strpos(options, :text) > 0 or (:in_args::boolean and strpos(args, :text) > 0))
 
 -- {pending}: a pending job as it is listed.
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at,
@@ -75,7 +75,7 @@ union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and exp
 -- Unbounded: of jobs that are rare it reads all.
 {found};
 
--- naming: jobs whose arguments or options contain a text, oldest first, those from one id on.
+-- naming: jobs whose options, or arguments, contain a text, oldest first, those from one id on.
 -- Unbounded: it reads all jobs since then.
 select * from (
     {pending} from penstock.ready_job where id >= :first and {named}

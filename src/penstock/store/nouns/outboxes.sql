@@ -223,22 +223,17 @@ order by seq limit :limit;
 
 -- backlog: the set-aside messages of each outbox, by state, as far as they are counted.
 -- Unbounded: it counts up to as many as it is told.
--- SQLite: it counts in subqueries, as a subquery in `from` cannot refer to what is beside it, and names its index.
-select id, state,
-    (select count(*) from (
-        select 1 from penstock.outbox_message m indexed by penstock_outbox_message_state
-        where m.outbox = o.id and m.state = s.state limit :most
-    )),
-    (select min(changed_at) from (
-        select m.changed_at from penstock.outbox_message m indexed by penstock_outbox_message_state
-        where m.outbox = o.id and m.state = s.state order by m.seq limit :most
-    )),
-    (select count(*) from (
-        select m.used_up from penstock.outbox_message m indexed by penstock_outbox_message_state
-        where m.outbox = o.id and m.state = s.state order by m.seq limit :most
-    ) where used_up)
-from penstock.outbox o, (select 'waiting' as state union all select 'halted' union all select 'parked') s
-where exists (select 1 from penstock.outbox_message m where m.outbox = o.id and m.state = s.state);
+-- SQLite: it counts in one subquery, as a subquery in `from` cannot refer to what is beside it, and names its index.
+with found as materialized (
+    select o.id, s.state, (
+        select json_array(count(*), min(c.changed_at), count(*) filter (where c.used_up)) from (
+            select m.changed_at, m.used_up from penstock.outbox_message m indexed by penstock_outbox_message_state
+            where m.outbox = o.id and m.state = s.state order by m.seq limit :most
+        ) c
+    ) as counts
+    from penstock.outbox o, (select 'waiting' as state union all select 'halted' union all select 'parked') s
+)
+select id, state, counts ->> 0, counts ->> 1, counts ->> 2 from found where counts ->> 0 > 0;
 -- PostgreSQL: see waiting.
 select o.id, t.state, t.number, t.oldest_at, t.used_up
 from penstock.outbox o cross join (values ('waiting'), ('halted'), ('parked')) as s (state), lateral (

@@ -39,6 +39,7 @@ from penstock.store.sql.values import stored_values
 _BEGINNING: RowKey = (-1, "")
 _FIRST = datetime(1, 1, 1, tzinfo=UTC)
 _ROW = "r"
+_NEAR = 1_000  # records to look at before jobs
 
 
 class Records(Noun, queries=("records",)):
@@ -55,9 +56,12 @@ class Records(Noun, queries=("records",)):
     ) -> builtins.list[RecordState]:
         """Records that meet a filter, by task and key, those after one."""
         task, key = after or _BEGINNING
-        name = "records_failed" if where.states == FAILED else "records"
         values = _where(where) | {"limit": limit, "after_task": task, "after_key": key}
-        return self._states(await self._fetch(session, name, **values))
+        if (jobs := _begins_with(where)) and limit <= _NEAR:  # they may be many after all
+            found = await self._fetch(session, "records_near", **values, near=_NEAR)
+            if len(found) == limit:
+                return self._states(found)
+        return self._states(await self._fetch(session, f"records_{jobs}" if jobs else "records", **values))
 
     async def due(
         self, session: Session, where: RecordQuery, limit: int, after: tuple[datetime | None, RowKey] | None = None
@@ -76,7 +80,7 @@ class Records(Noun, queries=("records",)):
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
         """The number of records that meet a filter. It reads them all."""
-        name = "count_failed" if where.states == FAILED else "count_records"
+        name = f"count_{_begins_with(where) or 'records'}"
         return [RecordCount(*row) for row in await self._fetch(session, name, **_where(where))]
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
@@ -195,6 +199,13 @@ class Records(Noun, queries=("records",)):
             row = (task, key, uuid(job), generation, bool(live), change, *moments, gone, state, attempt, *runs, error)
             found.append(RecordState(*row))
         return found
+
+
+def _begins_with(where: RecordQuery) -> str:
+    """The jobs with which a query begins, as they may be few; empty if it begins with the records."""
+    if where.states == FAILED:
+        return "failed"
+    return "" if where.error is None else "erring"
 
 
 def _where(where: RecordQuery) -> dict[str, Any]:

@@ -10,18 +10,46 @@ r.started_at, r.finished_at, r.error
 
 -- {failed}: the records whose jobs have failed, which are few. It begins with these jobs.
 -- SQLite: whatever has ended is in one table.
-select r.task, r.key, r.gone, f.error, {has_error} as has_error
+select r.task, r.key, r.gone, f.state, f.error, {has_error} as has_error
 from penstock.finished_job f cross join penstock.task_record r
 where f.state = 'failed' and f.options ->> 'task' is not null
   and (:tasks is null or f.options ->> 'task' in (select value from json_each(:tasks)))
   and r.task = f.options ->> 'task' and r.key = f.args ->> 'key' and r.id = f.id
--- PostgreSQL: what is kept for long is in a part of its own, and its index is of text. Each record is looked up by itself, in
--- the order of keys, so that a limit ends this.
-select f.task, f.key, r.gone, f.error, {has_error} as has_error
+-- PostgreSQL: what is kept for long is in a part of its own, and its index is of text.
+{first} (select id, state, options, args, error from penstock.finished_job_long where state = 'failed') j {then}
+
+-- {erring}: the records whose jobs have an error that contains a text.
+-- SQLite: many jobs have ended, so it looks up those of the records, in order. Others it reads, as few of them have an error.
+select r.task, r.key, r.gone, f.state, f.error, {has_error} as has_error
 from (
-    select (j.options::jsonb ->> 'task')::integer as task, (j.args::jsonb ->> 'key') collate "C" as key, j.id, j.error
-    from penstock.finished_job_long j
-    where j.state = 'failed' and j.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
+    select id, 'pending' as state, options, args, error from penstock.ready_job where strpos(error, :error) > 0
+    union all
+    select id, 'pending', options, args, error from penstock.scheduled_job where strpos(error, :error) > 0
+    union all
+    select id, 'running', options, args, error from penstock.running_job where strpos(error, :error) > 0
+) f cross join penstock.task_record r
+where r.task = f.options ->> 'task' and r.key = f.args ->> 'key' and r.id = f.id
+union all
+select r.task, r.key, r.gone, f.state, f.error, {has_error} as has_error
+from penstock.task_record r cross join penstock.finished_job f
+where f.id = r.id and strpos(f.error, :error) > 0
+-- PostgreSQL: it begins with the jobs.
+{first} (
+    select id, 'pending' as state, options, args, error from penstock.ready_job
+    union all select id, 'pending', options, args, error from penstock.scheduled_job
+    union all select id, 'running', options, args, error from penstock.running_job
+    union all select id, state, options, args, error from penstock.finished_job_long
+) j {then}
+
+-- {first}: records of some jobs. Each is looked up by itself, in the order of keys, so that a limit ends this.
+-- PostgreSQL: `json` reads a short text sooner than `jsonb`.
+select f.task, f.key, r.gone, f.state, f.error, {has_error} as has_error
+from (
+    select (j.options::json ->> 'task')::integer as task, (j.args::json ->> 'key') collate "C" as key, j.id, j.state, j.error from
+
+-- {then}: those of tasks, and with an error.
+where j.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select t.id from penstock.task t))::text[])
+      and (:error::text is null or strpos(j.error, :error) > 0)
     order by 1, 2 offset 0
 ) f cross join lateral (
     select s.gone from penstock.task_record s where s.task = f.task and s.key = f.key and s.id = f.id offset 0
@@ -46,7 +74,17 @@ where (task, key) > (:after_task::integer, :after_key::text)
   and (:tasks::integer[] is null or task = any(:tasks)) and {filter}
 order by task, key limit :limit;
 
--- records_due: the same, those that are due first before others; those of which nobody knows a time come last.
+-- records_near: the same, of the next so many records only.
+select {record}
+from (
+    select k.task, k.key from penstock.task_record k
+    where (k.task, k.key) > (:after_task::integer, :after_key::text) and (:tasks::integer[] is null or k.task = any(:tasks))
+    order by k.task, k.key limit :near
+) k cross join penstock.task_state r
+where r.task = k.task and r.key = k.key and {filter}
+order by r.task, r.key limit :limit;
+
+-- records_due: the same as records, those that are due first before others; those of which nobody knows a time come last.
 -- Unbounded: it sorts all that meet the filter.
 select {record}
 from penstock.task_state r
@@ -84,6 +122,24 @@ order by r.task, r.key;
 -- count_failed: the same as count_records, of those that have failed.
 -- Unbounded: it reads all that have failed.
 select r.task, 'failed', count(*), count(r.gone) from ({failed}) r where {errors} group by r.task;
+
+-- records_erring: the same as records, of those that have an error that contains a text.
+-- Unbounded: it reads all that have an error.
+with few as materialized (
+    select r.task, r.key from ({erring}) r
+    where (r.task, r.key) > (:after_task::integer, :after_key::text)
+      and (:tasks::integer[] is null or r.task = any(:tasks)) and {filter}
+    order by r.task, r.key limit :limit
+)
+select {record}
+from few cross join penstock.task_state r
+where r.task = few.task and r.key = few.key
+order by r.task, r.key;
+
+-- count_erring: the same as count_records, of those.
+-- Unbounded: it reads all that have an error.
+select r.task, r.state, count(*), count(r.gone) from ({erring}) r
+where (:tasks::integer[] is null or r.task = any(:tasks)) and {filter} group by r.task, r.state;
 
 -- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
 -- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
