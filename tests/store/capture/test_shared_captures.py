@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -222,14 +223,22 @@ async def test_triggers_are_made_once_for_all_interests_that_are_declared_togeth
     await run_sql(database_url, ORDERS)
     many = [replace(PAID, name=f"n{number}") for number in range(9)]
     async with opened(database_url) as store:
-        module, name = (postgres_interests, "install") if store.dialect.schemas else (sqlite_interests, "triggers")
-        make, made = getattr(module, name), list[int]()
+        made = list[int]()
 
-        def counted(*args: Any) -> Any:
-            made.append(len(args[1]))
-            return make(*args)
+        def count(module: ModuleType, name: str) -> None:
+            make = getattr(module, name)
 
-        monkeypatch.setattr(module, name, counted)
+            def counted(*args: Any) -> Any:
+                made.append(len(args[1]))
+                return make(*args)
+
+            monkeypatch.setattr(module, name, counted)
+
+        if store.dialect.schemas:
+            count(postgres_interests, "try_out")
+            count(postgres_interests, "install")
+        else:
+            count(sqlite_interests, "triggers")
         await store.interests.check(many, NOW)
         assert made == [9], "in a trial"
         await store.interests.declare(many, NOW)
