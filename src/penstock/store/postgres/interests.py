@@ -41,12 +41,14 @@ _FORGOTTEN = "delete from penstock.interest where id = {}"
 _CAPTURED = """
 update penstock.interest set capture = case when id = any('{ids}') then {number} end
 where capture = {number} or id = any('{ids}')"""
+# A join would look up the tables of all interests.
 _INSTALLED = """
-update penstock.interest i set installed = f.found from penstock.interest_found f
-where f.id = i.id and i.capture = {number}"""
+update penstock.interest i set installed = (select f.found from penstock.interest_found f where f.id = i.id)
+where i.capture = {number}"""
 _HELD = """
-update penstock.interest i set installed = f.found || '{{"held": true}}' from penstock.interest_found f
-where f.id = i.id and i.capture = {number}"""
+update penstock.interest i set installed =
+(select f.found || '{{"held": true}}' from penstock.interest_found f where f.id = i.id)
+where i.capture = {number}"""
 _LAST_ID = 2**31 - 1  # trials use the numbers that no interest reaches
 _VIRTUAL = " virtual"  # the view adds this to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
