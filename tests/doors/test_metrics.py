@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-app = App()
+app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=4)
 quiet = app.workpool("quiet", max_parallelism=2, log_level="error")
 

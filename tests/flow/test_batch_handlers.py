@@ -37,7 +37,7 @@ from penstock.sync import ActionCtx as SyncActionCtx
 
 pytestmark = pytest.mark.one_store_each
 
-app = App()
+app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=200, default_retry=Retry(max_attempts=3, initial_backoff=0.001, base=1))
 mail = app.workpool("mail", max_parallelism=3)
 

@@ -17,7 +17,7 @@ from penstock import ActionCtx, App, Backend, JobState
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 MANY = 40
 
-app = App()
+app = OPENED = App()
 pool = app.workpool("turns", max_parallelism=200)
 seen: list[str] = []
 tasks: list[asyncio.Task[None]] = []

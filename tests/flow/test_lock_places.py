@@ -27,7 +27,7 @@ pytestmark = pytest.mark.one_store_each
 AT_ONCE, LONG = timedelta(0), timedelta(seconds=30)
 LEASE = timedelta(seconds=15)
 
-app = App()
+app = OPENED = App()
 
 
 @app.action

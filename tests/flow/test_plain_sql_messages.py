@@ -16,7 +16,7 @@ from penstock import ActionCtx, App
 from penstock.outbox.message import Message
 from penstock.testing import TestApp
 
-app = App()
+app = OPENED = App()
 
 heard: list[tuple[Any, str | None]] = []
 

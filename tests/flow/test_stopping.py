@@ -50,7 +50,7 @@ class Held:
         assert await asyncio.to_thread(self.begun.acquire, timeout=60)
 
 
-app = App(tables=[Note])
+app = OPENED = App(tables=[Note])
 
 
 @app.query

@@ -45,7 +45,7 @@ class Note(Table):
     by_number = Index("number", "text")
 
 
-app = App()
+app = OPENED = App()
 request_name = contextvars.ContextVar("request_name", default="none")
 
 

@@ -17,6 +17,8 @@ from penstock.errors import Conflict, DatabaseUnavailable, PenstockError, Unique
 from penstock.testing import gate, raising
 from penstock.testing.gates import Gate
 
+OPENED = ledger.app
+
 
 async def balance(backend: Backend, owner: str) -> int | None:
     return await backend.run_query(ledger.balance, owner=owner)

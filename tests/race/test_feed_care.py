@@ -125,7 +125,7 @@ async def test_who_has_nothing_to_empty_looks_rarely(database_url: str, caplog: 
 
 # ----- the pruner
 
-app = App()
+app = OPENED = App()
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ select id, 0, pool, function, kind, args, priority, rank, run_at, 1, now(), now(
 ) job limit 1
 """
 
-app = App()
+app = OPENED = App()
 pool = app.workpool("changed", max_parallelism=5, key_parallelism=5)
 
 

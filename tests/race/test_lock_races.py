@@ -22,6 +22,8 @@ from penstock.errors import LockLost, LockTaken
 from penstock.store.contract.locks import LockRow
 from penstock.testing import TestClock, gate
 
+OPENED = ledger.app
+
 AT_ONCE = timedelta(0)
 LEASE = timedelta(seconds=15)
 SHORT_LEASE = timedelta(seconds=1)

@@ -26,6 +26,8 @@ from penstock.services.worker.executor import Executor
 from penstock.services.worker.worker import Worker
 from penstock.testing import gate, raising
 
+OPENED = ledger.app
+
 MANY = 30
 FEW = 6
 

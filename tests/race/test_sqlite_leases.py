@@ -19,6 +19,8 @@ from penstock.errors import DatabaseBusy, DatabaseUnavailable
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestClock
 
+OPENED = ledger.app
+
 NOW = timedelta(0)
 A_THIRD = timedelta(seconds=10)
 MORE_THAN_ALL = timedelta(seconds=31)

@@ -18,7 +18,7 @@ from penstock import App, Id, LeaseLost, MutationCtx, QueryCtx, Retry, Table, Ta
 from penstock.app import Backend
 from penstock.store.guest.drivers import answer
 
-app = App()
+app = OPENED = App()
 EXPIRED = timedelta(seconds=31)
 
 

@@ -21,6 +21,8 @@ from penstock.jobs.job import JobId, JobStatus
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestClock, gate, raising
 
+OPENED = ledger.app
+
 SHORT_LEASE = 1.0
 NOW = timedelta(0)
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.errors import DeclarationError
+from penstock.errors import ArgumentsInvalid, DeclarationError
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction, name_of
+from penstock.functions.signature import Signature
 
 
 async def look(ctx: Any, number: int = 1) -> int:
@@ -128,3 +129,20 @@ def test_a_program_run_as_main_bears_the_name_by_which_others_import_it(
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(look, "__module__", "__main__")
     assert name_of(look) == name
+
+
+def test_functions_of_the_same_annotations_share_a_check_and_unions_keep_their_order() -> None:
+    def one(ctx: Any, x: set[int] | frozenset[int]) -> list[int]:
+        return [*x]
+
+    def same(ctx: Any, x: set[int] | frozenset[int]) -> list[int]:
+        return [*x]
+
+    def other(ctx: Any, x: frozenset[int] | set[int]) -> list[int]:
+        return [*x]
+
+    checks = [Signature(handler, handler.__name__) for handler in (one, same, other)]
+    assert [type(check.check_json('{"x": [1]}')["x"]) for check in checks] == [set, set, frozenset]
+    assert [check.arguments.__name__ for check in checks] == ["one", "same", "other"]
+    with pytest.raises(ArgumentsInvalid, match="same"):
+        checks[1].check({"x": "text"})

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from penstock.changes.change import KINDS
 from penstock.errors import DeclarationError
@@ -19,7 +19,7 @@ _LONGEST_NAME = 200
 _ROW_KINDS = frozenset({"enter", "change", "leave"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Interest:
     """The changes of one table that one reader wants.
 
@@ -63,10 +63,13 @@ class Interest:
             none = ", ".join(map(repr, unknown)) or "nothing"
             self._refuse(f"{none} is no kind of change", f"Choose from {', '.join(KINDS)}.")
 
+    def __hash__(self) -> int:
+        return hash(self.digest)  # some of its fields may be lists
+
     def _refuse(self, why: str, fix: str = "") -> None:
         raise DeclarationError(f"Interest {self.name}: {why}.", fix=fix)
 
-    @property
+    @cached_property  # it is compared with all others each time that they are read
     def digest(self) -> str:
         """Tells it from another interest of its name."""
         return hashlib.blake2s(self.text().encode(), digest_size=8).hexdigest()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import CoroutineType
 from typing import Annotated, Any, NotRequired
 
 from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import SchemaValidator, from_json, to_json
+from pydantic_core import CoreSchema, SchemaValidator, from_json, to_json
 from typing_extensions import TypeAliasType, TypedDict
 
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid, UnawaitedCall
@@ -31,6 +31,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 _MAX_ERRORS = 20
 _MANY_ERRORS = 1000  # of which not even a list is made: millions of them would take seconds and gigabytes
 _LONGEST_PATH = 200
+_SHARED = 512  # to make a check takes a millisecond, and many functions take and return the same
 
 
 class Signature:
@@ -55,7 +56,7 @@ class Signature:
         fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
         self.ids = _ids(fields)  # those of them that are ids of a managed table, with the table
         self.arguments = _typed_dict(name, fields)
-        self._arguments = _build(name, lambda: _arguments_validator(name, self.arguments))
+        self._arguments = _build(name, lambda: _arguments_validator(name, fields))
         result = hints.get("return", Any)
         if of is not None:
             result = result_of_one(_hints(handler, name).get("return", Any), name)
@@ -205,18 +206,40 @@ def _typed_dict(name: str, fields: dict[str, Any]) -> Any:
     return shape
 
 
-def _arguments_validator(name: str, shape: Any) -> SchemaValidator:
-    schema = TypeAdapter(shape).core_schema
+def _arguments_validator(name: str, fields: Mapping[str, Any]) -> SchemaValidator:
+    schema: CoreSchema
+    validator: SchemaValidator
+    schema, validator = _shared(_checked_arguments, tuple(fields.items()))
     check_bytes(schema, name)
-    return strict_validator(schema)
+    return validator
 
 
 def _result_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
-    # Under another name, since the settings do not bear on a class by itself, only on a type that contains it.
-    named: Any = TypeAliasType("Result", annotation)
-    adapter: TypeAdapter[Any] = TypeAdapter(named, config=_RESULT)
+    adapter: TypeAdapter[Any] = _shared(_checked_result, annotation)
     check_bytes(adapter.core_schema, name)
     return adapter
+
+
+def _shared(make: Any, annotations: Any) -> Any:
+    """What was made for the same annotations before; made anew for such as cannot be compared."""
+    try:
+        hash(annotations)
+    except TypeError:
+        return make.__wrapped__(annotations, "")
+    return make(annotations, repr(annotations))  # `A | B` equals `B | A`, but is tried in another order
+
+
+@lru_cache(_SHARED)
+def _checked_arguments(fields: tuple[tuple[str, Any], ...], _spelled: str) -> tuple[CoreSchema, SchemaValidator]:
+    schema = TypeAdapter(_typed_dict("Arguments", dict(fields))).core_schema
+    return schema, strict_validator(schema)
+
+
+@lru_cache(_SHARED)
+def _checked_result(annotation: Any, _spelled: str) -> TypeAdapter[Any]:
+    # Under another name, since the settings do not bear on a class by itself, only on a type that contains it.
+    named: Any = TypeAliasType("Result", annotation)
+    return TypeAdapter(named, config=_RESULT)
 
 
 def _misses_whole_numbers(error: ValidationError) -> bool:

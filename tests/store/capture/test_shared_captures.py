@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -222,19 +224,46 @@ async def test_triggers_are_made_once_for_all_interests_that_are_declared_togeth
     await run_sql(database_url, ORDERS)
     many = [replace(PAID, name=f"n{number}") for number in range(9)]
     async with opened(database_url) as store:
-        module, name = (postgres_interests, "install") if store.dialect.schemas else (sqlite_interests, "triggers")
-        make, made = getattr(module, name), list[int]()
+        made = list[int]()
 
-        def counted(*args: Any) -> Any:
-            made.append(len(args[1]))
-            return make(*args)
+        def count(module: ModuleType, name: str) -> None:
+            make = getattr(module, name)
 
-        monkeypatch.setattr(module, name, counted)
+            def counted(*args: Any) -> Any:
+                made.append(len(args[1]))
+                return make(*args)
+
+            monkeypatch.setattr(module, name, counted)
+
+        if store.dialect.schemas:
+            count(postgres_interests, "try_out")
+            count(postgres_interests, "install")
+        else:
+            count(sqlite_interests, "triggers")
         await store.interests.check(many, NOW)
         assert made == [9], "in a trial"
         await store.interests.declare(many, NOW)
         assert made == [9, 9]
         assert await states(store) == ["ok"] * 9
+
+
+async def test_only_the_table_is_looked_up_whose_triggers_were_made(postgres_url: str) -> None:
+    def lookups(node: dict[str, Any]) -> int:
+        own = node["Actual Loops"] if node.get("Relation Name") == "pg_class" else 0
+        return int(own) + sum(lookups(each) for each in node.get("Plans", ()))
+
+    tables = [f"orders_{number}" for number in range(5)]
+    await run_sql(postgres_url, *(f"create table {name} (id integer primary key)" for name in tables))
+    async with opened(postgres_url) as store:
+        interests = [Interest(name=name, table=name, key=("id",)) for name in tables]
+        number, *_ = await store.interests.declare(interests, NOW)
+        statement = postgres_interests._INSTALLED.format(number=number)
+        session = await store.begin_write()
+        try:
+            ((plan,),) = await session.fetch(Statement(f"explain (analyze, format json) {statement}"))
+        finally:
+            await session.rollback()
+        assert lookups(json.loads(plan)[0]["Plan"]) == 1
 
 
 async def test_the_one_that_is_refused_is_named_and_leaves_nothing_behind(database_url: str) -> None:

@@ -110,7 +110,8 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         async with self._changing() as right:
             declared = await self._declared(interests, self._within(right))
             left = [one for one in interests if identity_of(one) in declared]
-            stored = await self._declare(right, left, now, drop_namesakes=True)
+            await self._declare(right, left, now, drop_namesakes=True)
+            stored = await self._stored(self._within(right))
             stale = [stored.get(identity_of(one)) for one in interests if identity_of(one) not in declared]
             await self._drop(right, [one for one in stale if one is not None])
 
@@ -225,30 +226,49 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     async def _declare(
         self, right: Right, interests: Sequence[Interest], now: datetime, *, drop_namesakes: bool = False
     ) -> Stored:
-        """Have interests captured, a group that shares triggers at a time; all interests as they are stored then."""
-        declared = await self._declared(interests, self._within(right))
-        for group in by_capture(interests):
-            declare = partial(self._declare_group, right, now, declared, drop_namesakes)
-            await by_one_if_refused(group, declare)
-        return await self._stored(self._within(right))
-
-    async def _declare_group(
-        self, right: Right, now: datetime, declared: set[Identity], drop_namesakes: bool, group: Sequence[Interest]
-    ) -> None:
-        stored, added = await self._stored(self._within(right)), builtins.list[int]()
-        for one in group:
-            if identity_of(one) not in stored:
-                added += await self._add(self._within(right), one, now)
-        stored = await self._stored(self._within(right)) if added else stored
-        asked = [one for one in (stored[identity_of(each)] for each in group) if self._state(one) not in IN_ORDER]
-        dropped = [other for one in group for other in namesakes(one, stored)] if drop_namesakes else []
+        """Have interests captured, a group that shares triggers at a time; all interests as they were before that."""
+        session = self._within(right)
+        declared = await self._declared(interests, session)
+        stored, added = await self._with_numbers(interests, now, session)
         try:
-            if asked or dropped:
-                await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
+            for place, group in enumerate(by_capture(interests)):
+                if place and drop_namesakes:  # the group before may share triggers with one that is dropped now
+                    stored = await self._stored(session)
+                declare = partial(self._declare_some, right, group, stored, declared, drop_namesakes)
+                await by_one_if_refused(group, declare)
         except PenstockError:
-            for number in () if self._within(right) else added:  # a transaction takes them back by itself
-                await self._run("remove", id=number)
+            if added and session is None:  # a transaction takes them back by itself
+                for one in (await self._stored()).values():
+                    if one.id in added and one.installed is None:
+                        await self._run("remove", id=one.id)
             raise
+        return stored
+
+    async def _with_numbers(
+        self, interests: Sequence[Interest], now: datetime, session: OpenTransaction | None
+    ) -> tuple[Stored, builtins.list[int]]:
+        """All interests, among them these, and the numbers of those that were not known."""
+        stored, added = await self._stored(session), builtins.list[int]()
+        for one in interests:
+            if identity_of(one) not in stored:
+                added += await self._add(session, one, now)
+        return (await self._stored(session) if added else stored), added
+
+    async def _declare_some(
+        self,
+        right: Right,
+        group: Sequence[Interest],
+        stored: Stored,
+        declared: set[Identity],
+        drop_namesakes: bool,
+        some: Sequence[Interest],
+    ) -> None:
+        if len(some) < len(group):  # another one of the group may have been captured since
+            stored = await self._stored(self._within(right))
+        asked = [one for one in (stored[identity_of(each)] for each in some) if self._state(one) not in IN_ORDER]
+        dropped = [other for one in some for other in namesakes(one, stored)] if drop_namesakes else []
+        if asked or dropped:
+            await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:
         """Drop interests, all of a table at once, as those that are left have their triggers made anew each time."""

@@ -20,6 +20,7 @@ nothing is captured. A snapshot does not matter to a sequence, and reading it is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.changes.conditions import ALWAYS, NEVER, When, all_of, any_of
@@ -62,6 +63,8 @@ _DEMAND = (
     "grant usage on sequence penstock.demand_{0} to public",  # whoever writes a row reads it
 )
 EVENTS = ("insert", "update", "delete", "truncate")
+_KEPT = 128
+_Numbered = tuple[tuple[int, Interest], ...]
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _ENABLED = {"A": "always", "R": "replica", "O": ""}
 
@@ -75,7 +78,16 @@ class Trigger(NamedTuple):
 
 def triggers(capture: int, interests: Interests, found: FoundTable) -> dict[tuple[str, str], Trigger]:
     """The triggers of all interests in a table, by table and name."""
-    table, name = POSTGRES.table(next(iter(interests.values())).table), f"_penstock_change_{capture}_"
+    by_statement = found.plain and found.ordered
+    return dict(_triggers(capture, tuple(interests.items()), tuple(found.partitions), by_statement=by_statement))
+
+
+@lru_cache(_KEPT)  # whether they are there is asked several times when a program starts
+def _triggers(
+    capture: int, numbered: _Numbered, partitions: tuple[str, ...], *, by_statement: bool
+) -> Mapping[tuple[str, str], Trigger]:
+    interests = dict(numbered)
+    table, name = POSTGRES.table(numbered[0][1].table), f"_penstock_change_{capture}_"
     calls = {event: f"execute function {function_name(capture, event)}()" for event in EVENTS}
     when = {event: any_of(*(_condition(one, event) for one in interests.values())) for event in EVENTS}
     demanded = _demanded(capture, interests)
@@ -86,7 +98,7 @@ def triggers(capture: int, interests: Interests, found: FoundTable) -> dict[tupl
         for event in ("insert", "update", "delete")
         if when[event] != NEVER
     }
-    if when["insert"] == ALWAYS and found.plain and found.ordered:
+    if when["insert"] == ALWAYS and by_statement:
         made[table, f"{name}insert"] = Trigger(
             f"after insert on {table} referencing new table as penstock_rows for each statement {calls['insert']}", "O"
         )
@@ -96,7 +108,7 @@ def triggers(capture: int, interests: Interests, found: FoundTable) -> dict[tupl
             (relation, f"{name}truncate"): Trigger(
                 f"after truncate on {relation} for each statement {calls['truncate']}"
             )
-            for relation in (table, *found.partitions)
+            for relation in (table, *partitions)
         }
     return made
 
@@ -110,31 +122,45 @@ def install(
 
     The conditions of `asked` are tried out. `path` holds the schemas in which names are looked for, as SQL.
     """
-    made = triggers(capture, interests, found)
-    table = POSTGRES.table(next(iter(interests.values())).table)
+    made, numbered = triggers(capture, interests, found), tuple(interests.items())
+    table = POSTGRES.table(numbered[0][1].table)
     left = [one for one in found.triggers if not one.here or (table, one.name) not in made]
-    tried = any_of(*(conditions_of(one).exact_update() for one in asked))
+    said = [one for one in asked if one.matches or one.watches]
     trial = f"_penstock_change_{capture}_trial"
-    call = f"execute function {function_name(capture, 'update')}()"
     fires = [*made.items()]
     fires += [((part, name), one) for (of, name), one in made.items() if of == table for part in found.partitions]
     return (
         *(text.format(capture) for text in _DEMAND if _demanded(capture, interests) != ALWAYS),
-        *(_function(capture, event, interests, found.columns, path) for event in EVENTS),
+        *(_function(capture, event, numbered, tuple(found.columns.items()), path) for event in EVENTS),
         *(f"drop trigger if exists {one.name} on {one.table}" for one in left),
-        *(  # PostgreSQL checks the SQL of a trigger when it is made, and that of a function when it runs.
-            (
-                f"create trigger {trial} after update on {table} for each row when ({tried.sql}) {call}",
-                f"drop trigger {trial} on {table}",
-            )
-            if tried.is_asked
-            else ()
-        ),
+        *((_trial(trial, capture, table, said), f"drop trigger {trial} on {table}") if said else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {trigger.text}" for (_relation, name), trigger in made.items()),
         *((EACH.format(found.each),) if any(one.each for one in interests.values()) else ()),
-        *(f"alter table {relation} enable {_ENABLED[one.enabled]} trigger {name}" for (relation, name), one in fires),
+        *_enabled(fires),
     )
+
+
+def _enabled(fires: Iterable[tuple[tuple[str, str], Trigger]]) -> Iterator[str]:
+    """The statements by which triggers fire in their sessions: one for each table, which is read anew after each."""
+    actions = dict[str, list[str]]()
+    for (relation, name), one in fires:
+        actions.setdefault(relation, []).append(f"enable {_ENABLED[one.enabled]} trigger {name}")
+    return (f"alter table {relation} {', '.join(each)}" for relation, each in actions.items())
+
+
+def try_out(capture: int, asked: Sequence[Interest]) -> tuple[str, ...]:
+    """The statements by which PostgreSQL says whether it takes triggers for interests in one table."""
+    function = _FUNCTION.format(function=function_name(capture, "update"), settings="", kinds="", body="")
+    return function, _trial(f"_penstock_change_{capture}_trial", capture, POSTGRES.table(asked[0].table), asked)
+
+
+def _trial(name: str, capture: int, table: str, asked: Sequence[Interest]) -> str:
+    """A trigger that asks all conditions: PostgreSQL checks the SQL of a trigger when it makes it."""
+    tried = any_of(*(conditions_of(one).exact_update() for one in asked))
+    when = f"when ({tried.sql}) " if tried.is_asked else ""
+    call = f"execute function {function_name(capture, 'update')}()"
+    return f"create trigger {name} after update on {table} for each row {when}{call}"
 
 
 def hold(capture: int, numbers: Sequence[int], of: str, found: FoundTable) -> Iterator[str]:
@@ -151,9 +177,17 @@ def hold(capture: int, numbers: Sequence[int], of: str, found: FoundTable) -> It
         yield f"alter table {relation} enable always trigger {trigger}"
 
 
-def _function(capture: int, event: str, interests: Interests, types: Mapping[str, str], path: str) -> str:
+@lru_cache(4 * _KEPT)  # programs that start again and again, as in tests, make the same
+def _function(
+    capture: int,
+    event: str,
+    numbered: tuple[tuple[int, Interest], ...],
+    columns: tuple[tuple[str, str], ...],
+    path: str,
+) -> str:
     """The function of one event. Its settings are its own, as the writing session may have others."""
-    wanting = {number: one for number, one in interests.items() if _condition(one, event) != NEVER}
+    types = dict(columns)
+    wanting = {number: one for number, one in numbered if _condition(one, event) != NEVER}
     body, settings, kinds = "", "", ""
     if wanting and event == "truncate":
         body = append_plain(wanting, event)

@@ -16,7 +16,7 @@ from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.nouns.interests import Interests, by_one_if_refused
 from penstock.store.nouns.noun import Access
-from penstock.store.postgres.capture import EVENTS, function_name, hold, install, source, triggers
+from penstock.store.postgres.capture import EVENTS, function_name, hold, install, source, triggers, try_out
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.triggerbodies import append_plain
@@ -36,16 +36,19 @@ from penstock.store.rows.interests import (
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 # These are no queries of a .sql file: they belong to the statements that make triggers.
 _LOCK_INTERESTS = "lock table penstock.interest in share row exclusive mode"
+_UNREAD = "set local check_function_bodies = off"  # what others wrote is read in the condition of a trigger
 _FORGOTTEN = "delete from penstock.interest where id = {}"
 _CAPTURED = """
 update penstock.interest set capture = case when id = any('{ids}') then {number} end
 where capture = {number} or id = any('{ids}')"""
+# A join would look up the tables of all interests.
 _INSTALLED = """
-update penstock.interest i set installed = f.found from penstock.interest_found f
-where f.id = i.id and i.capture = {number}"""
+update penstock.interest i set installed = (select f.found from penstock.interest_found f where f.id = i.id)
+where i.capture = {number}"""
 _HELD = """
-update penstock.interest i set installed = f.found || '{{"held": true}}' from penstock.interest_found f
-where f.id = i.id and i.capture = {number}"""
+update penstock.interest i set installed =
+(select f.found || '{{"held": true}}' from penstock.interest_found f where f.id = i.id)
+where i.capture = {number}"""
 _LAST_ID = 2**31 - 1  # trials use the numbers that no interest reaches
 _VIRTUAL = " virtual"  # the view adds this to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
@@ -90,7 +93,7 @@ class PostgresInterests(Interests[SchemaLock]):
     async def _rebuild(self, right: SchemaLock, rebuild: Rebuild) -> None:
         interest = (*rebuild.asked, *rebuild.dropped)[0].interest
         try:
-            await right.apply(Change(interest.table, await self._statements(rebuild)))
+            await right.apply(Change(interest.table, (_UNREAD, *await self._statements(rebuild))))
         except DataError as error:
             raise _refused(interest, error) from error
 
@@ -130,21 +133,26 @@ class PostgresInterests(Interests[SchemaLock]):
 
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
         async with self._changing():  # another process that makes the same functions has them first
+            try:
+                async with self._kept_if_committed() as session:
+                    await session.execute(_IMPATIENT)
+                    for place, one in enumerate(interests):
+                        await self._fetch(session, "add_for_trial", **self._added(one, now), id=_LAST_ID - place)
+                    stored = await self._stored(session)
+            except (DatabaseBusy, Conflict):
+                return
             for group in by_capture(interests):
-                await by_one_if_refused(group, partial(self._try_out_group, now))
+                await by_one_if_refused(group, partial(self._try_out_some, stored))
 
-    async def _try_out_group(self, now: datetime, group: Sequence[Interest]) -> None:
-        """Make triggers, and undo that."""
+    async def _try_out_some(self, stored: Stored, some: Sequence[Interest]) -> None:
+        """Make a trigger with all their conditions, and undo that."""
+        for one in some:
+            _checked(stored[identity_of(one)])
         try:
             async with self._kept_if_committed() as session:
-                await session.execute(_IMPATIENT)
-                for place, one in enumerate(group):
-                    await self._fetch(session, "add_for_trial", **self._added(one, now), id=_LAST_ID - place)
-                stored = await self._stored(session)
-                rebuild = Rebuild(stored, [stored[identity_of(one)] for one in group])
-                await session.execute(Statement(";\n".join(await self._statements(rebuild, session))))
+                await session.execute(Statement(";\n".join((_IMPATIENT.sql, _UNREAD, *try_out(_LAST_ID, some)))))
         except DataError as error:
-            raise _refused(group[0], error) from error
+            raise _refused(some[0], error) from error
         except (DatabaseBusy, Conflict):  # a program that declares it waits for these locks
             return
 

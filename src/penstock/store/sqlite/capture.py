@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from penstock.changes.conditions import ALWAYS, NEVER, Conditions, When, all_of, any_of
 from penstock.changes.interest import Interest
@@ -61,8 +62,14 @@ class _Spelling(FeedSpelling):
 _SPELLING = _Spelling()
 
 
-def triggers(capture: int, interests: Interests, columns: Collection[str]) -> dict[str, str]:
+def triggers(capture: int, interests: Interests, columns: Collection[str]) -> Mapping[str, str]:
     """The statements that make the triggers of all interests in a table with these columns, by name."""
+    return _triggers(capture, tuple(interests.items()), tuple(columns))
+
+
+@lru_cache(128)  # a program tries them out and then makes them; one that starts again, as in tests, makes the same
+def _triggers(capture: int, numbered: Sequence[tuple[int, Interest]], columns: Sequence[str]) -> Mapping[str, str]:
+    interests = dict(numbered)
     asked = {
         # SQLite drops no column that a trigger names, so on demand an update that changes nothing is captured, too.
         number: Conditions(one, "is not", _unlike, ALWAYS.sql if one.on_demand else _unlike(columns))

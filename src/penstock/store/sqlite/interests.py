@@ -11,22 +11,25 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
 from penstock.store.contract.changes import Source, State
 from penstock.store.contract.session import OpenTransaction, Session, Statement
-from penstock.store.nouns.interests import Interests
+from penstock.store.nouns.interests import Interests, by_one_if_refused
 from penstock.store.rows.interests import (
     IN_ORDER,
     Capture,
     FoundTable,
     Rebuild,
+    Stored,
     StoredInterest,
+    by_capture,
     capture_state,
     check_table,
     columns_read,
+    identity_of,
 )
 from penstock.store.sqlite.capture import hold, lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE
@@ -68,7 +71,14 @@ class SqliteInterests(Interests[Session]):
 
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
         async with self._kept_if_committed() as session:
-            await self._declare(session, interests, now)
+            stored, _ = await self._with_numbers(interests, now, session)
+        for group in by_capture(interests):
+            await by_one_if_refused(group, partial(self._try_out_some, stored))
+
+    async def _try_out_some(self, stored: Stored, some: Sequence[Interest]) -> None:
+        """What is refused is refused before the first trigger is made: each one makes SQLite read its schema again."""
+        for capture in Rebuild(stored, [stored[identity_of(one)] for one in some]).captures(self._state):
+            _checked_triggers(capture)
 
     async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
         one = members[0]
@@ -127,7 +137,7 @@ def _read(one: StoredInterest, table: FoundTable) -> Mapping[str, str | None]:
     return table.columns if compared else columns_read(one, table)
 
 
-def _checked_triggers(capture: Capture) -> dict[str, str]:
+def _checked_triggers(capture: Capture) -> Mapping[str, str]:
     """The statements that make triggers, tried out if they are for interests that were not captured."""
     for one in capture.asked:
         check_table(one, _NO_TABLES)
