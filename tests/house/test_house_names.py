@@ -19,14 +19,13 @@ CronExpression CronStatus CursorInvalid CustomJWT DataError DatabaseBusy Databas
 DeclarationError DuplicateJob Failed Finished FixedWindow FunctionNotFound Id IdInvalid Identity Index InputError
 Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded Lock LockLost LockTaken Message
 MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique OIDC OutboxMessage OutboxNotFound OutboxPage
-OutboxStatus Overloaded Page PaginationOptions Pending PenstockError PracticeBroken
-Progress ProviderUnavailable QueryCtx Range
-RateLimited RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Rules Running SchemaMismatch Snooze
-Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx TaskBatchRun
-TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage TaskRecord TaskStatus TokenBucket
-TokenExpired TokenInvalid TopicNotFound TryAgain Unauthenticated UnawaitedCall UniqueViolation UsageError UserTable
-ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between contains daily gt gte has hourly
-in_ interval is_none known length lt lte matches monthly owner_of public signed_in weekly
+OutboxStatus Overloaded Page PaginationOptions Pending PenstockError PracticeBroken Progress ProviderUnavailable
+QueryCtx Range RateLimited RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Rules Running
+SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx
+TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage TaskRecord TaskStatus
+TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain Unauthenticated UnawaitedCall UniqueViolation
+UsageError UserTable ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost Workpool asgi_app between contains
+daily gt gte has hourly in_ interval is_none known length lt lte matches monthly owner_of public signed_in weekly
 """
 
 PUBLIC_NAMES: list[str] = vars(penstock)["__all__"]
@@ -61,6 +60,10 @@ def test_the_public_names_are_frozen() -> None:
 def test_the_names_of_the_client_are_frozen() -> None:
     assert client.__all__ == ["AsyncClient", "Client", "FunctionError", "ServerError", "ServerUnreachable"]
     assert all(hasattr(client, name) for name in client.__all__)
+
+
+def test_an_app_without_a_provider_of_tokens_does_not_load_their_library() -> None:
+    assert not {"jwt", "cryptography"} & loaded_by("penstock.testing")
 
 
 def test_every_public_name_comes_from_where_the_stub_says() -> None:

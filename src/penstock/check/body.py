@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from penstock.check.nodes import parts, walk
 from penstock.check.program import AnyDef, Ctx, Function, Program, Table
 from penstock.check.project import Module, Outside, Place
-from penstock.check.values import Door, Entries, Instance, Local, Method, Pending, Pool, Rows, Scan, Word
+from penstock.check.values import Entries, Instance, Local, Method, OpenBackend, Pending, Pool, Rows, Scan, Word
 
 Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -49,7 +49,7 @@ _OF_VALUES = {
 }  # fmt: skip
 _OF_LOGGERS = {"debug", "info", "warning", "error", "exception"}
 _CLIENT_MAKERS = {"boto3.client", "boto3.resource", "redis.from_url", "grpc.insecure_channel"}
-_WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries, Door)
+_WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries, OpenBackend)
 _WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
@@ -137,9 +137,9 @@ class _Reader:
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
         self.body = Body(function, *self._own_ctx())
 
-    def _taken(self, argument: ast.arg) -> Ctx | Door | None:
+    def _taken(self, argument: ast.arg) -> Ctx | OpenBackend | None:
         found = self._program.ctx_of(self._module, argument.annotation)
-        return found or (Door() if self._program.is_backend(self._module, argument.annotation) else None)
+        return found or (OpenBackend() if self._program.is_backend(self._module, argument.annotation) else None)
 
     def _own_ctx(self) -> tuple[Ctx | None, str]:
         for name, value in self._values.items():
@@ -443,14 +443,14 @@ class _Reader:
         if isinstance(of, Method):
             return self._result(node, of, given)
         if isinstance(of, Function):
-            has_ctx = any(isinstance(one, Ctx | Door) for one in given) or (
+            has_ctx = any(isinstance(one, Ctx | OpenBackend) for one in given) or (
                 of.owner and self._keeps(of.module, of.owner)
             )
             return Pending(node, of.name) if of.is_awaited and has_ctx else None
         if isinstance(of, Local):
             return Pending(node, of.node.name)
         if isinstance(of, Outside) and of.name in _OPENS:
-            return Door()
+            return OpenBackend()
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return Instance(of.module, of.node)
         if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
@@ -462,7 +462,7 @@ class _Reader:
 
     def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
         of, name = method.of, method.name
-        if isinstance(of, Door):
+        if isinstance(of, OpenBackend):
             return Pending(node) if name in _OF_BACKENDS else of if name == "with_identity" else None
         if isinstance(of, Entries):
             return of.at(node.args[0]) if name == "get" and node.args else None
@@ -474,7 +474,7 @@ class _Reader:
             if name == "with_options":
                 return Pool(of.name, (*of.options, node))
             is_async = bool(given) and (
-                isinstance(given[0], Door) or (isinstance(given[0], Ctx) and not given[0].is_sync)
+                isinstance(given[0], OpenBackend) or (isinstance(given[0], Ctx) and not given[0].is_sync)
             )
             return Pending(node, f"{of.name}.{name}") if is_async and name in _POOL else None
         ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None

@@ -15,6 +15,7 @@ from penstock.check.rule import RULES
 
 CODE = "PEN000"
 TITLE = "A comment that ignores a rule gives no reason, or ignores nothing."
+_UNUSED_FIX = "Remove the comment, or write it at the end of the line that breaks the rule."
 _COMMENT = re.compile(r"#\s*penstock:\s*ignore(?:\[(?P<codes>[\w\s,]*)\])?(?P<reason>.*)")
 
 
@@ -43,19 +44,20 @@ def without_ignored(module: Module, findings: Iterable[Finding], codes: Iterable
         else:
             yield one
     looked_for = set(codes)
-    known = {*RULES, CODE}
     for ignore in ignores.values():
         if not ignore.codes:
             yield _told(module, ignore, "This comment names no rule.", "Write # penstock: ignore[PEN003] and why.")
-        elif unknown := sorted(ignore.codes - known):
-            yield _told(module, ignore, f"There is no rule {unknown[0]}.", f"The rules are {CODE} to {max(known)}.")
+        elif unknown := sorted(ignore.codes - {*RULES, CODE}):
+            yield _told(module, ignore, f"There is no rule {unknown[0]}.", the_rules())
         elif not ignore.reason:
             yield _told(module, ignore, "This comment gives no reason, so it ignores nothing.", "Write why after it.")
         elif left := sorted((ignore.codes & looked_for) - ignore.used):
             yield _told(module, ignore, f"Nothing here breaks {', '.join(left)}.", _UNUSED_FIX)
 
 
-_UNUSED_FIX = "Remove the comment, or write it at the end of the line that breaks the rule."
+def the_rules() -> str:
+    """Which codes there are."""
+    return f"The rules are {CODE} to {max(RULES)}."
 
 
 def _told(module: Module, ignore: _Ignore, message: str, fix: str) -> Finding:

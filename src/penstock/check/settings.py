@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from penstock.check.ignoring import CODE
+from penstock.check.ignoring import CODE, the_rules
 from penstock.check.rule import RULES
 
 
@@ -43,7 +43,7 @@ class Settings:
 
 def no_rule(code: str) -> str:
     """What to say of a code that no rule has."""
-    return f"There is no rule {code}. The rules are {CODE} to {max(RULES)}."
+    return f"There is no rule {code}. {the_rules()}"
 
 
 def read_settings(folder: Path) -> tuple[Settings, Path]:

@@ -22,7 +22,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class OpenBackend:
     """An open backend, or a `TestApp`: what a program has that calls from outside."""
 
 

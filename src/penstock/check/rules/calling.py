@@ -9,7 +9,7 @@ from penstock.check.body import RUNS, Body, Call
 from penstock.check.program import Ctx, Function, Table, keyword_of
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, before, kind_of, rule
-from penstock.check.values import Door, Local, Method, Pool, Word
+from penstock.check.values import Local, Method, OpenBackend, Pool, Word
 
 _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
@@ -242,7 +242,9 @@ def _is_enqueue(call: Call) -> bool:
 
 def _is_backend_run(call: Call) -> bool:
     """``backend.run_mutation(…)`` of a program that has no ctx."""
-    is_method = (not isinstance(call.of, Method) or call.is_of(Door)) and isinstance(call.node.func, ast.Attribute)
+    is_method = (not isinstance(call.of, Method) or call.is_of(OpenBackend)) and isinstance(
+        call.node.func, ast.Attribute
+    )
     return is_method and call.node.func.attr == "run_mutation"  # type: ignore[attr-defined]
 
 

@@ -181,7 +181,7 @@ def hold(capture: int, numbers: Sequence[int], of: str, found: FoundTable) -> It
 def _function(
     capture: int,
     event: str,
-    numbered: tuple[tuple[int, Interest], ...],
+    numbered: _Numbered,
     columns: tuple[tuple[str, str], ...],
     path: str,
 ) -> str:

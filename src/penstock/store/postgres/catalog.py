@@ -167,8 +167,8 @@ class PostgresCatalog(_Description):
 class PostgresSchemaLock(_Description):
     """See `store.contract.SchemaLock`.
 
-    It looks over the connections that have looked before: a new one takes ten times as long. A pooler may have none
-    left (`None`), and keeps no settings.
+    `others` are the connections that read the catalog: they have read it before, and a new one takes ten times as long.
+    Through a pooler there are none (`None`), as it may have none left. A pooler keeps no settings either.
     """
 
     def __init__(

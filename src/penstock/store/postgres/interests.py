@@ -36,7 +36,7 @@ from penstock.store.rows.interests import (
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 # These are no queries of a .sql file: they belong to the statements that make triggers.
 _LOCK_INTERESTS = "lock table penstock.interest in share row exclusive mode"
-_UNREAD = "set local check_function_bodies = off"  # what others wrote is read in the condition of a trigger
+_UNCHECKED = "set local check_function_bodies = off"  # penstock wrote them; a trial trigger checks what users wrote
 _FORGOTTEN = "delete from penstock.interest where id = {}"
 _CAPTURED = """
 update penstock.interest set capture = case when id = any('{ids}') then {number} end
@@ -93,7 +93,7 @@ class PostgresInterests(Interests[SchemaLock]):
     async def _rebuild(self, right: SchemaLock, rebuild: Rebuild) -> None:
         interest = (*rebuild.asked, *rebuild.dropped)[0].interest
         try:
-            await right.apply(Change(interest.table, (_UNREAD, *await self._statements(rebuild))))
+            await right.apply(Change(interest.table, (_UNCHECKED, *await self._statements(rebuild))))
         except DataError as error:
             raise _refused(interest, error) from error
 
@@ -150,7 +150,7 @@ class PostgresInterests(Interests[SchemaLock]):
             _checked(stored[identity_of(one)])
         try:
             async with self._kept_if_committed() as session:
-                await session.execute(Statement(";\n".join((_IMPATIENT.sql, _UNREAD, *try_out(_LAST_ID, some)))))
+                await session.execute(Statement(";\n".join((_IMPATIENT.sql, _UNCHECKED, *try_out(_LAST_ID, some)))))
         except DataError as error:
             raise _refused(some[0], error) from error
         except (DatabaseBusy, Conflict):  # a program that declares it waits for these locks
