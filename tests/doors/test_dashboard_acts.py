@@ -93,6 +93,7 @@ async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_
             await one.act("/work", "retry all", sure="yes")
             == "Not done: This would change all jobs. Filter the jobs first."
         )
+        assert "No job matches." in await one.ask("/work", "cancel all", {"function": "nothing"})
         assert len(await one.test.jobs("failed")) == 2
         assert await one.act("/work", "retry all", failed, sure="yes") == "2 jobs retried."
         await texts.with_options(concurrency_key="k").enqueue(one.test, send, to="good")
@@ -232,6 +233,10 @@ async def test_messages_are_retried_and_skipped_and_outboxes_moved_and_rebuilt(d
         asked = "Move ledger? It has 0 messages to deliver. Some are skipped, or delivered again."
         assert await one.act("/outboxes/outbox", "move", ledger, to="beginning") == asked
         assert "is moved, and has" in await one.act("/outboxes/outbox", "move", ledger, to="beginning", sure="yes")
+        assert "amount" in await one.ask("/outboxes/outbox", "resend", {**files, "where": "amount > 3"})
+        assert await one.act("/outboxes/outbox", "resend", files, where='name == "good"') == (
+            "Send these rows again? The handler gets each row that matches."
+        )
         resend = await one.act("/outboxes/outbox", "resend", files, where='name == "good"', sure="yes")
         assert resend == "1 row will be sent again."
         assert await one.act("/outboxes", "pause", outbox="counts") == "counts is paused. New messages are kept."

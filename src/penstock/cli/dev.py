@@ -213,7 +213,7 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
 def links(url: str) -> dict[str, str]:
     """The pages of a server at this URL, by name."""
     dashboard = f"{url}/dashboard" if dashboard_is_installed() else 'pip install "penstock[dashboard]"'
-    return {"server": style(url, bold=True), "docs": f"{url}/docs", "dashboard": dashboard, "admin": f"{url}/admin"}
+    return {"server": style(url, bold=True), "docs": f"{url}/docs", "dashboard": dashboard}
 
 
 def sample_calls(app: App, url: str) -> list[str]:

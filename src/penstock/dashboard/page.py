@@ -17,6 +17,7 @@ from penstock.api.live import Watch
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.errors import ValueInvalid
+from penstock.observe.readable import counted
 
 
 class Role(IntEnum):
@@ -96,6 +97,13 @@ class Act:
     role: Role = Role.operate
     sure: str | Callable[[View], Awaitable[str]] | None = None
     about: Callable[[View], Mapping[str, Any]] | None = None
+
+
+def sure_of(verb: str, count: int, noun: str) -> str:
+    """The question before an act on so many things. Raises `ValueInvalid` if there are none."""
+    if not count:
+        raise ValueInvalid(f"No {noun} matches.")
+    return f"{verb} {counted(count, noun)}?"
 
 
 @dataclass(frozen=True, slots=True)

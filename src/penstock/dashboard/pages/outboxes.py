@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any
 from urllib.parse import urlencode
 
+from penstock.api.outbox.rebuilding import chosen_rows
 from penstock.api.outbox.views import OutboxMessage, OutboxStatus, look_at, outbox_of, read_place
 from penstock.dashboard.page import Act, Page, View
 from penstock.errors import ValueInvalid
@@ -109,6 +110,12 @@ async def _move(view: View) -> str:
     return f"{moved.name} is moved, and has {counted(moved.messages, 'message')} to deliver."
 
 
+async def _sure_to_resend(view: View) -> str:
+    name = view.needed("outbox")
+    chosen_rows(view.backend.app.outboxes.find(name), name, view.needed("where"))  # refuse a wrong filter before asking
+    return "Send these rows again? The handler gets each row that matches."
+
+
 async def _resend(view: View) -> str:
     count = await view.backend.app.outboxes.resend(view.backend, view.needed("outbox"), view.needed("where"))
     return f"{counted(count, 'row')} will be sent again."
@@ -134,7 +141,7 @@ PAGES = (
             "retry": Act(_retry),
             "skip": Act(_skip, sure="Skip this message for good? Its handler never gets it."),
             "move": Act(_move, sure=_sure_to_move),
-            "resend": Act(_resend, sure="Send these rows again? The handler gets each row that matches."),
+            "resend": Act(_resend, sure=_sure_to_resend),
             "rebuild": Act(_rebuild, sure=_REBUILD),
         },
         above="/outboxes",

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from penstock.api.pools.activity import MOST_COUNTED
 from penstock.api.tasks.selection import Verb, changeable, rows_by_text, task_of
 from penstock.api.tasks.views import TaskStatus, key_text, look_at
-from penstock.dashboard.page import Act, Page, View
+from penstock.dashboard.page import Act, Page, View, sure_of
 from penstock.jobs.states import JobState
 from penstock.observe.readable import counted
 from penstock.reactive.describe import describe
@@ -75,7 +75,7 @@ def _asking(verb: Verb) -> Callable[[View], Awaitable[str]]:
     async def ask(view: View) -> str:
         counts = await view.backend.app.tasks.count(view.backend, changeable(verb, _filter(view)))
         found = sum(number for state, number in counts.items() if state != GONE)
-        return f"{verb.capitalize()} {counted(found, 'row')}?"
+        return sure_of(verb.capitalize(), found, "row")
 
     return ask
 

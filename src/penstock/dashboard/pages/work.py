@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from penstock.api.pools.activity import MOST_COUNTED, Look, hindrance
 from penstock.api.pools.workpool import change_pool
 from penstock.api.tasks.views import key_text, plain_key
-from penstock.dashboard.page import Act, Page, View
+from penstock.dashboard.page import Act, Page, View, sure_of
 from penstock.errors import ValueInvalid
 from penstock.jobs.filter import JobFilter, retriable
 from penstock.jobs.job import JobId, JobStatus, job_uuid
@@ -139,8 +139,7 @@ def _meant(view: View) -> JobFilter:
 
 
 async def _sure_to_retry(view: View) -> str:
-    found = await view.backend.job_calls.matching(retriable(_meant(view)))
-    return f"Retry {counted(len(found), 'job')}?"
+    return sure_of("Retry", len(await view.backend.job_calls.matching(retriable(_meant(view)))), "job")
 
 
 async def _retry_all(view: View) -> str:
@@ -148,7 +147,7 @@ async def _retry_all(view: View) -> str:
 
 
 async def _sure_to_cancel(view: View) -> str:
-    return f"Cancel {counted(await view.backend.job_calls.count_cancelable(_meant(view)), 'job')}?"
+    return sure_of("Cancel", await view.backend.job_calls.count_cancelable(_meant(view)), "job")
 
 
 async def _cancel_all(view: View) -> str:
