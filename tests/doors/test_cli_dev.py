@@ -105,6 +105,22 @@ def test_an_error_shows_the_frames_of_the_program_and_is_told_once(lines: list[s
     assert "worker.started" not in "".join(lines)
 
 
+def test_a_message_that_its_handler_failed_on_is_told_with_what_to_type_next(lines: list[str]) -> None:
+    facts: dict[str, Any] = {"outbox": "to_erp", "message": 7, "key": f'["{LONG}"]', "attempts": 2}
+    ran(error=raised(ConnectionError("no way")), kind="action", function="shop:to_erp")
+    event("outbox.failed", logging.WARNING, **facts, error="ConnectionError: no way")
+    assert lines[-1] == "message 7, attempt 2: penstock outbox show to_erp"
+    assert "outbox.failed" not in "".join(lines)
+    lines.clear()
+
+    event("outbox.failed", logging.WARNING, **facts, error="ConnectionError: the sink did not answer in 30 seconds")
+    assert lines == [
+        "warning outbox.failed outbox=to_erp message=7",
+        f'        key=["{LONG}"] attempts=2',
+        "        error=ConnectionError: the sink did not answer in 30 seconds",
+    ]
+
+
 def test_a_broken_practice_is_told_with_its_place_and_once_with_its_page(lines: list[str]) -> None:
     follows = "run_mutation follows the transaction of line 69, and rows may change between"
     for place, seen in (("shop.py:70", follows), ("shop.py:12", "run_query follows")):

@@ -74,8 +74,13 @@ class DevFormatter(TextFormatter):
             return f"{time}{style('refused', fg='red')} {facts['method']:9} {asked}  {facts['error']}"
         if name == "practice.broken" and not self._verbose:
             return time + self._practice(facts)
+        if name == "outbox.failed" and not self._verbose and self._has_told(facts):
+            outbox = facts["outbox"]
+            hint = f"message {facts['message']}, attempt {facts['attempts']}: penstock outbox show {outbox}"
+            return " " * _MARGIN + style(visible_line(hint), dim=True)
         if name not in _RUNS:
-            return super().format(record)
+            line = super().format(record)
+            return line if self._verbose or not name else _wrapped(line)
         error = record.exc_info[1] if record.exc_info else None
         self._failed = error
         lines = [time + _run_line(facts)]
@@ -114,6 +119,10 @@ class DevFormatter(TextFormatter):
             each = ", ".join(f"{count:,} {name}" for name, count in self._folded.most_common(_MOST_NAMED))
             say(f"{'':{_MARGIN}}… and {self._folded.total():,} more: {each}")
             self._folded.clear()
+
+    def _has_told(self, facts: Mapping[str, Any]) -> bool:
+        """Whether the line of a run has told this error."""
+        return self._failed is not None and facts["error"] == error_text(self._failed)
 
     def _told(self, error: BaseException) -> str:
         if self._verbose:
@@ -164,6 +173,13 @@ def _run_line(facts: Mapping[str, Any]) -> str:
         else:
             line += f"  {part}"
     return "\n".join([*lines, line])
+
+
+def _wrapped(text: str) -> str:
+    """The first line of a record in the width of the terminal, each word whole; then the rest as it is."""
+    line, newline, rest = text.partition("\n")
+    lines = wrap(line, _room() + _MARGIN, subsequent_indent=" " * 17, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines) + newline + rest
 
 
 def _room() -> int:
