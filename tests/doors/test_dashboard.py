@@ -11,6 +11,7 @@ from typing import Any, Self
 import httpx
 import pytest
 from pydantic_core import from_json
+from stage.waits import SOON
 
 from penstock import ActionCtx, App, ConfigError, asgi_app
 from penstock.dashboard.mask import MASKED, masked
@@ -70,7 +71,7 @@ class Stream:
 
     async def next(self) -> dict[str, str]:
         """The fragments of the next event."""
-        while not (text := await asyncio.wait_for(self._sent.get(), 20)).startswith(b"data: "):
+        while not (text := await asyncio.wait_for(self._sent.get(), SOON)).startswith(b"data: "):
             pass
         found: dict[str, str] = from_json(text.removeprefix(b"data: "))
         return found

@@ -42,7 +42,7 @@ class Reader:
 
     async def block(self) -> list[str]:
         """The next lines, up to an empty one; none at the end of the stream."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SOON):
             while "\n\n" not in self._text:
                 more = await anext(self._texts, None)
                 if more is None:
@@ -267,7 +267,7 @@ async def stuck_stream(api: Api, test: Any, connection: Stuck) -> asyncio.Task[N
     serving = stream_to(api, test, connection)
     await until(lambda: _sent(connection, 2))
     await api.value("mutation", "add", title="Emma")
-    await asyncio.wait_for(connection.full.wait(), 20)
+    await asyncio.wait_for(connection.full.wait(), SOON)
     return serving
 
 
@@ -289,6 +289,6 @@ async def test_a_connection_that_takes_nothing_for_a_minute_is_cut(shop: Shop, m
     monkeypatch.setattr("penstock.server.subscribe._PATIENCE", 0.1)
     async with shop() as (api, test):
         connection = Stuck()
-        await asyncio.wait_for(await stuck_stream(api, test, connection), 10)
+        await asyncio.wait_for(await stuck_stream(api, test, connection), SOON)
         assert connection.cut.is_set()
         assert watchers(test) == 0

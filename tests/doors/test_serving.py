@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from stage.forks import Fork
+from stage.waits import SOON
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -371,7 +372,7 @@ def test_streams_end_at_once_also_those_that_nobody_reads(start: Start, database
                     texts = stream.aiter_text()
                     await anext(texts)
                     server.process.send_signal(signal.SIGTERM)
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(SOON):
                         async for _ in texts:
                             pass
                         assert await server.ends() == 0

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from stage.waits import SOON
 
 from penstock import (
     ActionCtx,
@@ -604,7 +605,7 @@ async def test_a_worker_whose_clock_jumps_ahead_takes_nothing_from_others(postgr
 
 
 async def ended(backend: Backend, job: JobId) -> JobStatus:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SOON):
         while (found := await status(backend, job)).finished_at is None:
             await SystemClock().sleep(0.01)
     return found

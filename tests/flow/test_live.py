@@ -10,6 +10,7 @@ import pytest
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
 from stage.told import events
+from stage.waits import SOON
 from stage.watching import settle, watched
 
 from penstock import ActionCtx, Id, JobId, MutationCtx, QueryCtx, Table
@@ -92,7 +93,7 @@ async def elsewhere(test: TestApp, statement: str) -> None:
 
 
 async def soon(watch: Any) -> Any:
-    return await asyncio.wait_for(anext(watch), 10)
+    return await asyncio.wait_for(anext(watch), SOON)
 
 
 async def in_time(test: TestApp, watch: Any) -> Any:

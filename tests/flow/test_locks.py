@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from stage.waits import SOON
 
 from penstock import (
     ActionCtx,
@@ -638,13 +639,13 @@ async def enter(backend: Backend, wait: timedelta = timedelta(seconds=3)) -> int
 
 async def wanted(backend: Backend) -> None:
     """Wait until somebody waits for the lock."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON):
         while not any(row.wanted for row in await held(backend)):
             await backend.engine.machine.sleep(0.001)
 
 
 async def renewed(backend: Backend, before: LockRow) -> None:
     """Wait until the lock runs out later than it did."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON):
         while (await held(backend))[0].expires_at <= before.expires_at:
             await backend.engine.machine.sleep(0.001)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from stage.waits import SOON
+
 from penstock import App, Id, MutationCtx, Table, TaskCtx
 from penstock.api.tasks.tasks import READER
 from penstock.clock import SystemClock
@@ -34,7 +36,7 @@ async def pack(ctx: MutationCtx, weight: int) -> Id[Parcel]:
 
 async def until(count: int) -> None:
     """Wait until so many have been sent."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON):
         while len(sent) < count:
             await SystemClock().sleep(0)
 
@@ -70,11 +72,11 @@ async def test_runs_that_wait_are_those_of_a_handler_that_has_another_name_now(d
     async with before.open(database_url, services=("planner",)) as backend:
         async with app.open(database_url, push_schema=False) as writer:
             parcel = await writer.run_mutation(pack, 3)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SOON):
             while not await backend.jobs("pending"):
                 await SystemClock().sleep(0)
     async with after.open(database_url, services=("worker",)):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SOON):
             while not seen:
                 await SystemClock().sleep(0)
     assert seen == [parcel]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from stage.waits import SOON
 
 from penstock import App, Table, TaskCtx
 from penstock.clock import SystemClock, random_of
@@ -50,7 +51,7 @@ async def test_a_row_that_cannot_be_kept_keeps_none_of_the_others(
                 await session.execute(Statement(f"insert into label values ({value if is_sqlite else '$1'})"), [text])
             await session.commit()
             await session.rollback()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SOON):
                 while len(labels) < len(short) + is_sqlite:
                     await SystemClock().sleep(0)
     assert sorted(set(labels) - {long}) == sorted(short)

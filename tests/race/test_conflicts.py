@@ -10,7 +10,7 @@ import pytest
 from stage import ledger
 from stage.databases import connected
 from stage.processes import processes
-from stage.waits import until
+from stage.waits import SOON, until
 
 from penstock.app import Backend
 from penstock.errors import Conflict, DatabaseUnavailable, PenstockError, UniqueViolation
@@ -306,7 +306,7 @@ def test_a_caller_in_a_thread_that_is_cancelled_leaves_no_trace(database_url: st
             assert isinstance(await outcome_of(call), asyncio.CancelledError)
             assert await backend.run_mutation(ledger.add, owner="ada", amount=5) == 5, "its turn is over"
             ledger.go_on.set()  # the thread finds that its ctx has ended
-            assert await asyncio.to_thread(ledger.thread_ended.get, timeout=10) == "ContextError"
+            assert await asyncio.to_thread(ledger.thread_ended.get, timeout=SOON) == "ContextError"
             assert await balance(backend, "ada") == 5
 
     asyncio.run(story())

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from stage import ledger
 from stage.processes import processes
-from stage.waits import until
+from stage.waits import SOON, until
 
 from penstock import ActionCtx, App, MutationCtx
 from penstock.app import Backend
@@ -49,7 +49,7 @@ async def create(ctx: MutationCtx, name: str, fail: bool = False) -> None:
 @asynccontextmanager
 async def schedulers(url: str, *clocks: TestClock) -> AsyncIterator[list[tuple[Backend, CronScheduler]]]:
     """Backends of their own, each with a scheduler."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SOON):
         backends: list[Backend] = []
         async with app.open(url, clock=clocks[0]) as first:
             backends.append(first)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.waits import SOON
 
 from penstock import ActionCtx, App, Finished, MutationCtx, QueryCtx, Retry, Success, Table, WorkId, WorkResult
 from penstock.app import Backend
@@ -75,7 +76,7 @@ async def two_workers(url: str) -> AsyncIterator[tuple[Backend, Worker, Worker, 
 
 async def finish(backend: Backend, worker: Worker, clock: TestClock, work: WorkId) -> Any:
     """Let a worker do what is left; how the work has ended."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON):
         while not isinstance(status := await pool.status(backend, work), Finished):
             clock.advance(MORE_THAN_A_LEASE)
             await worker.tick()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from stage.outboxes import drain, failing, outbox_row, relaying, states, text_of
 from stage.reactive import Stage
-from stage.waits import until
+from stage.waits import SOON, until
 from stage.windows import SECOND, TEN, Item, Slow, got, handing_over, is_set, looked, of, soon, staged
 
 from penstock import Retry
@@ -201,7 +201,7 @@ async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more
         await stage.app.outboxes.pause(backend, "send")
         clock.advance(TEN)
         relay.outboxes[0].wake.set()
-        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.wait_for(asked.wait(), SOON)
         await stage.insert(backend, *of("b2"))
         await looked(relay)
         assert len(stage.tried) == 2

@@ -13,7 +13,7 @@ import pytest
 from stage.outboxes import OutboxStage, outbox_row, relaying
 from stage.proxy import Moment, Proxy
 from stage.server import Server, server
-from stage.waits import until
+from stage.waits import SOON, until
 
 from penstock import Retry, Table
 from penstock.app import Backend
@@ -46,7 +46,7 @@ async def once(relay: Relay) -> None:
 
 async def drained(stage: OutboxStage, backend: Backend, relay: Relay, clock: TestClock, count: int) -> list[str]:
     """What is written once all is handed over, by a relay that tries again as its service does."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON):
         while True:
             clock.advance(timedelta(seconds=1))
             await once(relay)

@@ -14,6 +14,7 @@ from stage.replicas import replicated
 from stage.server import server as postgres_server_of_its_own
 from stage.sockets import SocketClient, socket_client
 from stage.tally import WHOLE
+from stage.waits import SOON
 from websockets.exceptions import InvalidMessage, WebSocketException
 
 from penstock.clock import Random, SystemClock, random_of
@@ -49,7 +50,7 @@ class Player:
             server = self._chance.choice(self._servers)
             options = {} if self._lasting else {"client": "python-0.8.1", "path": "/api/sync"}
             try:
-                async with asyncio.timeout(60), socket_client(server.url, "stage.tally", **options) as client:
+                async with asyncio.timeout(SOON), socket_client(server.url, "stage.tally", **options) as client:
                     self.returns += 1
                     await self._play(client)
             except _LOST:

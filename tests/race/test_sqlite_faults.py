@@ -113,7 +113,7 @@ def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(sqlite_url: str) -
                     other.execute("begin immediate")
                     store.begin_write = begin
                     claimed.open()
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(SOON):
                         while refusals < 3:
                             await SystemClock().sleep(0.01)
                     assert (await backend.job_counts())["running"] == 1
@@ -124,7 +124,7 @@ def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(sqlite_url: str) -
 
 
 async def until_entered(backend: Backend, what: str, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SOON):
         while len(await backend.run_query(ledger.entries, what=what)) < count:
             await SystemClock().sleep(0.01)
 

@@ -7,6 +7,8 @@ import contextlib
 from collections import Counter
 from typing import Any
 
+from stage.waits import SOON
+
 from penstock import App, Id, JobState, MutationCtx, MutationTaskCtx, QueryCtx, Table, TaskCtx, TaskFilter
 from penstock.errors import TryAgain
 from penstock.jobs.job import job_uuid
@@ -96,7 +98,7 @@ async def test_all_verbs_beside_workers_and_planners_lose_nothing(database_url: 
         crates = await backend.run_mutation(put)
 
         tasks = app.tasks
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(SOON):
             await asyncio.gather(
                 work(backend),
                 work(other),
