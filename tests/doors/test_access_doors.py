@@ -11,6 +11,7 @@ import pytest
 from doors.test_serving import served
 from stage.listening import listening
 from stage.sockets import socket_client
+from stage.waits import SOON
 
 from penstock import App, ApplicationError, MutationCtx, QueryCtx, TokenBucket, asgi_app, signed_in
 from penstock.client import Client
@@ -38,7 +39,7 @@ async def test_callers_learn_that_they_have_no_access_and_when_to_come_again(dat
     async with (
         TestApp(app, database_url, admin_token="the admin token:") as test,
         listening(asgi_app(app, backend=test)) as url,
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=SOON) as http,
     ):
 
         async def call(kind: str, function: str, /, **args: Any) -> httpx.Response:
@@ -75,7 +76,7 @@ async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forward
     body = {"path": f"{__name__}:login", "args": {"password": "guess"}}
 
     async def limited(url: str, forwarded: str) -> bool:
-        async with httpx.AsyncClient(base_url=url, headers={"x-forwarded-for": forwarded}) as http:
+        async with httpx.AsyncClient(base_url=url, headers={"x-forwarded-for": forwarded}, timeout=SOON) as http:
             return (await http.post("/api/mutation", json=body)).status_code == 429
 
     async with served(sqlite_url, app) as url:

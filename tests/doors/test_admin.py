@@ -23,6 +23,7 @@ from stage.desk import (
     refused,
     stranger,
 )
+from stage.waits import SOON
 
 from penstock import TaskFilter
 from penstock.api.tasks.selection import AT_ONCE, Part, change_rows
@@ -427,21 +428,21 @@ async def test_a_part_ends_when_its_time_is_over(sqlite_url: str) -> None:
 def test_dev_shows_a_token_that_stays_the_same(console: Console) -> None:
     console.write_bookings()
     with console.start("dev", "--port", "0") as process:
-        url = process.wait_for(r"admin +(http\S+)/admin$")[1]
+        url = process.wait_for(r"server +(http\S+)$")[1]
         token = process.wait_for(r"token +(\S{40,})$")[1]
         headers = {"authorization": f"Bearer {token}"}
-        assert httpx.get(f"{url}/admin/tasks", headers=headers).json() == {"tasks": []}
-        assert httpx.get(f"{url}/admin/tasks").status_code == 401
+        assert httpx.get(f"{url}/admin/tasks", headers=headers, timeout=SOON).json() == {"tasks": []}
+        assert httpx.get(f"{url}/admin/tasks", timeout=SOON).status_code == 401
         console.write_bookings(("ouch", "oh"))
         url = process.wait_for("ready at (.*)")[1]
-        assert httpx.get(f"{url}/admin/tasks", headers=headers).status_code == 200
+        assert httpx.get(f"{url}/admin/tasks", headers=headers, timeout=SOON).status_code == 200
     assert not [line for line in process.lines if token in line and not line.startswith("  token ")]
 
 
 def test_dev_does_not_show_the_token_of_the_setting(console: Console) -> None:
     console.write_bookings()
     with console.start("dev", "--port", "0", PENSTOCK_ADMIN_TOKEN=SECRET) as process:
-        url = process.wait_for(r"admin +(http\S+)/admin$")[1]
+        url = process.wait_for(r"server +(http\S+)$")[1]
         assert process.wait_for(r"token +(.*)$")[1] == "the setting admin_token"
-        assert httpx.get(f"{url}/admin/tasks", headers=TOKEN).status_code == 200
+        assert httpx.get(f"{url}/admin/tasks", headers=TOKEN, timeout=SOON).status_code == 200
     assert SECRET not in "".join(process.lines)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from stage.waits import SOON
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
@@ -37,7 +38,7 @@ def subscribed(url: str, customer: str) -> Iterator[Iterator[str]]:
 
 def book(url: str, customer: str) -> None:
     body: dict[str, Any] = {"path": "bookings:book", "args": {"customer": customer, "phone": "1"}}
-    assert httpx.post(f"{url}/api/mutation", json=body).json()["status"] == "success"
+    assert httpx.post(f"{url}/api/mutation", json=body, timeout=SOON).json()["status"] == "success"
 
 
 def test_watched_queries_are_listed_with_the_cause_of_their_last_run(

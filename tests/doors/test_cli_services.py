@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from stage.waits import SOON
 
 from penstock import App, MutationCtx, QueryCtx, public, signed_in
 from penstock.cli.dev import sample_calls
@@ -56,7 +57,7 @@ def wait(ctx: sync.ActionCtx) -> str:
 
 
 def call(url: str, path: str, kind: str = "query", **args: Any) -> Any:
-    answer = httpx.post(f"{url}/api/{kind}", json={"path": path, "args": args}).json()
+    answer = httpx.post(f"{url}/api/{kind}", json={"path": path, "args": args}, timeout=SOON).json()
     assert answer["status"] == "success", answer
     return answer["value"]
 
@@ -148,8 +149,8 @@ def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> No
     console.write("slow.py", program.replace("MutationCtx, sync", "MutationCtx, public, sync"))
     os.mkfifo(console.folder / "gate")
     with console.start("dev", "--port", "0", "--no-reload", COLUMNS="80") as process:
-        assert process.wait_for(r"docs +(http.*)")[1].endswith("/docs")
-        url = process.wait_for(r"admin +(http.*)/admin")[1]
+        url = process.wait_for(r"server +(http\S+)")[1]
+        assert process.wait_for(r"docs +(http.*)")[1] == f"{url}/docs"
         call(url, "slow:begin", "mutation")
         process.wait_for("job begun")
         process.tell(signal.SIGINT)

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 from stage.provider import Provider, provider
+from stage.waits import SOON
 
 from penstock import OIDC, App, asgi_app
 from penstock.testing import TestApp, TestClock
@@ -35,7 +36,7 @@ class Door:
         words = {"provider": self.issuer.url, "next": where}
         leaves = await browser.get("/dashboard/sign-in/with", params=words)
         assert leaves.status_code == 303, leaves.text
-        async with httpx.AsyncClient(trust_env=False) as at_provider:
+        async with httpx.AsyncClient(trust_env=False, timeout=SOON) as at_provider:
             found = await at_provider.get(leaves.headers["location"])
         return found.headers["location"]
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from stage.feed import ENTRIES, entry, write
+from stage.waits import SOON
 
 from penstock import ActionCtx, App, ConfigError, MutationCtx, WorkId, WorkResult, asgi_app
 from penstock.clock import SystemClock
@@ -251,7 +252,10 @@ async def test_metrics_are_not_public(sqlite_url: str) -> None:
 async def test_metrics_have_a_port_of_their_own_if_asked_for(database_url: str) -> None:
     port = free_port()
     async with TestApp(app, database_url, metrics_port=port) as backend:
-        async with metrics_served(backend), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        async with (
+            metrics_served(backend),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON) as http,
+        ):
             await backend.run_mutation(book)
             found = samples((await until_up(http)).text)
             assert found["penstock_jobs_enqueued_total{pool=sms}"] == 1
@@ -259,7 +263,7 @@ async def test_metrics_have_a_port_of_their_own_if_asked_for(database_url: str) 
             with pytest.raises(ConfigError, match=f"Cannot listen on 127.0.0.1 port {port}"):
                 async with metrics_served(backend):
                     raise AssertionError("there is one already")
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON) as http:
             with pytest.raises(httpx.ConnectError):
                 await http.get("/metrics")
 

@@ -330,7 +330,7 @@ def test_a_signal_ends_it_when_all_calls_are_answered(start: Start, database_url
             server.process.send_signal(number)
             await server.says("server.stopping")
             with pytest.raises(httpx.ConnectError):
-                async with httpx.AsyncClient() as other:
+                async with httpx.AsyncClient(timeout=SOON) as other:
                     await other.get(f"{url}/healthz")
             server.answers("yes")
             assert (await asking).json() == {"status": "success", "value": "yes\n"}

@@ -92,7 +92,7 @@ class Player:
 
 async def play(servers: list[Server], players: list[Player], storm: Callable[[], Awaitable[None]]) -> None:
     """Let players play during a storm; each write that they had a response for took effect once."""
-    async with httpx.AsyncClient(base_url=servers[0].url) as http:
+    async with httpx.AsyncClient(base_url=servers[0].url, timeout=SOON) as http:
         assert (await http.post("/api/mutation", json={"path": "stage.tally:fill"})).json()["status"] == "success"
     async with asyncio.TaskGroup() as games:
         for player in players:
@@ -101,7 +101,7 @@ async def play(servers: list[Server], players: list[Player], storm: Callable[[],
         for player in players:
             player.goes_on = False
     assert all(player.written for player in players)
-    async with httpx.AsyncClient(base_url=servers[0].url) as http:
+    async with httpx.AsyncClient(base_url=servers[0].url, timeout=SOON) as http:
         for player in players:
             body = {"path": "stage.tally:count", "args": {"text": player.name}}
             assert (await http.post("/api/query", json=body)).json()["value"] == player.written

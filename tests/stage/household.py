@@ -10,6 +10,7 @@ import httpx
 from stage.listening import listening
 from stage.provider import Provider, provider
 from stage.sockets import SocketClient, socket_client
+from stage.waits import SOON
 from starlette.applications import Starlette
 
 from penstock import OIDC, App, Identity, MutationCtx, QueryCtx, Table, asgi_app
@@ -88,7 +89,7 @@ async def house(database: str, clock: TestClock | None = None) -> AsyncIterator[
         async with (
             TestApp(one.app, database, clock=clock, admin_token=ADMIN) as test,
             listening(web := asgi_app(one.app, backend=test)) as url,
-            httpx.AsyncClient(base_url=url) as http,
+            httpx.AsyncClient(base_url=url, timeout=SOON) as http,
         ):
             one.url, one.web, one.test, one.http = url, web, test, http
             yield one
