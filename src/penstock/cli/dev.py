@@ -64,7 +64,7 @@ def command(options: Options, host: str, port: int, reload: bool, verbose: bool)
     and the caller if one is signed in. Tracebacks show the frames of your program.
 
     For development only: callers see unexpected errors, and running jobs get little time to end. Prints a token for the
-    admin interface, unless admin_token is set.
+    dashboard and for programs that use /admin, unless admin_token is set.
     """
     set_up_dev_logs(options, verbose=verbose)
     signal.signal(signal.SIGINT, _abort)
