@@ -34,6 +34,20 @@ async def hello(ctx: QueryCtx) -> str:
 """
 
 
+# ----- logs
+
+
+@pytest.mark.parametrize(("level", "shown"), [("debug", ["w", "e"]), ("error", ["e"])])
+def test_libraries_log_warnings_unless_the_level_is_higher(level: str, shown: list[str]) -> None:
+    code = (
+        "import logging; from penstock.cli.opening import set_up_logs\n"
+        f"set_up_logs({level!r}, 'text'); log = logging.getLogger('uvicorn.error')\n"
+        "log.info('i'), log.warning('w'), log.error('e')"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert [line.split()[-1] for line in told.splitlines()] == shown
+
+
 # ----- help
 
 

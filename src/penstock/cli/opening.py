@@ -183,9 +183,9 @@ class TextFormatter(logging.Formatter):
 
 
 def set_up_logs(level: str, form: str) -> None:
-    """Send all logs to stderr; libraries log from warning on."""
+    """Send all logs to stderr; libraries log from warning on, or from `level` if that is higher."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=in_colour()))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for quiet in _LIBRARIES:
-        logging.getLogger(quiet).setLevel(logging.WARNING)
+        logging.getLogger(quiet).setLevel(max(logging.WARNING, logging.getLogger().level))
