@@ -14,7 +14,6 @@ from penstock.check.project import Module
 from penstock.check.rule import RULES
 
 CODE = "PEN000"
-TITLE = "A comment that ignores a rule gives no reason, or ignores nothing."
 _UNUSED_FIX = "Remove the comment, or write it at the end of the line that breaks the rule."
 _COMMENT = re.compile(r"#\s*penstock:\s*ignore(?:\[(?P<codes>[\w\s,]*)\])?(?P<reason>.*)")
 
