@@ -93,7 +93,7 @@ async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_
             await one.act("/work", "retry all", sure="yes")
             == "Not done: This would change all jobs. Filter the jobs first."
         )
-        assert "No job matches." in await one.ask("/work", "cancel all", {"function": "nothing"})
+        assert "There is no job to cancel." in await one.ask("/work", "cancel all", {"function": "nothing"})
         assert len(await one.test.jobs("failed")) == 2
         assert await one.act("/work", "retry all", failed, sure="yes") == "2 jobs retried."
         await texts.with_options(concurrency_key="k").enqueue(one.test, send, to="good")

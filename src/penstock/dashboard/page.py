@@ -102,7 +102,7 @@ class Act:
 def sure_of(verb: str, count: int, noun: str) -> str:
     """The question before an act on so many things. Raises `ValueInvalid` if there are none."""
     if not count:
-        raise ValueInvalid(f"No {noun} matches.")
+        raise ValueInvalid(f"There is no {noun} to {verb.lower()}.")
     return f"{verb} {counted(count, noun)}?"
 
 
