@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -350,11 +350,12 @@ def narrow(postgres_url: str) -> Iterator[PgBouncer]:
 def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(narrow: PgBouncer, postgres_url: str) -> None:
     async def story() -> None:
         await narrow.start()
-        settings: dict[str, Any] = {"direct_database": postgres_url, "database_wait": 0.3}
         async with (
-            ledger.app.open(narrow.url, **settings) as holder,
-            ledger.app.open(narrow.url, **settings) as other,
+            ledger.app.open(narrow.url, direct_database=postgres_url) as holder,
+            ledger.app.open(narrow.url, direct_database=postgres_url) as other,
         ):
+            connections = cast("Any", other.engine.store)._connections
+            usual, connections.wait = connections.wait, 0.3
             with gate("mutation.ran", most=1) as held:
                 call = asyncio.create_task(holder.run_mutation(ledger.enter, what="x"))
                 await held.arrived()
@@ -366,6 +367,7 @@ def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(narrow: PgBou
                         await refused
                 held.open()
                 await call
+            connections.wait = usual
             assert await other.run_query(ledger.entries, what="x") == [0]
 
     asyncio.run(story())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
+import asyncpg
 import pytest
 from stage.waits import until
 
@@ -24,12 +26,27 @@ class Note(Table):
 
 app = App()
 cut_off: list[str] = []
+watched: list[str] = []  # the PostgreSQL database in which a call waits for the other one's statement before it fails
+RUNNING = (
+    "select exists (select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
+    "and state = 'active' and query like 'with recursive%' and query_start < clock_timestamp() - interval '0.2 s')"
+)
 
 
 async def fail_soon() -> None:
     for _ in range(50):
         await SystemClock().sleep(0)
+    for url in watched:
+        await until(partial(is_running, url))
     raise ValueError("one of two calls failed")
+
+
+async def is_running(url: str) -> bool:
+    connection = await asyncpg.connect(url)
+    try:
+        return bool(await connection.fetchval(RUNNING))
+    finally:
+        await connection.close()
 
 
 async def never_ends(ctx: QueryCtx) -> None:
@@ -105,8 +122,11 @@ async def test_a_sub_transaction_that_left_a_statement_behind_is_undone_alone(sq
         assert await backend.run_mutation(go_on_after_a_failure) == 1
 
 
-async def test_a_sub_transaction_that_left_a_statement_behind_cannot_be_undone_alone(postgres_url: str) -> None:
+async def test_a_sub_transaction_that_left_a_statement_behind_cannot_be_undone_alone(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """asyncpg runs one statement at a time on a connection: all is undone, and the caller is told of the misuse."""
+    monkeypatch.setattr(f"{__name__}.watched", [postgres_url])
     async with TestApp(app, postgres_url) as backend:
         with pytest.raises(ContextError, match="was misused"):
             await backend.run_mutation(go_on_after_a_failure)
