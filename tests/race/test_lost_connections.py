@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from stage import ledger
@@ -13,7 +13,7 @@ from stage.administrators import administrator, end_all_connections
 from stage.callers import calls_are_kept, finished, hear_again
 from stage.proxy import Moment, Proxy
 from stage.server import Server, server
-from stage.waits import until
+from stage.waits import SOON, until
 
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -280,7 +280,7 @@ def test_a_lost_transaction_does_not_hold_its_locks_for_ever(postgres_url: str) 
 
 def test_connections_that_users_hold_do_not_keep_a_worker_from_its_lease(postgres_url: str) -> None:
     async def story() -> None:
-        settings: dict[str, Any] = {"max_connections": 2, "database_wait": 0.3, "lease": 2.0}
+        settings: dict[str, Any] = {"max_connections": 2, "database_wait": 0.3, "lease": 4.0}
         async with ledger.app.open(postgres_url, services=("worker",), **settings) as backend:
             worker: Any = backend.services.services[0]
             await until(lambda: answer(worker.lease is not None))
@@ -314,6 +314,7 @@ def test_a_database_that_is_away_is_waited_for_as_long_as_the_setting_says() -> 
                     await call()
                 assert 0.3 < clock.monotonic() - before < Config().database_wait
             await own.start()
+            cast("Any", backend.engine.store)._connections.wait = SOON
             await backend.run_mutation(ledger.enter, what="after")
             assert await backend.run_query(ledger.entries, what="after") == [0]
             await own.stop()  # and it is closed although its database is gone

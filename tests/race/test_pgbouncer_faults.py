@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from stage import ledger
 from stage.callers import calls_are_kept, hear_again
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.server import Server, server
+from stage.waits import SOON
 
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -60,6 +61,7 @@ def test_a_database_that_is_away_is_waited_for_as_long_as_the_setting_says(what:
                     await call()
                 assert clock.monotonic() - before < Config().database_wait
             await away.start()
+            cast("Any", backend.engine.store)._connections.wait = SOON
             await backend.run_mutation(ledger.enter, what="after")
             assert await backend.run_query(ledger.entries, what="after") == [0]
 
