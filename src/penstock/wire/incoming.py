@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+from itertools import chain, compress
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -16,6 +17,7 @@ from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, ValueIn
 from penstock.wire.tags import read_tag
 
 MAX_NESTING = 64
+_CONTAINERS = frozenset({dict, list})
 _MOST_ARGUMENTS = 1000  # more than any function has, and few enough to tell of each that it is unknown
 
 
@@ -64,12 +66,8 @@ def _check_nesting(value: Any) -> None:
     """Refuse deep nesting level by level, as a copy of millions of parts would take long."""
     level = [value]
     for _ in range(MAX_NESTING):
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(item, (dict, list))
-        ]
+        items = [*chain.from_iterable(one.values() if type(one) is dict else one for one in level)]
+        level = [*compress(items, map(_CONTAINERS.__contains__, map(type, items)))]  # without a step of Python for each
         if not level:
             return
     raise _too_deep()
