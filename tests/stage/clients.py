@@ -195,7 +195,7 @@ class Server:
     async def start(self) -> None:
         """Start it, and wait until it answers."""
         self.process = self.spawn()
-        async with httpx.AsyncClient(timeout=SOON) as http:
+        async with httpx.AsyncClient() as http:
             await until(lambda: self._answers(http))
 
     def spawn(self) -> Process:
