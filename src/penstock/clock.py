@@ -160,11 +160,6 @@ def layout_uuid7(ms: int, chance: int) -> int:
     return ms << 80 | _VERSION | high << 64 | _VARIANT | low
 
 
-def yield_thread(since: float) -> None:
-    """Leave the interpreter to other threads for as long as this one has worked since `profile_timer`, up to 5 ms."""
-    time.sleep(min(profile_timer() - since, 0.005))
-
-
 def profile_timer() -> float:
     """Seconds for measuring how long a piece of work took; never moved by tests."""
     return time.perf_counter()

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
-from penstock.clock import profile_timer, yield_thread
 from penstock.errors import Overloaded
 from penstock.functions.function import AnyFunction
 from penstock.observe.timing import spent_on
@@ -24,6 +23,8 @@ from penstock.observe.timing import spent_on
 R = TypeVar("R")
 
 _LARGE = 16 * 1024
+_TURNS = 8  # of the event loop, in which it takes on a connection, reads a request and answers it
+_TURNS_WAIT = 1.0  # seconds to wait for them, as a loop may have stopped
 _MOMENT = 1.0  # seconds in which an abandoned function mostly ends: its statement is cut off, its next call refused
 
 _OFFLOAD = ThreadPoolExecutor(1, "penstock-offload")  # only one, since reading JSON holds the interpreter
@@ -204,9 +205,8 @@ async def offload(size: int, work: Callable[[], R]) -> R:
     """Run work on this number of bytes, such as checking them; in a thread if there are many."""
     if size <= _LARGE:  # sooner done than a thread could begin
         return work()
-    return await asyncio.get_running_loop().run_in_executor(
-        _OFFLOAD, contextvars.copy_context().run, _do_and_yield, work
-    )
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_OFFLOAD, contextvars.copy_context().run, _do_and_yield, work, loop)
 
 
 async def check_args(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
@@ -215,13 +215,22 @@ async def check_args(function: AnyFunction, args: bytes | str) -> dict[str, Any]
     return check(args) if len(args) <= _LARGE else await offload(len(args), lambda: check(args))
 
 
-def _do_and_yield(work: Callable[[], R]) -> R:
-    """Run a piece of work, then let the event loop catch up."""
-    begun = profile_timer()
+def _do_and_yield(work: Callable[[], R], loop: asyncio.AbstractEventLoop) -> R:
+    """Run a piece of work, then let the event loop answer others before the next piece holds the interpreter."""
     try:
         return work()
     finally:
-        yield_thread(begun)
+        caught_up = threading.Event()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_turn, loop, _TURNS, caught_up)
+            caught_up.wait(_TURNS_WAIT)
+
+
+def _turn(loop: asyncio.AbstractEventLoop, left: int, caught_up: threading.Event) -> None:
+    if left:
+        loop.call_soon(_turn, loop, left - 1, caught_up)
+    else:
+        caught_up.set()
 
 
 def _work(given: SimpleQueue[Callable[[], None] | None]) -> None:
