@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import importlib.util
 import sys
 import time
@@ -72,6 +73,7 @@ def main() -> int:
     if not chosen:
         print(f"No benchmark is named {options.only}…; there are {', '.join(one.name for one in BENCHMARKS)}.")
         return 2
+    gc.freeze()  # of all that was imported; to search it before each turn would take longer than the turn
     databases = Databases()
     sizes = QUICK if options.quick else Sizes()
     print(*machine_facts(), sep="\n", flush=True)

@@ -34,7 +34,7 @@ _PAGES = ("/", "/work", "/schema", "/health", "/logs", "/audit")
 
 async def drain_with_viewers(bench: Bench, store: StoreName) -> float:
     """Processor time of a drain without viewers, as a share of that with viewers of two pages."""
-    taken, count = {(): list[float](), _VIEWED: list[float]()}, bench.sizes.actions // 2
+    taken, count = {(): list[float](), _VIEWED: list[float]()}, bench.sizes.actions // 4
     async with _opened(bench, store, ()) as plain, _opened(bench, store, ()) as watched:
         asgi = _asgi(watched)
         for turn in range(4 * bench.sizes.drains + 1):  # single turns spread by a tenth

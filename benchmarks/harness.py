@@ -58,7 +58,7 @@ class Sizes:
     rows: int = 10_000
     later: int = 1_000_000
     planned: int = 20_000
-    claims: int = 100
+    claims: int = 60
     actions: int = 10_000
     mutations: int = 3_000
     drains: int = 3
@@ -68,7 +68,7 @@ class Sizes:
     batch: int = 100_000
     pickups: int = 160
     starts: int = 7
-    settle: float = 3.0
+    settle: float = 2.0
     sockets: int = 1_000
     socket_writes: int = 40
     tokens: int = 20_000

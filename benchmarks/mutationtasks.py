@@ -100,7 +100,7 @@ async def beside_jobs(bench: Bench, store: StoreName) -> None:
 
 
 async def _drain(app: App, url: str, writer: _Writer, store: StoreName, bench: Bench) -> float:
-    count = bench.sizes.mutations * 2
+    count = bench.sizes.mutations
     async with _running(app, url) as (backend, group):
         await writer.fill(count)
         if app is plain:
@@ -133,7 +133,7 @@ async def conflicts(bench: Bench) -> None:
 
 async def backlog(bench: Bench, store: StoreName) -> None:
     """Runs of two tasks in a second, at the beginning of a backlog and at its end."""
-    count = bench.sizes.batch * 2 // 5
+    count = bench.sizes.batch // 5
     async with _database(bench, store) as (url, writer), _running(two, url) as (_backend, group):
         await writer.fill(count)
         group.start()

@@ -144,10 +144,10 @@ async def _fill(connection: Connection, store: StoreName, count: int) -> None:
 async def drain(bench: Bench, store: StoreName) -> None:
     """Messages handed over in a second, and rows that a plain cursor loop handles."""
     runs: dict[str, Callable[[], Awaitable[float]]] = {
-        name: partial(_drain, bench, store, name, bench.sizes.rows * 2) for name in _APPS
+        name: partial(_drain, bench, store, name, bench.sizes.rows) for name in _APPS
     }
     if store == "postgres":
-        runs["plain"] = partial(_plain, bench, bench.sizes.rows)
+        runs["plain"] = partial(_plain, bench, bench.sizes.rows // 2)
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(_TURNS if bench.sizes.turns > 1 else 1):
         for name in sorted(rates, reverse=bool(turn % 2)):

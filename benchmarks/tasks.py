@@ -145,7 +145,7 @@ async def drain(bench: Bench, store: StoreName) -> None:
     for turn in range(_TURNS if bench.sizes.turns > 1 else 1):
         for name in sorted(rates, reverse=bool(turn % 2)):
             async with _database(bench, store) as (url, writer):
-                rates[name].append(await _drain(url, writer, store, bench.sizes.batch // 4, tasks=name == "tasks"))
+                rates[name].append(await _drain(url, writer, store, bench.sizes.batch // 8, tasks=name == "tasks"))
     for name, found in rates.items():
         bench.row(spread(name, found, "/s"))
         bench.report(f"{name}_per_second", statistics.median(found))
