@@ -109,8 +109,11 @@ def _is_meant(view: View, pool: str) -> bool:
 
 
 async def _pools(view: View) -> list[str]:
-    """The pools with a limit that the page lists."""
-    return [one.name for one in (await view.activity.look())[0].pools if _is_meant(view, one.name)]
+    """The pools with a limit that the page lists. Raises `ValueInvalid` if there are none."""
+    names = [one.name for one in (await view.activity.look())[0].pools if _is_meant(view, one.name)]
+    if not names:
+        raise ValueInvalid("No pool matches.")
+    return names
 
 
 def _sure_of_pools(verb: str) -> Callable[[View], Awaitable[str]]:
