@@ -27,7 +27,6 @@ MACHINE = SystemClock()
 _PATIENCE = 120.0  # seconds
 _TTL, _LOOP_WAIT = 20, 2  # seconds: after these a leader that says nothing has lost its place; and between two looks
 _POSTGRES = {
-    "autovacuum": "off",
     "fsync": "off",
     "max_connections": 200,
     "wal_log_hints": "on",  # for pg_rewind

@@ -16,7 +16,7 @@ import asyncpg
 from stage.server import Server, handle_of, server
 from stage.waits import until
 
-_STREAMS = "wal_level = replica\nmax_wal_senders = 4\nfsync = off\nautovacuum = off\n"
+_STREAMS = "wal_level = replica\nmax_wal_senders = 4\nfsync = off\n"
 
 
 class Replica(Server):
