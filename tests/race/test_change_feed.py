@@ -380,6 +380,29 @@ async def test_a_dump_is_restored_on_a_new_server() -> None:
             assert (await read_all(store, position))[0] == []
 
 
+async def test_a_server_that_has_crashed_takes_no_position_that_was_read_before() -> None:
+    """It gives numbers of undone transactions anew, which were not on the disk, and which the position has passed."""
+    with server("wal_writer_delay = '10s'\n") as own:
+        async with feed(own.url) as store, connections(own.url, 1) as [one]:
+            lease = await lease_of(store)
+            await one.execute(entry(1, 1))
+            await own.spend_numbers(3000, "rollback")
+            before = await store.changes.read(BEGINNING, 100)
+            await asyncio.to_thread(one.terminate)
+            await own.restart()
+            async with connections(own.url, 1) as [other]:
+                await other.execute(entry(1, 2))
+            await own.spend_numbers(3100, "commit")
+            assert not await move(store, lease, BEGINNING, before.position)
+            with pytest.raises(Conflict, match="has crashed"):
+                await store.changes.read(before.position, 100)
+            position = await store.changes.take(READER, lease)
+            assert position == BEGINNING
+            batch = await store.changes.read(position, 100)
+            assert told(batch) == ["1.1", "1.2"]
+            assert await move(store, lease, BEGINNING, batch.position)
+
+
 async def pretend_restored(connection: Any, positions: dict[str, Position]) -> None:
     """Make the feed and its readers as those of a server that had counted further."""
     await connection.execute("update penstock.change set xid = xid + 1000000")

@@ -113,3 +113,47 @@ async def test_a_commit_whose_answer_is_lost(postgres_url: str, moment: Moment, 
         assert await drained(stage, backend, relay, clock, len(NOTES)) == NOTES
         assert (await outbox_row(backend)).delivered == len(NOTES)
         assert proxy.cuts >= 1
+
+
+@pytest.mark.parametrize("ends", [Server.restart, crash], ids=["restart", "crash"])
+async def test_a_server_gives_numbers_of_undone_transactions_anew_after_it_died(ends: Ends) -> None:
+    """A relay had read past them, and has not written that: they were not on the disk."""
+    stage, clock = staged(), TestClock()
+    with server("wal_writer_delay = '10s'\n") as own:
+        async with relaying(stage.app, own.url, clock) as (backend, relay):
+            await relay.drain()
+            await own.spend_numbers(200, "rollback")
+            await relay.drain()
+            await ends(own)
+            for note in NOTES[:3]:
+                await stage.insert(backend, Item(note=note))
+            await own.spend_numbers(300, "commit")  # all of those numbers are given
+            assert await drained(stage, backend, relay, clock, 3) == NOTES[:3]
+
+
+@pytest.mark.parametrize("mutation", [False, True], ids=["action", "mutation"])
+async def test_a_server_that_dies_while_messages_are_delivered_that_were_read_beside_undone_transactions(
+    *, mutation: bool
+) -> None:
+    stage, clock = OutboxStage(Item), TestClock()
+    stage.outbox(Item, start="end", mutation=mutation, retry=ANYHOW)
+    with server("wal_writer_delay = '10s'\n") as own:
+        async with relaying(stage.app, own.url, clock) as (backend, relay):
+            await relay.drain()
+            await stage.insert(backend, Item(note=NOTES[0]))
+            await own.spend_numbers(200, "rollback")
+            with gate("outbox.next", most=1) as held:
+                ticking = asyncio.create_task(once(relay))
+                await held.arrived()
+                await own.restart()
+                for note in NOTES[1:3]:  # and all connections are new ones
+                    await stage.insert(backend, Item(note=note))
+                await own.spend_numbers(300, "commit")  # all of those numbers are given
+                held.open()
+                await ticking
+            told = set[str]()
+            async with asyncio.timeout(SOON):
+                while told != set(NOTES[:3]):
+                    clock.advance(timedelta(seconds=1))
+                    await once(relay)
+                    told |= set(await stage.written(backend) if mutation else stage.texts())

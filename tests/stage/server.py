@@ -53,6 +53,16 @@ class Server:
         options = (self._handle.pgdata / "postmaster.opts").read_text().split(" ", 1)[1].strip()
         await asyncio.to_thread(self.pg_ctl, "start", "-o", options)
 
+    async def spend_numbers(self, count: int, end: str) -> None:
+        """Give numbers to so many transactions of their own, whose end is ``commit`` or ``rollback``.
+
+        With a long `wal_writer_delay` those that are undone are on no disk, and after a crash their numbers come again.
+        """
+        connection = await asyncpg.connect(self.url)
+        one = f"perform pg_current_xact_id(); {end};"
+        await connection.execute(f"do $$ begin for n in 1..{count} loop {one} end loop; end $$")
+        await connection.close()
+
     async def listen(self, address: str, *, guests: str) -> str:
         """Let others connect over the network, from one address; the URL for them."""
         with (self._handle.pgdata / "pg_hba.conf").open("a") as rules:

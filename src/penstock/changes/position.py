@@ -6,7 +6,7 @@ Owns the meaning of a position and its text, which is opaque to all others. Leav
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.errors import CursorInvalid
@@ -58,6 +58,9 @@ class Position:
     batch: Snapshot | None = None  # inside an unfinished batch: the snapshot under which it is read to its end
     last: int = 0  # inside an unfinished batch: the number of the last change handed over
     high: int = 0  # no change with a greater number was ever handed over
+    # the server that gave it, in its life since its last crash; None if a database had it on its disk, where a crash
+    # leaves it true. No part of the text
+    server: str | None = field(default=None, compare=False)
 
     @property
     def end(self) -> int:
@@ -83,8 +86,8 @@ class Position:
         """The position after these numbers of the batch that a snapshot shows; `complete` if they were its last."""
         high = max(self.high, *numbers[-1:], 0)
         if complete:
-            return Position(snapshot, high=high)
-        return Position(self.seen, snapshot, numbers[-1], high)
+            return Position(snapshot, high=high, server=self.server)
+        return Position(self.seen, snapshot, numbers[-1], high, self.server)
 
     def passed(self, xid: int, number: int) -> bool:
         """Whether a change was handed over, or skipped, before this position."""

@@ -17,7 +17,7 @@ from penstock.calls.lease import LOOK_PART, TICK_PART, Lease
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
-from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.errors import Conflict, DatabaseUnavailable, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
@@ -67,6 +67,9 @@ class Planner(Service):
         except TimeoutError as error:
             self._at_once = max(_LEAST_AT_ONCE, self._at_once // 4)  # ask a slow database for less
             raise DatabaseUnavailable("The database did not answer in time to plan.") from error
+        except Conflict:
+            self._position = None  # it may be void, as the database has crashed since
+            raise
         self._at_once = min(_AT_ONCE, self._at_once * 2)
         return pause
 

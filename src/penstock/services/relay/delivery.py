@@ -17,7 +17,7 @@ from typing import Any
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.lease import Lease
 from penstock.calls.run.runner import Runner
-from penstock.errors import TryAgain, WorkerLost
+from penstock.errors import Conflict, TryAgain, WorkerLost
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.trouble import Trouble, after_failure
@@ -56,6 +56,13 @@ class OutboxDelivery(Service):
 
     async def tick(self) -> float:
         """Deliver some messages; seconds until the next look."""
+        try:
+            return await self._tick()
+        except Conflict:
+            self._cursor.forget()  # what was read may be void, as the database has crashed since
+            raise
+
+    async def _tick(self) -> float:
         if (pause := await self._until_ready()) > 0:
             return pause
         cursor, now = self._cursor, self.clock.now()

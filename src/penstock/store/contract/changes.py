@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -74,9 +74,9 @@ class Batch:
         if self.position.seen == NOTHING and self.position.batch is None:  # as on SQLite, where numbers say it all
             return Position(high=high)
         if count <= self.rest:
-            return Position(self.before.seen, self.before.batch, seq, high)
+            return replace(self.before, last=seq, high=high)
         snapshot = self.position.batch or self.position.seen
-        return Position(self.before.batch or self.before.seen, snapshot, seq, high)
+        return Position(self.before.batch or self.before.seen, snapshot, seq, high, self.position.server)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,10 @@ returning position;
 -- leave: read no more under a lease.
 update penstock.change_reader set lease = null where name = :name and lease = :lease;
 
+-- {server}: the server since its last crash, which begins its statistics anew; null on a replica, which has read only what
+-- is on a disk. A crash of one process leaves the time at which the server was started.
+case when pg_is_in_recovery() then null else coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, '') end
+
 -- begin: unread changes, in the order of commits.
 -- SQLite: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
 -- Unicode, which other programs can store.
@@ -35,8 +39,8 @@ order by seq limit :limit;
 -- There are two ranges of the index, and nothing between them is looked at. The clock is the place of the write-ahead log
 -- up to which all is durable: it covers each commit that was flushed before it was seen, and a crash does not lower it.
 with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
-    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock)
-select m.snapshot, m.clock, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
+    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock, {server} as server)
+select m.snapshot, m.clock, m.server, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select * from (
         select seq, interests, kinds, key, before, after, changed_at from penstock.change
@@ -54,8 +58,8 @@ order by c.seq;
 -- passing over seen changes, of which the slowest reader keeps few.
 -- PostgreSQL: on SQLite the order of commits is that of numbers.
 with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
-    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock)
-select m.snapshot, m.clock, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
+    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock, {server} as server)
+select m.snapshot, m.clock, m.server, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select seq, interests, kinds, key, before, after, changed_at from penstock.change
     where (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
@@ -71,12 +75,18 @@ select seq, interests, kinds, key, before, after, changed_at from penstock.chang
 where seq > :last
   and (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
   and xid + 0 < :batch_end and xid + 0 <> all(:batch_open::bigint[])
+  and (:server::text is null or :server = {server})
   and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
 order by seq limit :limit;
 
 -- move: move a reader on, if it is under this lease and where it was.
+-- SQLite: a file has no server.
 update penstock.change_reader set position = :after, moved_at = :now
 where name = :name and lease = :lease and position = :before
+returning name;
+-- PostgreSQL: and if the server that gave the position has not crashed since.
+update penstock.change_reader set position = :after, moved_at = :now
+where name = :name and lease = :lease and position = :before and (:server::text is null or :server = {server})
 returning name;
 
 -- readers: all readers by name.

@@ -275,6 +275,7 @@ def _step_values(step: Step) -> dict[str, Any]:
         "lease": step.move.lease,
         "before": str(step.move.before),
         "after": str(step.move.after),
+        "server": step.move.after.server,
         "backfill": step.backfill,
         "trouble": None if step.trouble is None else step.trouble.text(),
         "delivered": step.delivered,

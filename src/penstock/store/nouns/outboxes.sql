@@ -97,12 +97,14 @@ update penstock.outbox set
     ) end
 where id = :outbox and epoch = :epoch and changes() > 0
 returning id;
--- PostgreSQL: one statement for both. An update in WITH always runs, so it has a condition of its own.
+-- PostgreSQL: one statement for both. An update in WITH always runs, so it has a condition of its own. A server that has
+-- crashed since it gave the position may give numbers of transactions anew which that shows.
 with unchanged as materialized (
     select id from penstock.outbox where id = :outbox and epoch = :epoch for update
 ), moved as (
     update penstock.change_reader set position = :after, moved_at = :now
     where name = :reader and lease = :lease and position = :before and exists (select from unchanged)
+      and (:server::text is null or :server = coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, ''))
     returning name
 )
 update penstock.outbox set

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -62,21 +63,23 @@ class PostgresChanges(Changes):
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
-            rows = await self._ask(session, "go_on", **position.bounds(), **asked, limit=limit)
+            rows = await self._ask(session, "go_on", **position.bounds(), **asked, server=before.server, limit=limit)
             room, changes = limit - len(rows), changes_told(rows, interests)
             position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
         rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
-        snapshot, clock = shown or Snapshot.parse(rows[0][0]), rows[0][1]
+        snapshot, clock, server = shown or Snapshot.parse(rows[0][0]), rows[0][1], rows[0][2]
+        if server is not None and before.server not in {None, server}:
+            raise Conflict("The database has crashed, and may give numbers anew that this position has passed.")
         if position.seen.end > snapshot.end and position.seen != ALL:
             await self._settle_in()
             raise Conflict("The database was restored on another server, where this position is invalid.")
-        found = [tuple(row)[2:] for row in rows if row[2] is not None]
+        found = [tuple(row)[3:] for row in rows if row[3] is not None]
         new, complete = changes_told(found, interests), len(found) < room
         if shown and not complete:
             snapshot = ALL  # that the session sees; those that may have ended come with the others
-        after = position.handed(snapshot, [one.seq for one in new], complete=complete)
+        after = replace(position, server=server).handed(snapshot, [one.seq for one in new], complete=complete)
         return Batch(changes + new, after, complete, before, len(changes), clock)
 
     async def end(self, session: OpenTransaction) -> Position:
