@@ -54,7 +54,7 @@ class LiveFeed:
             try:
                 batch = await changes.read(position, self._size.number, interests, session)
             except Conflict:
-                take_all("the database was restored")
+                take_all("the database was restored or has crashed")
                 position = await changes.end(session)
                 continue
             self._size.adapt(batch)
