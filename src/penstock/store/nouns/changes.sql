@@ -24,7 +24,7 @@ update penstock.change_reader set lease = null where name = :name and lease = :l
 
 -- {server}: the server since its last crash, which begins its statistics anew; null on a replica, which has read only what
 -- is on a disk. A crash of one process leaves the time at which the server was started.
-case when pg_is_in_recovery() then null else coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, '') end
+case when pg_is_in_recovery() then null else coalesce(extract(epoch from pg_stat_get_bgwriter_stat_reset_time())::text, '') end
 
 -- begin: unread changes, in the order of commits.
 -- SQLite: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
@@ -75,7 +75,6 @@ select seq, interests, kinds, key, before, after, changed_at from penstock.chang
 where seq > :last
   and (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
   and xid + 0 < :batch_end and xid + 0 <> all(:batch_open::bigint[])
-  and (:server::text is null or :server = {server})
   and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
 order by seq limit :limit;
 

@@ -104,7 +104,8 @@ with unchanged as materialized (
 ), moved as (
     update penstock.change_reader set position = :after, moved_at = :now
     where name = :reader and lease = :lease and position = :before and exists (select from unchanged)
-      and (:server::text is null or :server = coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, ''))
+      and (:server::text is null
+          or :server = coalesce(extract(epoch from pg_stat_get_bgwriter_stat_reset_time())::text, ''))
     returning name
 )
 update penstock.outbox set

@@ -63,7 +63,7 @@ class PostgresChanges(Changes):
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
-            rows = await self._ask(session, "go_on", **position.bounds(), **asked, server=before.server, limit=limit)
+            rows = await self._ask(session, "go_on", **position.bounds(), **asked, limit=limit)
             room, changes = limit - len(rows), changes_told(rows, interests)
             position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
