@@ -383,12 +383,12 @@ async def test_a_dump_is_restored_on_a_new_server() -> None:
 async def test_a_server_that_has_crashed_takes_no_position_that_was_read_before() -> None:
     """It gives numbers of undone transactions anew, which were not on the disk, and which the position has passed."""
     with server("wal_writer_delay = '10s'\n") as own:
-        async with feed(own.url) as store, connections(own.url, 1) as [one]:
+        async with feed(own.url) as store:
             lease = await lease_of(store)
-            await one.execute(entry(1, 1))
+            async with connections(own.url, 1) as [one]:
+                await one.execute(entry(1, 1))
             await own.spend_numbers(3000, "rollback")
             before = await store.changes.read(BEGINNING, 100)
-            await asyncio.to_thread(one.terminate)
             await own.restart()
             async with connections(own.url, 1) as [other]:
                 await other.execute(entry(1, 2))

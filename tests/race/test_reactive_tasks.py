@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -18,12 +19,13 @@ from stage import reacting
 from stage.crews import Crew, crew, run_sql
 from stage.processes import processes
 from stage.reacting import held_within, sent
+from stage.server import server
 from stage.waits import until
 
 from penstock import App, Id, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.app import Backend
 from penstock.clock import SystemClock
-from penstock.errors import DatabaseUnavailable
+from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.testing import TestClock, gate, raising
 
 LOST = timedelta(seconds=31)
@@ -502,3 +504,22 @@ async def test_f18_what_left_the_filter_of_a_version_before_is_not_dropped_by_th
             await old.plan()
             await new.settle_down()
             assert values(item) == [1, 1]
+
+
+async def test_a_planner_goes_on_after_a_crash_that_gives_numbers_of_undone_transactions_anew() -> None:
+    with server("wal_writer_delay = '10s'\n") as own:
+        async with crew(reacting.booking, own.url) as one:
+            item = await put(one)
+            await one.settle_down()
+            await own.spend_numbers(200, "rollback")
+            await one.plan()
+            await own.restart()
+            await one.run("patch", item=item, value=2)
+            await own.spend_numbers(300, "commit")
+
+            async def is_done() -> bool:
+                with suppress(TryAgain):
+                    await one.settle_down()
+                return bool(await one.backend.run_query(reacting.done, item=item) == [1, 2])
+
+            await until(is_done)

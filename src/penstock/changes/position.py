@@ -58,8 +58,8 @@ class Position:
     batch: Snapshot | None = None  # inside an unfinished batch: the snapshot under which it is read to its end
     last: int = 0  # inside an unfinished batch: the number of the last change handed over
     high: int = 0  # no change with a greater number was ever handed over
-    # the server that gave it, in its life since its last crash; None if a database had it on its disk, where a crash
-    # leaves it true. No part of the text
+    # the server, since its last crash, whose snapshot this is; None if it comes from the database, where it outlives
+    # a crash. Not in the text
     server: str | None = field(default=None, compare=False)
 
     @property

@@ -44,8 +44,8 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
     ) -> bool:
         """Advance a reader by compare-and-set, in the transaction that applies a batch; False if it was lost.
 
-        It is lost if another lease has taken it, or it has moved. The batch is to be read again if the server has
-        crashed since. After False the caller rolls the transaction back.
+        It is lost if another lease has taken it, or it has moved; and the batch is void if the server has crashed since
+        it was read. After False the caller rolls the transaction back.
         """
         values = {"name": name, "lease": lease, "before": str(before), "after": str(after), "server": after.server}
         return bool(await self._fetch(session, "move", **values, now=now))
@@ -150,8 +150,8 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         twice.
 
         Raises:
-            Conflict: The position is of another server, from which the database was restored, or the server has crashed
-                since it was read and has it on no disk: take the reader again.
+            Conflict: The position is of another server, from which the database was restored, or was read before the
+                server crashed, and not written: take the reader again.
         """
 
     @abstractmethod

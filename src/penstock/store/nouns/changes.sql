@@ -22,9 +22,10 @@ returning position;
 -- leave: read no more under a lease.
 update penstock.change_reader set lease = null where name = :name and lease = :lease;
 
--- {server}: the server since its last crash, which begins its statistics anew; null on a replica, which has read only what
--- is on a disk. A crash of one process leaves the time at which the server was started.
-case when pg_is_in_recovery() then null else coalesce(extract(epoch from pg_stat_get_bgwriter_stat_reset_time())::text, '') end
+-- {server}: the server since its last crash. A server that has recovered from a crash, and a replica that takes over, may
+-- give the numbers of lost transactions to others; its statistics then begin anew. A crash of one process leaves the time
+-- at which the server was started.
+coalesce(extract(epoch from pg_stat_get_bgwriter_stat_reset_time())::text, '')
 
 -- begin: unread changes, in the order of commits.
 -- SQLite: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
@@ -38,8 +39,10 @@ order by seq limit :limit;
 -- PostgreSQL: the first of a new batch: the changes that this statement's snapshot shows; the snapshot comes in each row.
 -- There are two ranges of the index, and nothing between them is looked at. The clock is the place of the write-ahead log
 -- up to which all is durable: it covers each commit that was flushed before it was seen, and a crash does not lower it.
+-- A replica names no server, as it shows only what its primary has flushed.
 with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
-    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock, {server} as server)
+    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock,
+    case when pg_is_in_recovery() then null else {server} end as server)
 select m.snapshot, m.clock, m.server, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select * from (
@@ -58,7 +61,8 @@ order by c.seq;
 -- passing over seen changes, of which the slowest reader keeps few.
 -- PostgreSQL: on SQLite the order of commits is that of numbers.
 with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
-    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock, {server} as server)
+    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock,
+    case when pg_is_in_recovery() then null else {server} end as server)
 select m.snapshot, m.clock, m.server, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
 from moment m left join lateral (
     select seq, interests, kinds, key, before, after, changed_at from penstock.change
@@ -154,9 +158,8 @@ update penstock.change_dropped set seq = max(seq, coalesce((select max(seq) from
 -- dropped: of which server the feed is, and what of it is gone: the greatest transaction or number of a dropped change.
 -- SQLite: numbers move with the file.
 select '', seq from penstock.change_dropped;
--- PostgreSQL: slots are truncated. A server that has recovered from a crash, and a replica that takes over, may give the
--- numbers of lost transactions to others; its statistics then begin anew. A crash of one process leaves the start time.
-select origin || ' ' || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, ''), dropped from penstock.change_slot;
+-- PostgreSQL: slots are truncated.
+select origin || ' ' || {server}, dropped from penstock.change_slot;
 
 -- demand_alone: one demand at a time, so that none takes back a later one. It lasts once it is committed, as its reader
 -- relies on it.

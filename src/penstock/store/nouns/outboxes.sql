@@ -97,8 +97,8 @@ update penstock.outbox set
     ) end
 where id = :outbox and epoch = :epoch and changes() > 0
 returning id;
--- PostgreSQL: one statement for both. An update in WITH always runs, so it has a condition of its own. A server that has
--- crashed since it gave the position may give numbers of transactions anew which that shows.
+-- PostgreSQL: one statement for both. An update in WITH always runs, so it has a condition of its own. The
+-- position is refused if its server has crashed since, as in `move` of the feed.
 with unchanged as materialized (
     select id from penstock.outbox where id = :outbox and epoch = :epoch for update
 ), moved as (
