@@ -310,7 +310,7 @@ async def test_a_batch_is_never_larger_than_was_asked_for(
 @pytest.mark.parametrize("options", [{"mutation": True}, {}, {"batch": 2}])
 async def test_one_that_takes_too_long_has_failed(database_url: str, options: dict[str, Any]) -> None:
     stage = OutboxStage(Item)
-    stage.outbox(Item, timeout=timedelta(seconds=0.5), retry=SOON, on_failure="park", **options)
+    stage.outbox(Item, timeout=timedelta(seconds=1), retry=SOON, on_failure="park", **options)
 
     async def during(_ctx: Any, message: Message[Item]) -> None:
         if message.row.note == "b":

@@ -146,7 +146,7 @@ async def test_a_lock_outlives_connections_that_are_cut(postgres_url: str) -> No
 async def test_what_is_done_under_a_lock_ends_when_the_database_is_away_for_too_long() -> None:
     clock = TestClock()
     with server() as own:
-        async with ledger.app.open(own.url, clock=clock, database_wait=0.1) as backend, holding(backend) as (task, _):
+        async with ledger.app.open(own.url, clock=clock, database_wait=1.0) as backend, holding(backend) as (task, _):
             await own.stop()
             with gate("lock.renew") as held:
                 held.open()

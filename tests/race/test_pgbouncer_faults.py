@@ -48,7 +48,7 @@ def test_a_restart_under_load_loses_nothing_that_was_acknowledged(what: str, dir
 def test_a_database_that_is_away_is_waited_for_as_long_as_the_setting_says(what: str) -> None:
     async def story(own: Server, pooler: PgBouncer) -> None:
         await pooler.start()
-        async with ledger.app.open(pooler.url, database_wait=0.5) as backend:
+        async with ledger.app.open(pooler.url, database_wait=1.0) as backend:
             away = pooler if what == "pgbouncer" else own
             await away.stop()
             clock = SystemClock()

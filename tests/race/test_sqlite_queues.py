@@ -193,7 +193,7 @@ def test_whoever_is_cancelled_twice_still_waits_until_the_thread_has_left(ends: 
 
 def test_a_statement_that_takes_too_long_is_stopped_beside_others_that_wait(sqlite_url: str) -> None:
     async def story() -> None:
-        async with ledger.app.open(sqlite_url, max_connections=2, statement_timeout=0.1) as backend:
+        async with ledger.app.open(sqlite_url, max_connections=2, statement_timeout=0.5) as backend:
             for _ in range(3):
                 session = await backend.engine.store.begin_read()
                 with pytest.raises(DatabaseBusy, match="took too long"):
