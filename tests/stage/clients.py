@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import httpx
 from stage.brokers import free_port
-from stage.needs import lack, program
+from stage.needs import THEN, lack, program
 from stage.processes import TESTS, Command, Process
 from stage.programs import EXAMPLES
 from stage.waits import SOON, until
@@ -34,7 +34,7 @@ def node_modules(folder: Path = CHAT) -> Path:
     if folder == CHAT:
         folder = Path(os.environ.get("PENSTOCK_TEST_NODE_MODULES", CHAT))
     if not (folder / "node_modules" / "convex").is_dir():
-        lack(f"npm, and npm ci --prefix {os.path.relpath(folder, TESTS.parent)} --ignore-scripts")
+        lack(f"npm{THEN}npm ci --prefix {os.path.relpath(folder, TESTS.parent)} --ignore-scripts")
     return folder
 
 

@@ -15,6 +15,7 @@ import pytest
 INSISTS = "TESTS_NEED_SERVERS"
 INSTALL = "sudo apt-get install"
 NEEDS = "needs "
+THEN = ", and "  # between a package and a command to type once it is installed
 _SYSTEM = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/opt/homebrew/bin", "/opt/homebrew/sbin")
 _RABBITMQ = "/usr/lib/rabbitmq/bin"  # Debian's in the path is only for root and for rabbitmq
 _ONLY = os.environ.get("PENSTOCK_TEST_PATH")  # `make matrix` hides programs that the system has
