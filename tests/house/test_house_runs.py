@@ -80,7 +80,7 @@ def test_a_program_may_be_named_and_is_missing_if_it_is_too_old_or_does_not_star
         if version:
             assert program("nats-server", places=["/nowhere"]) == str(named)
         else:
-            with pytest.raises(pytest.skip.Exception, match="needs nats-server, from version 2.9 on"):
+            with pytest.raises(pytest.skip.Exception, match=r"needs nats-server, from version 2\.9 on"):
                 program("nats-server", places=["/nowhere"])
 
 
