@@ -55,7 +55,7 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY
 # Tests take up no settings of the shell: of penstock, of drivers, of Django, of proxies and of colours.
 for _name in list(os.environ):
     if re.match(
-        r"PENSTOCK_(?!TEST_|WRITE_)|PG[A-Z]+$|DATABASE_URL$|DJANGO_|(HTTPS?|ALL|NO)_PROXY$|(FORCE|NO)_COLOR$",
+        r"PENSTOCK_(?!TEST_|WRITE_)|PG[A-Z]+$|DATABASE_URL$|DJANGO_|(HTTPS?|ALL|NO)_PROXY$|(FORCE|NO)_COLOR$|COLUMNS$|LINES$",
         _name,
         re.IGNORECASE,
     ):
