@@ -5,7 +5,7 @@ Owns the words for a connection of the user's. Leaves triggers to the store: see
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from logging import ERROR
@@ -35,8 +35,7 @@ def hold(connection: Any, table: str) -> list[str]:
     Returns:
         The names of the interests that are held; none if nobody watches the table, or penstock has no tables yet.
     """
-    session, interests = _interests(connection)
-    return finish(interests.hold(table, session))
+    return _within(connection, lambda interests, session: interests.hold(table, session))
 
 
 def release(connection: Any, table: str) -> list[str]:
@@ -47,8 +46,7 @@ def release(connection: Any, table: str) -> list[str]:
         type. Each is logged as ``changes.interest_broken``, and told that a change was lost. It captures again once it
         fits, or once a program declares it in a form that fits.
     """
-    session, interests = _interests(connection)
-    misfits = finish(interests.release(table, session))
+    misfits = _release(connection, table)
     for name in misfits:
         fix = "Declare it in a form that fits the table."
         log_event("changes.interest_broken", ERROR, interest=name, table=table, state="altered", mended=False, fix=fix)
@@ -69,14 +67,25 @@ def held(connection: Any, *tables: str) -> Iterator[None]:
     except BaseException:
         with suppress(PenstockError):  # a failed transaction has nothing to release: its end undoes the hold
             for table in tables:
-                release(connection, table)
+                _release(connection, table)  # mostly undone, so it is not logged
         raise
     for table in tables:
         release(connection, table)
 
 
-def _interests(connection: Any) -> tuple[GuestSession, Interests[Any]]:
+def _release(connection: Any, table: str) -> list[str]:
+    return _within(connection, lambda interests, session: interests.release(table, session))
+
+
+def _within(connection: Any, verb: Callable[[Interests[Any], GuestSession], Awaitable[list[str]]]) -> list[str]:
     session = guest_session(connection)
     session.check_sync()
-    store = make_store(replace(Config(), database=NOWHERE[session.dialect]), SystemClock())
-    return session, store.interests
+    interests = make_store(replace(Config(), database=NOWHERE[session.dialect]), SystemClock()).interests
+
+    async def work() -> list[str]:
+        if not await interests.exist(session):
+            return []
+        await session.check_transaction()
+        return await verb(interests, session)
+
+    return finish(work())

@@ -124,6 +124,10 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
                 stored = (await self._stored(self._within(right))).values()
                 await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
 
+    async def exist(self, session: OpenTransaction) -> bool:
+        """Whether penstock has its tables."""
+        return bool(await self._fetch(session, "exists"))
+
     async def hold(self, table: str, session: OpenTransaction | None = None) -> builtins.list[str]:
         """Let the columns of a table be dropped and retyped, until `release`: its triggers name none of them.
 
@@ -131,13 +135,11 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         transaction with the change and with `release` there is none, as nobody else can write the table.
 
         Returns:
-            The names of the interests that are held; none where penstock has no tables yet.
+            The names of the interests that are held.
         """
         if session is None:
             async with self._writing() as own:
                 return await self.hold(table, own)
-        if not await self._fetch(session, "exists"):
-            return []
         stored = await self._stored(session)
         found = [one for one in stored.values() if self._is_of(one, table) and one.installed and one.found]
         broken = [one.id for one in found if self._state(one) not in IN_ORDER]
@@ -157,8 +159,6 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         if session is None:
             async with self._writing() as own:
                 return await self.release(table, own)
-        if not await self._fetch(session, "exists"):
-            return []
         stored = await self._stored(session)
         held = [one for one in stored.values() if self._is_of(one, table) and self._state(one) == "held"]
         misfits = [one for one in held if await self._is_refused(session, one)]
