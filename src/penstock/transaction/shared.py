@@ -166,8 +166,8 @@ class Part:
         known = self._shared.rows.get(name, _UNKNOWN)
         if known is not _UNKNOWN:
             return () if known is None else (known,)
-        if name in self._keys or self._shared.keeps_back(name):
-            await self._send()
+        if self._careful or name in self._keys or self._shared.keeps_back(name):
+            await self._send(anyway=self._careful)
         args = statements.key_args(key)
         return await self._read(lambda: self._session.fetch(statements.get(), args))
 
@@ -186,7 +186,7 @@ class Part:
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         if not statement.reads:
             return await self._write(lambda: self._session.fetch(statement, args))
-        await self._send()
+        await self._send(anyway=self._careful)
         return await self._read(lambda: self._session.fetch(statement, args))
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
@@ -242,13 +242,13 @@ class Part:
     async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run a step of its own. Without a savepoint, one that fails takes all with it."""
         shared = self._shared
-        if self._careful and self._sent:
+        if self._careful:
             shared.statements += 1
             return await work()
         try:
             return await shared.surely(work())
         except Exception as error:
-            if self._careful or isinstance(error, TryAgain):
+            if isinstance(error, TryAgain):
                 raise
             shared.failure = NeedsSavepoint()
             raise shared.failure from error
