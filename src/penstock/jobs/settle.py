@@ -143,7 +143,8 @@ def _bare(job: Job) -> Job:
             mark_of(task, job.args)
     except (ValueError, TypeError):
         task = None
-    bare = Options(context=asked.context, key=asked.key, until_start=asked.until_start, task=task)
+    kept = {"context": asked.context, "key": asked.key, "until_start": asked.until_start, "program": asked.program}
+    bare = Options(**kept, task=task)
     return replace(job, options=bare, failing_since=None)
 
 

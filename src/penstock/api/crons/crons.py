@@ -179,6 +179,10 @@ class Crons:
         """
         return [_plan_of_declared(calls, declared, known=True) for declared in self._declared.values()]
 
+    def functions(self) -> dict[str, str]:
+        """The functions of the declared ones, by the names of the crons."""
+        return {name: declared.function.name for name, declared in self._declared.items()}
+
     def scope(self) -> CronScope:
         """The crons that this program keeps."""
         functions = [function.name for function in self._registry if function.kind is not FunctionKind.QUERY]
@@ -221,12 +225,19 @@ class Crons:
         A run that is enqueued or under way goes on.
 
         Raises:
-            UsageError: This program declares it.
+            UsageError: This program declares it, or another one with a name does.
         """
         if name in self._declared:
             raise UsageError(
                 f"The cron {name!r} is declared by this program, which would create it again.",
                 fix="Remove its declaration, or pause it.",
+            )
+
+        others = [one for one in await calls.read(calls.store.programs.list) if (one.noun, one.name) == ("cron", name)]
+        if owners := [one.program for one in others if one.program not in {"", calls.engine.program}]:
+            raise UsageError(
+                f"The cron {name!r} is declared by program {owners[0]!r}.",
+                fix="Pause it. If that program is gone, run: penstock migrate --forget " + owners[0],
             )
 
         def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:

@@ -158,7 +158,8 @@ class ReactiveTasks:
     `UsageError` if its filter is empty and `everything` is not said.
     """
 
-    def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
+    def __init__(self, registry: Registry, pools: dict[str, Workpool], program: str = "") -> None:
+        self._program = program
         self._registry = registry
         self._pools = pools
         self._declared: dict[str, DeclaredTask] = {}
@@ -406,7 +407,9 @@ class ReactiveTasks:
         function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
-        self._declared[task.name] = DeclaredTask(task, function, _job_options(options), options.get("breaker"))
+        self._declared[task.name] = DeclaredTask(
+            task, function, _job_options(options, self._program), options.get("breaker")
+        )
         return handler
 
     # A filter is checked before anybody awaits.
@@ -474,13 +477,14 @@ def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     return given
 
 
-def _job_options(options: TaskOptions) -> Options:
+def _job_options(options: TaskOptions, program: str) -> Options:
     """The options of the jobs of a task, from options that `_given_of` has checked."""
     timeout = options.get("timeout")
     return Options(
         retry=options.get("retry", RETRY),
         timeout=None if timeout is None else timeout.total_seconds(),
         keep=FOR_EVER.total_seconds(),
+        program=program or None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -53,7 +54,7 @@ class Pools(Noun, queries=("pools",)):
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
         """The pools as a worker sees them, counting waiting jobs up to `most`."""
-        rows = await self._look("look", lease=lease, pools=list(pools), most=most, **self._places(pools))
+        rows = await self._look("look", lease=lease, pools=list(pools), most=most, **self._places(pools), **self._access.left)
         groups = {row[-1] for row in rows} - {None}
         return _views_of(rows, {group: _members(await self._look("members", pool_group=group)) for group in groups})
 
@@ -137,6 +138,11 @@ def _declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None
         pool.group,
         None if pool.ageing is None else pool.ageing // TICK,
     )
+
+
+def pool_text(pool: PoolDefinition) -> str:
+    """The limits of a declared pool, to be compared."""
+    return json.dumps(dict(zip(_DECLARED[1:], _declared_of(pool)[1:], strict=True)))
 
 
 def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Member]]) -> list[PoolView]:
