@@ -10,7 +10,7 @@ insert into penstock.function as f (name, kind)
 select t.name, t.kind from unnest(:name::text[], :kind::text[]) as t (name, kind) order by t.name
 on conflict (name) do update set kind = excluded.kind where f.kind <> excluded.kind;
 
--- list: all declarations.
+-- list: what all programs have declared.
 select noun, name, program, spec from penstock.declaration order by noun, name, program;
 
 -- lock: keep other programs from declaring until the transaction ends.
