@@ -287,7 +287,9 @@ class Backend(CallerBackend):
         self.app = app
         self.config = config
         reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
-        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive, app.name)
+        self.engine = Engine(
+            make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive, app.name
+        )
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.tokens = Tokens(self.engine, app.auth)

@@ -5,9 +5,8 @@ Programs with random declarations open, close, die, and declare otherwise, in ra
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 - a seed chooses what is tried
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -36,8 +35,8 @@ async def stored(url: str) -> dict[str, list[tuple[Any, ...]]]:
     await store.open(look=True)
     try:
         async with reading(store.begin_read) as session:
-            table = "select * from penstock.{} order by 1, 2" if store.dialect.schemas else "select * from penstock_{} order by 1, 2"
-            return {one: [tuple(row) for row in await session.fetch(Statement(table.format(one)))] for one in DECLARED}
+            text = f"select * from penstock{'.' if store.dialect.schemas else '_'}{{}} order by 1, 2"
+            return {one: [tuple(row) for row in await session.fetch(Statement(text.format(one)))] for one in DECLARED}
     finally:
         await store.close()
 
@@ -64,8 +63,8 @@ class Release:
         self.pools = {}
         for name in chance.sample(POOLS, chance.randint(0, 2)):
             limit = self.specs["pool", name] = chance.choice([3, 3, 3, 7])
-            keyed = {"key_parallelism": 1} if name == "video" else {}
-            self.pools[name] = app.workpool(name, max_parallelism=limit, **keyed)
+            of_key = 1 if name == "video" else None
+            self.pools[name] = app.workpool(name, max_parallelism=limit, key_parallelism=of_key)
         for name in LIMITS:
             if chance.random() < 0.3:
                 rate = self.specs["rate limit", name] = chance.choice([5, 5, 9])
@@ -137,7 +136,9 @@ class World:
             for thing, spec, other, known in met
             if new.program and other and new.program != other and (thing[0] == "cron" or known != spec)
         )
-        warned = sorted((*thing, other) for thing, spec, other, known in met if not (new.program and other) and known != spec)
+        warned = sorted(
+            (*thing, other) for thing, spec, other, known in met if not (new.program and other) and known != spec
+        )
         self.caplog.clear()
         if clashes:
             before = await stored(self.url)

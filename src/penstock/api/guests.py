@@ -85,7 +85,9 @@ class Guests:
         clock = SystemClock()
         store = make_store(config, clock)
         session.check_dialect(store.dialect.name)
-        return _Home(Runner(Engine(store, self._registry, config, clock, self._rate_limits, program=self._program)), clock)
+        return _Home(
+            Runner(Engine(store, self._registry, config, clock, self._rate_limits, program=self._program)), clock
+        )
 
 
 class _Home:

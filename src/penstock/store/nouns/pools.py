@@ -54,7 +54,9 @@ class Pools(Noun, queries=("pools",)):
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
         """The pools as a worker sees them, counting waiting jobs up to `most`."""
-        rows = await self._look("look", lease=lease, pools=list(pools), most=most, **self._places(pools), **self._access.left)
+        rows = await self._look(
+            "look", lease=lease, pools=list(pools), most=most, **self._places(pools), **self._access.left
+        )
         groups = {row[-1] for row in rows} - {None}
         return _views_of(rows, {group: _members(await self._look("members", pool_group=group)) for group in groups})
 

@@ -128,7 +128,9 @@ class SqliteJobs(Jobs):
             opened: dict[str, timedelta | None] = {}
             jobs = await self._pass_gates(session, lease, self._left_out.first(rooms, limit), now, opened)
             jobs += await self._start(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
-            waiting = [row[0] for row in await self._fetch(session, "waiting", pools=_pools(rooms), **self._access.left)]
+            waiting = [
+                row[0] for row in await self._fetch(session, "waiting", pools=_pools(rooms), **self._access.left)
+            ]
             for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
                 jobs += await self._pass_gates(session, lease, Line(line, limit - len(jobs)), now, opened)
         self._left_out.remember(waiting, opened, jobs)
