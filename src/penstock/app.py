@@ -58,6 +58,7 @@ from penstock.store.rows.interests import identity_of
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "pruner"]
+_CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "pruner")
 
 
@@ -93,18 +94,18 @@ class App(Declaring):
     ) -> None:
         super().__init__()
         check_program(name)
-        self.name = name
+        self.name = self.registry.program = name
         self._tables = list(tables)
         self.auth = providers_of(auth)
         self._settings = settings
         self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}
         self.rate_limits: dict[str, RateLimit] = {}
-        self.guests = Guests(self.registry, self.rate_limits, self.config, name)
+        self.guests = Guests(self.registry, self.rate_limits, self.config)
         self.sync = SyncApp(self.open)
         self.crons = Crons(self.registry)
         self.cron = self.crons.cron
-        self.tasks = ReactiveTasks(self.registry, self.pools, name)
+        self.tasks = ReactiveTasks(self.registry, self.pools)
         self.reactive_task = self.tasks.reactive_task
         self.outboxes = Outboxes(self.guests)
         self.outbox = self.outboxes.outbox
@@ -211,15 +212,14 @@ class App(Declaring):
 
     def declarations(self) -> list[Declaration]:
         """What is stored under the name of the program, to be compared with what other programs declare."""
-        live = [live_interest(one) for one in self.definitions() if one.live]
-        found: list[tuple[str, str, str]] = [
+        found = [
             *(("pool", one.name, pool_text(one)) for one in self.pool_definitions()),
             *(("rate limit", name, rate_text(policy) or "") for name, policy in self.rate_limits.items()),
-            *(("cron", name, function) for name, function in self.crons.functions().items()),
+            *(("cron", name, function) for name, function in self.crons.functions()),
             *(("task", one.task.name, f"{one.function.name} {one.task.definition.name}") for one in self.tasks),
             *(("outbox", one.outbox.name, f"{one.function.name} {one.outbox.source}") for one in self.outboxes),
             *(("function", name, kind) for name, kind in self.registry.kinds().items()),
-            *(("live", *identity_of(one)) for one in live),
+            *(("live", *identity_of(live_interest(one))) for one in self.definitions() if one.live),
         ]
         return [Declaration(*one, self.name) for one in found]
 
@@ -287,9 +287,7 @@ class Backend(CallerBackend):
         self.app = app
         self.config = config
         reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
-        self.engine = Engine(
-            make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive, app.name
-        )
+        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.tokens = Tokens(self.engine, app.auth)
@@ -317,7 +315,7 @@ class Backend(CallerBackend):
         try:
             if push_schema:
                 with suppress(DataError):  # a new database has no declarations yet
-                    await self.check_program()
+                    refuse_clashes(self.app.declarations(), await store.programs.list())
                 await push(store, definitions)
             if push_schema or services:
                 await self.declare(crons)
@@ -330,10 +328,6 @@ class Backend(CallerBackend):
             self.engine.practices.listen(on=True)
         self.app.guests.opened(self.runner)
 
-    async def check_program(self) -> None:
-        """Raise `ProgramClash` if another program on the database declares something that this one may not."""
-        refuse_clashes(self.app.declarations(), await self.engine.store.programs.list())
-
     async def check(self, besides: Collection[str] = (), *, tells: bool = True) -> None:
         """Raise the errors that `declare` would raise, and write nothing.
 
@@ -345,7 +339,7 @@ class Backend(CallerBackend):
             DeclarationError: The changes of a table cannot be captured.
             ProgramClash: Another program declares one of the names.
         """
-        await self.check_program()
+        refuse_clashes(self.app.declarations(), await self.engine.store.programs.list())
         await check_tasks(self.engine, self.app.tasks, besides)
         await check_outboxes(self.engine, self.app.outboxes, besides, tells=tells)
 
@@ -359,15 +353,8 @@ class Backend(CallerBackend):
         await self.check()
         known = await store.programs.register(self.app.name, ours)
         for one, other in clashes(ours, known):  # with programs without a name, as others are refused
-            event(
-                "program.clash",
-                logging.WARNING,
-                noun=one.noun,
-                name=one.name,
-                program=one.program or None,
-                other=other.program or None,
-                fix="If these are two programs, give each App a name=, and declare this once.",
-            )
+            told = {"noun": one.noun, "name": one.name, "program": one.program or None, "other": other.program or None}
+            event("program.clash", logging.WARNING, **told, fix=_CLASH)
         await store.pools.declare(self.app.pool_definitions())
         await store.programs.declare(self.app.registry.kinds())
         await store.crons.declare(crons, self.engine.clock.now())

@@ -36,10 +36,7 @@ _PIECE = 5_000  # jobs
 class Guests:
     """The user's own transactions, as one app works in them."""
 
-    def __init__(
-        self, registry: Registry, rate_limits: Mapping[str, RateLimit], config: Callable[[], Config], program: str = ""
-    ) -> None:
-        self._program = program
+    def __init__(self, registry: Registry, rate_limits: Mapping[str, RateLimit], config: Callable[[], Config]) -> None:
         self._registry = registry
         self._rate_limits = rate_limits
         self._config = config
@@ -85,9 +82,7 @@ class Guests:
         clock = SystemClock()
         store = make_store(config, clock)
         session.check_dialect(store.dialect.name)
-        return _Home(
-            Runner(Engine(store, self._registry, config, clock, self._rate_limits, program=self._program)), clock
-        )
+        return _Home(Runner(Engine(store, self._registry, config, clock, self._rate_limits)), clock)
 
 
 class _Home:

@@ -25,7 +25,7 @@ from penstock.cli.schema_check import Checked, check_files, checked
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.crons.plan import CronPlan
-from penstock.errors import ConfigError, DataError, DeclarationError, SchemaMismatch
+from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.observe.readable import counted
 from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
@@ -48,12 +48,9 @@ if TYPE_CHECKING:
 @click.option("--plan", "only_plan", is_flag=True, help="Print the changes, and make none.")
 @click.option("--all", "with_own", is_flag=True, help="With --plan: print the SQL of penstock's own tables, too.")
 @click.option("--check", "only_check", is_flag=True, help="Make no changes; the exit status says what is to be done.")
-@click.option("--forget", multiple=True, metavar="PROGRAM", help="Forget all that a program of this name has declared.")
 @FOLDER
 @json_option()
-def command(
-    options: Options, only_plan: bool, with_own: bool, only_check: bool, forget: Sequence[str], folder: Path
-) -> None:
+def command(options: Options, only_plan: bool, with_own: bool, only_check: bool, folder: Path) -> None:
     """Make the database fit the app.
 
     Adds tables, columns, indexes and checks, registers pools, crons, reactive tasks and outboxes, and adds the triggers
@@ -64,18 +61,14 @@ def command(
 
     --check is for CI: exit status 3 if changes or migration files are pending, 4 if tables are stored otherwise than
     declared, 5 if a migration file has a statement that is unsafe under load; 0 if there is nothing.
-
-    --forget is for a program that was renamed, or that this database has no more: others may declare its names then.
     """
-    if forget and (only_plan or only_check):
-        raise ConfigError("--forget changes the database.", fix="Leave out --plan and --check.")
     app = open_app(options)
     config = app.config(database=options.database)
     if only_check:
         found = asyncio.run(_check(app, config, load(folder)))
         print_json(asdict(found)) if options.json else found.show()
         sys.exit(found.status)
-    plan, news = asyncio.run(_migrate(app, config, apply=not only_plan, forget=forget))
+    plan, news = asyncio.run(_migrate(app, config, apply=not only_plan))
     if options.json:
         print_json(_as_data(plan, news, applied=not only_plan))
     elif only_plan:
@@ -84,9 +77,7 @@ def command(
         _report(plan, news or (), shown_url(config.database))
 
 
-async def _migrate(
-    app: App, config: Config, *, apply: bool, forget: Sequence[str] = ()
-) -> tuple[Plan, list[News] | None]:
+async def _migrate(app: App, config: Config, *, apply: bool) -> tuple[Plan, list[News] | None]:
     """Push and declare, or only plan. Errors that can be known early are raised before the tables change.
 
     A plan does not open a store that is new, which would create a SQLite file. If the database's own
@@ -99,7 +90,7 @@ async def _migrate(
         plan = await push(store, definitions, apply=False)
         await check_kinds(backend)
         if apply:
-            return await _apply(backend, plan, definitions, crons, forget)
+            return await _apply(backend, plan, definitions, crons)
         known = bool(await store.catalog.applied_migrations())
         if known:
             await store.open(look=True)
@@ -125,19 +116,12 @@ async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Ch
 
 
 async def _apply(
-    backend: Backend,
-    plan: Plan,
-    definitions: Sequence[TableDefinition],
-    crons: Sequence[CronPlan],
-    forget: Sequence[str],
+    backend: Backend, plan: Plan, definitions: Sequence[TableDefinition], crons: Sequence[CronPlan]
 ) -> tuple[Plan, list[News]]:
     """Create penstock's own tables first, since declarations are tried out with them, and then those of the app."""
     store = backend.engine.store
     await store.open()
     own = (await push(store, [])).migrations if plan.migrations else ()
-    for program in forget:
-        if not await store.programs.forget(program):
-            raise ConfigError(f"No program {program!r} has declared anything here.", fix="Leave out --forget.")
     await backend.check(plan.tables, tells=False)
     pushed = await push(store, definitions)
     news = await news_for(backend, crons, known=True)

@@ -179,9 +179,9 @@ class Crons:
         """
         return [_plan_of_declared(calls, declared, known=True) for declared in self._declared.values()]
 
-    def functions(self) -> dict[str, str]:
-        """The functions of the declared ones, by the names of the crons."""
-        return {name: declared.function.name for name, declared in self._declared.items()}
+    def functions(self) -> builtins.list[tuple[str, str]]:
+        """The names of the declared ones, each with that of its function."""
+        return [(name, declared.function.name) for name, declared in self._declared.items()]
 
     def scope(self) -> CronScope:
         """The crons that this program keeps."""
@@ -233,12 +233,10 @@ class Crons:
                 fix="Remove its declaration, or pause it.",
             )
 
-        others = [one for one in await calls.read(calls.store.programs.list) if (one.noun, one.name) == ("cron", name)]
-        if owners := [one.program for one in others if one.program not in {"", calls.engine.program}]:
-            raise UsageError(
-                f"The cron {name!r} is declared by program {owners[0]!r}.",
-                fix="Pause it. If that program is gone, run: penstock migrate --forget " + owners[0],
-            )
+        for one in await calls.read(calls.store.programs.list):
+            if (one.noun, one.name) == ("cron", name) and one.program not in {"", self._registry.program}:
+                fix = f"Pause it. If that program is gone: penstock forget {one.program}"
+                raise UsageError(f"The cron {name!r} is declared by program {one.program!r}.", fix=fix)
 
         def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:
             return transaction.change_cron(transaction.store.crons.remove(transaction.session, name))

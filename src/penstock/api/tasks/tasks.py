@@ -158,8 +158,7 @@ class ReactiveTasks:
     `UsageError` if its filter is empty and `everything` is not said.
     """
 
-    def __init__(self, registry: Registry, pools: dict[str, Workpool], program: str = "") -> None:
-        self._program = program
+    def __init__(self, registry: Registry, pools: dict[str, Workpool]) -> None:
         self._registry = registry
         self._pools = pools
         self._declared: dict[str, DeclaredTask] = {}
@@ -407,9 +406,8 @@ class ReactiveTasks:
         function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
-        self._declared[task.name] = DeclaredTask(
-            task, function, _job_options(options, self._program), options.get("breaker")
-        )
+        asked = _job_options(options, self._registry.program)
+        self._declared[task.name] = DeclaredTask(task, function, asked, options.get("breaker"))
         return handler
 
     # A filter is checked before anybody awaits.

@@ -137,8 +137,8 @@ class JobCalls:
         kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.traced(options)
-        if self.engine.program:
-            options = replace(options, program=self.engine.program)
+        if program := self.engine.registry.program:
+            options = replace(options, program=program)
 
         def make(arguments: Mapping[str, Any]) -> NewJob:
             text = self.json(check(arguments), what)

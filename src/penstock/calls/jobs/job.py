@@ -226,9 +226,9 @@ def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
 
 def _left(runner: Runner, job: Job, function: str, where: str) -> Outcome:
     """The outcome of a job whose function this program lacks: any worker that has it may take it at once."""
-    engine = runner.engine
-    engine.known.leave(function, engine.clock.monotonic() + _PARKED_FOR.total_seconds())
-    return _parked(job, f"FunctionNotFound: no function {function} is declared {where}", timedelta(0))
+    left = runner.engine.known.leave(function, runner.engine.clock.monotonic() + _PARKED_FOR.total_seconds())
+    reason = f"FunctionNotFound: no function {function} is declared {where}"
+    return _parked(job, reason, timedelta(0) if left else _PARKED_FOR)
 
 
 def _parked(job: Job, reason: str, delay: timedelta = _PARKED_FOR) -> Outcome:

@@ -54,11 +54,9 @@ class Engine:
         clock: Clock,
         rate_limits: Mapping[str, RateLimit],
         reactive: Iterable[str] = (),
-        program: str = "",
     ) -> None:
         self.store = store
-        self.program = program
-        self.known = Known(registry, program)
+        self.known = Known(registry)
         self.registry = registry
         self.config = config
         self.clock = clock  # the app's time; a test may move it

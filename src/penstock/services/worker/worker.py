@@ -241,9 +241,11 @@ class Worker(Service):
         lease, free, executor = self.lease, self._executor.free, self._executor
         if lease is None or self._stopping:
             return self._poll
-        if self.clock.monotonic() - self._learned_at >= _PROGRAMS_EVERY:
-            await self._learn_programs()
-        self._store.jobs.leave(self._engine.known.left(self.clock.monotonic()))
+        known, now = self._engine.known, self.clock.monotonic()
+        if now - self._learned_at >= _PROGRAMS_EVERY:
+            known.learn(await self._store.programs.list())
+            self._learned_at = now
+        self._store.jobs.leave(known.left(now))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), executor.busy)
@@ -285,7 +287,7 @@ class Worker(Service):
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
         if any(self._engine.known.is_new(job.function, job.options.program) for job in claim.jobs):
-            await self._learn_programs()
+            self._engine.known.learn(await self._store.programs.list())
         if any(job.options.task is not None for job in claim.jobs):
             self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
         self._add(claim.jobs, lease)
@@ -300,11 +302,6 @@ class Worker(Service):
         if self.next_run_at is not None:
             again = min(again, max(0.0, (self.next_run_at - self.clock.now()).total_seconds()))
         return min(self._poll, again)
-
-    async def _learn_programs(self) -> None:
-        """Learn which functions other programs have."""
-        self._engine.known.learn(await self._store.programs.list())
-        self._learned_at = self.clock.monotonic()
 
     def _holds(self, lease: int) -> bool:
         """Whether this lease cannot have been taken over yet."""

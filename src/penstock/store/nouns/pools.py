@@ -144,7 +144,7 @@ def _declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None
 
 def pool_text(pool: PoolDefinition) -> str:
     """The limits of a declared pool, to be compared."""
-    return json.dumps(dict(zip(_DECLARED[1:], _declared_of(pool)[1:], strict=True)))
+    return json.dumps(_declared_of(pool)[1:])
 
 
 def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Member]]) -> list[PoolView]:

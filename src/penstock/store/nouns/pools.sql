@@ -32,10 +32,6 @@ case when p.key_parallelism is null or p.pool_group is null then 0 else (
     select coalesce(max(total), 0) from line
 ) end
 
--- {ours}: the jobs whose function this program leaves to no other: of one that another program has as well, its own.
-case when function = any(:shared::text[]) then coalesce(options::jsonb ->> 'program', :program::text) = :program
-     else not function = any(:others::text[]) end
-
 -- {limited}: pools with their limits and the slots that workers hold, and the jobs without a pool.
 (
     select l.name, case when l.paused then 0 else l.max_parallelism end as max_parallelism,

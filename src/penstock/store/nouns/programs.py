@@ -31,23 +31,17 @@ class Programs(Noun, queries=("programs",)):
             ProgramClash: Another program declares one of the names otherwise; nothing was stored.
         """
         known = await self.list()
-        if not _news(ours, known):  # an unchanged declaration takes no lock, and needs no right to write
-            return known
+        unnamed = {(one.noun, one.name) for one in known if program and not one.program}
+        if not {*ours}.difference(known) and not any((one.noun, one.name) in unnamed for one in ours):
+            return known  # an unchanged declaration takes no lock, and needs no right to write
         async with self._writing() as session:
             await self._fetch(session, "lock")
             known = await self.list(session)
             refuse_clashes(ours, known)
-            rows = [{"noun": one.noun, "name": one.name, "spec": one.spec} for one in _news(ours, known)]
+            rows = [{"noun": one.noun, "name": one.name, "spec": one.spec} for one in ours]
             await self._fetch_each(session, "put", rows, program=program)
         return known
 
     async def forget(self, program: str) -> int:
         """Forget the declarations of a program; how many there were."""
         return len(await self._run("forget", program=program))
-
-
-def _news(ours: Sequence[Declaration], known: Sequence[Declaration]) -> Sequence[Declaration]:
-    """The declarations that are not stored yet, or that are those of a program without a name, too."""
-    stored = {*known}
-    unnamed = {(one.noun, one.name) for one in known if not one.program}
-    return [one for one in ours if one not in stored or (one.program and (one.noun, one.name) in unnamed)]

@@ -1,7 +1,3 @@
--- {ours}: the jobs whose function this program leaves to no other: of one that another program has as well, its own.
-case when function = any(:shared::text[]) then coalesce(options::jsonb ->> 'program', :program::text) = :program
-     else not function = any(:others::text[]) end
-
 -- lock: hold the gate of a pool against other workers.
 -- Differs: SQLite has one writer, and needs no lock.
 select pool from penstock.gate where pool = :pool for update;

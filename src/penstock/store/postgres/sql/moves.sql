@@ -1,11 +1,3 @@
--- {ours}: the jobs whose function this program leaves to no other: of one that another program has as well, its own.
-case when function = any(:shared::text[]) then coalesce(options::jsonb ->> 'program', :program::text) = :program
-     else not function = any(:others::text[]) end
-
--- {ours_to_end}: the jobs whose on_complete this program leaves to no other: of one that another program has as well, its own.
-case when on_complete = any(:shared::text[]) then coalesce(options::jsonb ->> 'program', :program::text) = :program
-     else not on_complete = any(:others::text[]) end
-
 -- enqueue: store new jobs: those due in ready, the others, and those that pass a gate, in scheduled.
 -- Differs: one statement for any number of jobs.
 with new as materialized (
@@ -64,7 +56,7 @@ from moved order by run_at, id;
 -- It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed over.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
-    where r.ending is not null and exists (select from penstock.lease l where l.id = :lease) and {ours_to_end}
+    where r.ending is not null and exists (select from penstock.lease l where l.id = :lease) and not r.on_complete = any(:others::text[])
     order by r.seq limit :limit for update of r skip locked
 ), limited as materialized (
     select p.name, p.epoch from penstock.pool p where p.name = any(:pools::text[]) and p.rate_limit is null

@@ -1,7 +1,3 @@
--- {ours}: the jobs whose function this program leaves to no other: of one that another program has as well, its own.
-case when function in (select value from json_each(:shared)) then coalesce(options ->> 'program', :program) = :program
-     else function not in (select value from json_each(:others)) end
-
 -- lock: whether a pool has a gate.
 -- Differs: SQLite has one writer, and needs no lock.
 select pool from penstock_gate where pool = :pool;

@@ -1,11 +1,3 @@
--- {ours}: the jobs whose function this program leaves to no other: of one that another program has as well, its own.
-case when function in (select value from json_each(:shared)) then coalesce(options ->> 'program', :program) = :program
-     else function not in (select value from json_each(:others)) end
-
--- {ours_to_end}: the jobs whose on_complete this program leaves to no other: of one that another program has as well, its own.
-case when on_complete in (select value from json_each(:shared)) then coalesce(options ->> 'program', :program) = :program
-     else on_complete not in (select value from json_each(:others)) end
-
 -- enqueue: store a new job that is due in ready, unless it passes a gate.
 -- Differs: one statement a job and place; SQLite is in this process, so statements cost no round trip.
 insert into penstock_ready_job
@@ -44,7 +36,7 @@ where id in (
 
 -- look: whether a job waits for its on_complete, is ready in one of these pools, or waits at its gate; when the next
 -- scheduled job is due; and whether anybody has asked for a cancel (SQLite only: looking takes no lock).
-select exists (select 1 from penstock_ready_job where ending is not null and {ours_to_end}) or exists (
+select exists (select 1 from penstock_ready_job where ending is not null and not on_complete = any(:others::text[])) or exists (
     select 1 from json_each(:pools) as p
     where exists (select 1 from penstock_ready_job r where r.pool = p.value and r.ending is null and {ours})
        or exists (select 1 from penstock_scheduled_job s where s.waiting and s.pool = p.value and {ours})
@@ -85,7 +77,7 @@ order by r.rank, r.seq limit :limit;
 select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
        r.attempt, r.enqueued_at, null
 from penstock_ready_job r
-where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease) and {ours_to_end}
+where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease) and not on_complete = any(:others::text[])
 order by r.seq limit :limit;
 
 -- start: put chosen jobs under their lease (SQLite only: the second part of claim).
