@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -50,7 +51,7 @@ from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
-from penstock.store.nouns.pools import pool_text
+from penstock.store.nouns.pools import declared_of
 from penstock.store.nouns.rates import rate_text
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
@@ -213,7 +214,7 @@ class App(Declaring):
     def declarations(self) -> list[Declaration]:
         """What is stored under the name of the program, to be compared with what other programs declare."""
         found = [
-            *(("pool", one.name, pool_text(one)) for one in self.pool_definitions()),
+            *(("pool", one.name, json.dumps(declared_of(one)[1:])) for one in self.pool_definitions()),
             *(("rate limit", name, rate_text(policy) or "") for name, policy in self.rate_limits.items()),
             *(("cron", name, function) for name, function in self.crons.functions()),
             *(("task", one.task.name, f"{one.function.name} {one.task.definition.name}") for one in self.tasks),
@@ -353,7 +354,7 @@ class Backend(CallerBackend):
         await self.check()
         known = await store.programs.register(self.app.name, ours)
         for one, other in clashes(ours, known):  # with programs without a name, as others are refused
-            told = {"noun": one.noun, "name": one.name, "program": one.program or None, "other": other.program or None}
+            told: dict[str, Any] = {"noun": one.noun, "name": one.name, "program": one.program, "other": other.program}
             event("program.clash", logging.WARNING, **told, fix=_CLASH)
         await store.pools.declare(self.app.pool_definitions())
         await store.programs.declare(self.app.registry.kinds())

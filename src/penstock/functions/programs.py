@@ -55,8 +55,8 @@ def refuse_clashes(ours: Sequence[Declaration], stored: Sequence[Declaration]) -
         )
         raise ProgramClash(
             f"Program {found[0][0].program!r} cannot start on this database: {listed}.",
-            fix="Rename it in one of them, or declare pools and rate limits alike. If a program was renamed or has it no "
-            f"more: penstock forget {found[0][1].program}",
+            fix="Rename it in one of them, or declare pools and rate limits alike. After a rename of a program: "
+            f"penstock forget {found[0][1].program}",
             clashes=[{"noun": other.noun, "name": other.name, "program": other.program} for _, other in found],
         )
 

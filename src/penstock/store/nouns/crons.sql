@@ -44,14 +44,7 @@ update penstock.cron
 set paused = :paused, last_at = :last_at, next_at = :next_at, job_id = :job_id, planned_at = :planned_at
 where name = :name;
 
--- remove: forget a cron, and that a program has declared it.
--- SQLite: there is no DELETE in WITH.
-delete from penstock.cron where name = :name returning name;
-delete from penstock.declaration where noun = 'cron' and name = :name;
--- PostgreSQL: one statement for both.
-with gone as (
-    delete from penstock.declaration where noun = 'cron' and name = :name
-)
+-- remove: forget a cron.
 delete from penstock.cron where name = :name returning name;
 
 -- look: whether one of a program's crons is due and waits for nothing, whether one waits for its run under way, and when

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -36,11 +35,11 @@ class Pools(Noun, queries=("pools",)):
         known = {row[0]: tuple(row) for row in await self._look("declared")}
         for pool in pools:  # an unchanged declaration takes no lock, and needs no right to write
             before = known.get(pool.name)
-            if before != _declared_of(pool):
+            if before != declared_of(pool):
                 async with self._writing() as session:  # in the order in which others lock pools: its groups first
                     for group in sorted({pool.group or "", before[5] or "" if before else ""} - {""}):
                         await self._fetch(session, "changed", pool=pool.name, pool_group=group)
-                    values = dict(zip(_DECLARED, _declared_of(pool), strict=True))
+                    values = dict(zip(_DECLARED, declared_of(pool), strict=True))
                     await self._fetch(session, "declare", **values)
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
@@ -129,7 +128,7 @@ def _members(rows: Sequence[Row]) -> list[Member]:
     return [Member(*row) for row in rows]
 
 
-def _declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None, str | None, str | None, int | None]:
+def declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None, str | None, str | None, int | None]:
     """The stored values of a declared pool, in the order of the query `declared`."""
     return (
         pool.name,
@@ -140,11 +139,6 @@ def _declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None
         pool.group,
         None if pool.ageing is None else pool.ageing // TICK,
     )
-
-
-def pool_text(pool: PoolDefinition) -> str:
-    """The limits of a declared pool, to be compared."""
-    return json.dumps(_declared_of(pool)[1:])
 
 
 def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Member]]) -> list[PoolView]:
