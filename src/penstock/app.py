@@ -213,8 +213,11 @@ class App(Declaring):
 
     def declarations(self) -> list[Declaration]:
         """What is stored under the name of the program, to be compared with what other programs declare."""
+        pools = sorted(self.pool_definitions(), key=lambda one: one.name)
+        groups = {one.group: json.dumps([each.name for each in pools if each.group == one.group]) for one in pools}
         found = [
-            *(("pool", one.name, json.dumps(declared_of(one)[1:])) for one in self.pool_definitions()),
+            *(("pool", one.name, json.dumps(declared_of(one)[1:])) for one in pools),
+            *(("pool group", group, names) for group, names in groups.items() if group),
             *(("rate limit", name, rate_text(policy) or "") for name, policy in self.rate_limits.items()),
             *(("cron", name, function) for name, function in self.crons.functions()),
             *(("task", one.task.name, f"{one.function.name} {one.task.definition.name}") for one in self.tasks),

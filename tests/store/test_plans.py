@@ -459,7 +459,7 @@ def steps_of_claim(file: Path, *before: str) -> int:
     for name in ("look", "next_run_at", "claim_ending", "claim", "waiting"):
         query = queries[name]
         values = {"pool": "default", "pools": '["default"]', "lease": 1, "epoch": None, "limit": 10}
-        values |= {"others": "[]", "shared": "[]", "program": ""}
+        values |= {"others": "[]", "shared": "[]", "programs": "[]"}
         connection.execute(query.statement.sql, query.args(values)).fetchall()
     connection.set_progress_handler(None, 1)
     connection.execute("rollback")

@@ -14,7 +14,10 @@ from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,62})?")
-_ALONE, _ALIKE = {"cron", "task", "outbox"}, {"pool", "rate limit"}  # of one program only; shared if declared alike
+_ALONE, _ALIKE = (
+    {"cron", "task", "outbox"},
+    {"pool", "pool group", "rate limit"},
+)  # of one program only; shared if declared alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +97,5 @@ class Known:
         self._unknown = {name: until for name, until in self._unknown.items() if until > now}
         names = {name for name, _program in self._others}
         shared = {name for name in names if self._registry.find(name)}
-        others = [*(names - shared - self._own), *self._unknown]
-        return {"others": others, "shared": [*shared], "program": self._registry.program}
+        others, programs = [*(names - shared - self._own), *self._unknown], {program for _name, program in self._others}
+        return {"others": others, "shared": [*shared], "programs": [*programs]}

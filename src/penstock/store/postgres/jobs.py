@@ -41,8 +41,9 @@ _RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
 _CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
 _FAILING_SINCE = 17  # of the others
 _NO_CLAIM = {
-    **dict.fromkeys(("pools", "rooms", "epochs", "running", "after_ranks", "after_seqs", "others", "shared"), ()),
-    "program": "",
+    **dict.fromkeys(
+        ("pools", "rooms", "epochs", "running", "after_ranks", "after_seqs", "others", "shared", "programs"), ()
+    ),
     "lease": -1,
     "limit": 0,
     "now": datetime(2000, 1, 1, tzinfo=UTC),

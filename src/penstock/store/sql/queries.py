@@ -26,10 +26,10 @@ _FORM = re.compile(r"^-- (SQLite|PostgreSQL):.*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _UNBOUNDED = "-- Unbounded: "
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
-# The jobs that a program does not leave to others; of a function that others have as well, its own.
+# The jobs that a program does not leave to others; of a function that others have as well, all but theirs.
 _OURS = (
-    "case when function = any(:shared::text[]) then coalesce(options::jsonb ->> 'program', :program::text) = :program "
-    "else not function = any(:others::text[]) end"
+    "not case when function = any(:shared::text[]) then coalesce(options::jsonb ->> 'program', '') = any(:programs) "
+    "else function = any(:others::text[]) end"
 )
 _END = re.compile(r";\s*$", re.MULTILINE)
 
