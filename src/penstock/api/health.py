@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
@@ -154,7 +154,7 @@ async def look(
     store, clock, now = engine.store, engine.clock, engine.clock.now()
     async with reading(store.begin_read) as session:
         leases = await store.leases.list(session)
-    words = {"task": interest_name, "outbox": reader_name, "live": str}
+    words: dict[str, Callable[[str], str]] = {"task": interest_name, "outbox": reader_name, "live": str}
     others = [words[one.noun](one.name) for one in await store.programs.list() if one.program and one.noun in words]
     rows, replica = await store.outboxes.list(), store.replica
     behind = None if replica is None else await replica.behind()
