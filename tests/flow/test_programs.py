@@ -9,13 +9,14 @@ import random  # noqa: TID251 - a seed chooses what is tried
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from types import FunctionType
+from typing import Any, Literal
 
 import pytest
 from stage.examples import examples
 from stage.told import events
 
-from penstock import ActionCtx, App, MutationCtx, TokenBucket
+from penstock import ActionCtx, App, JobId, MutationCtx, Retry, TokenBucket, WorkResult
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ProgramClash
@@ -23,8 +24,9 @@ from penstock.store.contract.session import Statement, reading
 from penstock.store.open import make_store
 from penstock.testing import TestApp, TestClock
 
-POOLS, CRONS, LIMITS = ("mail", "video"), ("nightly", "hourly"), ("calls",)
+POOLS, CRONS, LIMITS, OUTBOXES = ("mail", "video"), ("nightly", "hourly"), ("calls",), ("news",)
 NOW, SECOND, MINUTE, DAY = timedelta(0), timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
+NOUNS, SOON = {"pool", "cron", "rate limit", "outbox"}, Retry(max_attempts=9, initial_backoff=0.1)
 DECLARED = ("pool", "cron", "declaration", "function", "task", "outbox", "gate")
 Thing = tuple[str, str]  # noun and name
 
@@ -49,6 +51,7 @@ class Job:
     function: str
     pool: str | None
     said: Any
+    on_complete: str | Literal[False] = False
 
 
 class Release:
@@ -76,16 +79,27 @@ class Release:
         async def act(ctx: ActionCtx, said: int) -> None:
             ran.append((program, said))
 
+        async def complete(ctx: MutationCtx, work_id: JobId, result: WorkResult[None], context: int) -> None:
+            ran.append((program, f"on_complete of {context}"))
+            if ran.count(ran[-1]) == 1:
+                raise ValueError("The first call of each fails, so that any worker might make the next one.")
+
         self.functions = {}
-        for word, handler in (("mutate", mutate), ("act", act)):
+        for word, handler in (("mutate", mutate), ("act", act), ("complete", complete)):
             if chance.random() < 0.8:
                 handler.__module__, handler.__qualname__ = self.module, word
-                decorate: Any = app.internal_mutation if word == "mutate" else app.internal_action
+                decorate: Any = app.internal_action if word == "act" else app.internal_mutation
                 self.functions[f"{self.module}:{word}"] = decorate(handler)
+        for name in OUTBOXES:
+            if chance.random() < 0.2:
+                self.specs["outbox", name] = f"{self.module}:{name}"
+                app.outbox("news", name=name)(self._named(name, self._hear))
         for name in CRONS:
             if chance.random() < 0.25:
                 self.specs["cron", name] = f"{self.module}:{name}"
-                self.functions[f"{self.module}:{name}"] = app.cron("0 0 * * *", name=name)(self._fires(name, ran))
+                self.functions[f"{self.module}:{name}"] = app.cron("0 0 * * *", name=name)(
+                    self._named(name, self._fires(name, ran))
+                )
         self.test = TestApp(app, url, clock=clock)
 
     def _fires(self, name: str, ran: list[tuple[str, Any]]) -> Any:
@@ -94,8 +108,15 @@ class Release:
         async def fire(ctx: MutationCtx) -> None:
             ran.append((program, name))
 
-        fire.__module__, fire.__name__, fire.__qualname__ = self.module, name, name
         return fire
+
+    @staticmethod
+    async def _hear(ctx: ActionCtx, payload: str) -> None: ...
+
+    def _named(self, name: str, handler: Any) -> Any:
+        named = FunctionType(handler.__code__, handler.__globals__, name, closure=handler.__closure__)
+        named.__annotations__, named.__module__, named.__qualname__ = handler.__annotations__, self.module, name
+        return named
 
     def runs(self, job: Job) -> bool:
         return (
@@ -134,7 +155,7 @@ class World:
         clashes = sorted(
             (*thing, other)
             for thing, spec, other, known in met
-            if new.program and other and new.program != other and (thing[0] == "cron" or known != spec)
+            if new.program and other and new.program != other and (thing[0] in {"cron", "outbox"} or known != spec)
         )
         warned = sorted(
             (*thing, other) for thing, spec, other, known in met if not (new.program and other) and known != spec
@@ -177,23 +198,32 @@ class World:
         for _ in range(self.chance.randint(1, 4)):
             function = self.chance.choice([name for name in one.functions if name.endswith((":mutate", ":act"))])
             pool = self.chance.choice([None, *one.pools])
+            completes = f"{one.module}:complete" if pool and self.chance.random() < 0.5 else ""
             self.number += 1
             if pool is None:
                 await one.test.scheduler.run_after(NOW, one.functions[function], said=self.number)
             else:
                 key = self.chance.choice([None, "a", "b"]) if pool == "video" else None
                 asked = one.pools[pool].with_options(concurrency_key=key)
+                if completes in one.functions:
+                    told = {"on_complete": one.functions[completes], "context": self.number, "on_complete_retry": SOON}
+                    asked = asked.with_options(**told)
                 await asked.enqueue(one.test, one.functions[function], said=self.number)
-            self.jobs.append(Job(one.program, function, pool, self.number))
+            self.jobs.append(Job(one.program, function, pool, self.number, completes in one.functions and completes))
 
     async def work(self) -> None:
-        for _ in range(3):  # a job or a slot that one has handed back is another's
+        while able := [job for job in self.jobs if any(one.runs(job) for one in self.running)]:
+            self.jobs = [job for job in self.jobs if job not in able]
+            for job in able:
+                self.done[job.program, job.said] += 1 + str(job.said).startswith("on_complete")
+                if job.on_complete:
+                    self.jobs.append(Job(job.program, job.on_complete, None, f"on_complete of {job.said}"))
+        for turn in range(9):  # a job or a slot that one has handed back is another's, and calls are made again
             for one in self.chance.sample(self.running, len(self.running)):
                 await one.test.run_until_idle(advance=False)
             self.clock.advance(SECOND)
-        able = [job for job in self.jobs if any(one.runs(job) for one in self.running)]
-        self.jobs = [job for job in self.jobs if job not in able]
-        self.done.update((job.program, job.said) for job in able)
+            if turn and Counter(self.ran) == self.done:
+                break
         assert Counter(self.ran) == self.done
 
     async def midnight(self) -> None:
@@ -216,9 +246,10 @@ class World:
     async def check(self) -> None:
         """Nothing disappears, and only a program that declares a thing changes it."""
         now = await stored(self.url)
-        rows = {tuple(row[:3]) for row in now["declaration"] if row[0] in {"pool", "cron", "rate limit"}}
+        rows = {tuple(row[:3]) for row in now["declaration"] if row[0] in NOUNS}
         assert rows == {(*thing, program) for thing, programs in self.rows.items() for program in programs}
         held = {("pool", row[0]): row[1] for row in now["pool"]} | {("cron", row[0]): row[5] for row in now["cron"]}
+        held |= {("outbox", row[1]): row[2] for row in now["outbox"]}
         assert held == {thing: spec for thing, spec in self.holds.items() if thing[0] != "rate limit"}
 
     async def finish(self) -> None:

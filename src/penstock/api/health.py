@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
@@ -127,7 +127,7 @@ class Health:
     tasks: Sequence[TaskBacklog]
     feed: FeedSeen
     interests: Sequence[InterestRow]
-    declared: Collection[str]  # the names of interests of this program, and of others with names
+    declared: Collection[str]  # the names of this program's interests
     outboxes: Sequence[OutboxStatus]
     plan: Plan | SchemaMismatch
     statistics: Statistics
@@ -154,8 +154,6 @@ async def look(
     store, clock, now = engine.store, engine.clock, engine.clock.now()
     async with reading(store.begin_read) as session:
         leases = await store.leases.list(session)
-    words: dict[str, Callable[[str], str]] = {"task": interest_name, "outbox": reader_name, "live": str}
-    others = [words[one.noun](one.name) for one in await store.programs.list() if one.program and one.noun in words]
     rows, replica = await store.outboxes.list(), store.replica
     behind = None if replica is None else await replica.behind()
     try:
@@ -173,7 +171,7 @@ async def look(
         tasks=await store.records.backlog(_MOST),
         feed=await see_feed(store.changes, _MOST),
         interests=await store.interests.list(),
-        declared={*map(interest_name, tasks), *map(reader_name, outboxes), *map(_live_name, definitions), *others},
+        declared={*map(interest_name, tasks), *map(reader_name, outboxes), *map(_live_name, definitions)},
         outboxes=await look_at(store, rows, now, outboxes.__contains__, _MOST) if rows else [],
         plan=plan,
         statistics=await store.statistics.look([one.name for one in definitions], now - _PRUNED_WITHIN, _MOST),

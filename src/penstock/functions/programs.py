@@ -14,10 +14,8 @@ from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,62})?")
-_ALONE, _ALIKE = (
-    {"cron", "task", "outbox"},
-    {"pool", "pool group", "rate limit"},
-)  # of one program only; shared if declared alike
+_ALONE = {"cron", "task", "outbox"}  # of one program only
+_ALIKE = {"pool", "pool group", "rate limit"}  # shared by programs that declare them alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +68,12 @@ class Known:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._others: set[tuple[str, str]] = set()  # functions that other programs with names declare, and these
-        self._own: set[str] = set()  # functions that any release of this program declares
         self._unknown: dict[str, float] = {}  # functions that no program is known to have, and until when they are left
 
     def learn(self, stored: Sequence[Declaration]) -> None:
         """Learn what the programs on the database declare now."""
-        found, own = [(one.name, one.program) for one in stored if one.noun == "function"], self._registry.program
-        self._own = {name for name, program in found if program == own}
-        self._others = {(name, program) for name, program in found if program not in {"", own}}
+        own = {"", self._registry.program}
+        self._others = {(one.name, one.program) for one in stored if one.noun == "function" and one.program not in own}
 
     def find(self, function: str, program: str | None) -> AnyFunction | None:
         """The function of a job that a program enqueued; None if another program has it, or nobody."""
@@ -97,5 +93,5 @@ class Known:
         self._unknown = {name: until for name, until in self._unknown.items() if until > now}
         names = {name for name, _program in self._others}
         shared = {name for name in names if self._registry.find(name)}
-        others, programs = [*(names - shared - self._own), *self._unknown], {program for _name, program in self._others}
+        others, programs = [*(names - shared), *self._unknown], {program for _name, program in self._others}
         return {"others": others, "shared": [*shared], "programs": [*programs]}

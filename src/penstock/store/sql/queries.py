@@ -76,7 +76,7 @@ def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
         elif body is not None:
             for fragment, words in fragments.items():  # one may stand in those before it
                 body = body.replace(fragment, words)
-            body = body.replace("{ours}", _OURS)
+            body = body.replace("{ours}", _OURS).replace("{ours_to_end}", _OURS.replace("function", "on_complete"))
             first, *then = _statements(name, header[2], body, dialect)
             found[name] = replace(first, then=tuple(then))
     return MappingProxyType(found)

@@ -56,7 +56,7 @@ from moved order by run_at, id;
 -- It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed over.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
-    where r.ending is not null and exists (select from penstock.lease l where l.id = :lease) and not r.on_complete = any(:others::text[])
+    where r.ending is not null and exists (select from penstock.lease l where l.id = :lease) and {ours_to_end}
     order by r.seq limit :limit for update of r skip locked
 ), limited as materialized (
     select p.name, p.epoch from penstock.pool p where p.name = any(:pools::text[]) and p.rate_limit is null

@@ -36,7 +36,7 @@ where id in (
 
 -- look: whether a job waits for its on_complete, is ready in one of these pools, or waits at its gate; when the next
 -- scheduled job is due; and whether anybody has asked for a cancel (SQLite only: looking takes no lock).
-select exists (select 1 from penstock_ready_job where ending is not null and not on_complete = any(:others::text[])) or exists (
+select exists (select 1 from penstock_ready_job where ending is not null and {ours_to_end}) or exists (
     select 1 from json_each(:pools) as p
     where exists (select 1 from penstock_ready_job r where r.pool = p.value and r.ending is null and {ours})
        or exists (select 1 from penstock_scheduled_job s where s.waiting and s.pool = p.value and {ours})
@@ -77,7 +77,7 @@ order by r.rank, r.seq limit :limit;
 select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
        r.attempt, r.enqueued_at, null
 from penstock_ready_job r
-where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease) and not on_complete = any(:others::text[])
+where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease) and {ours_to_end}
 order by r.seq limit :limit;
 
 -- start: put chosen jobs under their lease (SQLite only: the second part of claim).
