@@ -73,23 +73,8 @@ class Release:
                 rate = self.specs["rate limit", name] = chance.choice([5, 5, 9])
                 app.rate_limit(name, TokenBucket(rate=rate, period=MINUTE))
 
-        async def mutate(ctx: MutationCtx, said: int) -> None:
-            ran.append((program, said))
-
-        async def act(ctx: ActionCtx, said: int) -> None:
-            ran.append((program, said))
-
-        async def complete(ctx: MutationCtx, work_id: JobId, result: WorkResult[None], context: int) -> None:
-            ran.append((program, f"on_complete of {context}"))
-            if ran.count(ran[-1]) == 1:
-                raise ValueError("The first call of each fails, so that any worker might make the next one.")
-
-        self.functions = {}
-        for word, handler in (("mutate", mutate), ("act", act), ("complete", complete)):
-            if chance.random() < 0.8:
-                handler.__module__, handler.__qualname__ = self.module, word
-                decorate: Any = app.internal_action if word == "act" else app.internal_mutation
-                self.functions[f"{self.module}:{word}"] = decorate(handler)
+        self.functions: dict[str, Any] = {}
+        self._declare_functions(chance, ran)
         for name in OUTBOXES:
             if chance.random() < 0.2:
                 self.specs["outbox", name] = f"{self.module}:{name}"
@@ -101,6 +86,26 @@ class Release:
                     self._named(name, self._fires(name, ran))
                 )
         self.test = TestApp(app, url, clock=clock)
+
+    def _declare_functions(self, chance: random.Random, ran: list[tuple[str, Any]]) -> None:
+        program, app = self.program, self.app
+
+        async def mutate(ctx: MutationCtx, said: int) -> None:
+            ran.append((program, said))
+
+        async def act(ctx: ActionCtx, said: int) -> None:
+            ran.append((program, said))
+
+        async def complete(ctx: MutationCtx, work_id: JobId, result: WorkResult[None], context: int) -> None:
+            ran.append((program, f"on_complete of {context}"))
+            if ran.count(ran[-1]) == 1:
+                raise ValueError("The first call of each fails, so that any worker might make the next one.")
+
+        for word, handler in (("mutate", mutate), ("act", act), ("complete", complete)):
+            if chance.random() < 0.8:
+                handler.__module__, handler.__qualname__ = self.module, word
+                decorate: Any = app.internal_action if word == "act" else app.internal_mutation
+                self.functions[f"{self.module}:{word}"] = decorate(handler)
 
     def _fires(self, name: str, ran: list[tuple[str, Any]]) -> Any:
         program = self.program
