@@ -3,6 +3,7 @@
 PenstockError
 ├── UsageError                    you: the program is written or configured wrongly
 │   ├── DeclarationError          a wrong declaration of a table, an index or a function
+│   │   └── ProgramClash          another program on the database declares something of this name
 │   ├── ConfigError               a wrong setting, project file or database URL, or a missing right on the database
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones; a change would lose data
 │   ├── TopicNotFound             a message to a topic without any outbox
@@ -98,6 +99,10 @@ class UsageError(PenstockError):
 
 class DeclarationError(UsageError):
     """A declaration of a table, an index or a function is wrong. Raised at import."""
+
+
+class ProgramClash(DeclarationError):
+    """Another program on the database declares a cron, a pool or the like of one name. Raised when an app opens."""
 
 
 class ConfigError(UsageError):

@@ -137,6 +137,8 @@ class JobCalls:
         kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.traced(options)
+        if program := self.engine.registry.program:
+            options = replace(options, program=program)
 
         def make(arguments: Mapping[str, Any]) -> NewJob:
             text = self.json(check(arguments), what)

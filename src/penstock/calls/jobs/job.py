@@ -94,7 +94,7 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
         tell_of_broken(job, error)
         return of_no_use(error)
     if function is None:
-        return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
+        return _left(runner, job, job.function, "in the program of this worker")
     try:
         if job.options.timeout is None:
             return await _call(runner, function, running)
@@ -134,9 +134,9 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
     ending = job.ending
     assert ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
-    function = engine.registry.find(job.on_complete)
+    function = engine.known.find(job.on_complete, job.options.program)
     if function is None:
-        return _parked(job, f"FunctionNotFound: no function {job.on_complete} is declared, which is its on_complete")
+        return _left(runner, job, job.on_complete, "in the program of this worker, which is its on_complete")
     try:
         args = _completion_args(job, ending)
         execution = Execution(running.lease, lambda _: completed(job, ending, runner.now(), engine.keep))
@@ -224,10 +224,17 @@ def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
     return Outcome(JobEvent.HELD)
 
 
-def _parked(job: Job, reason: str) -> Outcome:
+def _left(runner: Runner, job: Job, function: str, where: str) -> Outcome:
+    """The outcome of a job whose function this program lacks: any worker that has it may take it at once."""
+    left = runner.engine.known.leave(function, runner.engine.clock.monotonic() + _PARKED_FOR.total_seconds())
+    reason = f"FunctionNotFound: no function {function} is declared {where}"
+    return _parked(job, reason, timedelta(0) if left else _PARKED_FOR)
+
+
+def _parked(job: Job, reason: str, delay: timedelta = _PARKED_FOR) -> Outcome:
     """The outcome of a job that this worker cannot begin; another one may, or this one later."""
     log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason=reason)
-    return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=storable(reason))
+    return Outcome(JobEvent.SNOOZED, delay=delay, error=storable(reason))
 
 
 def failure(error: BaseException) -> Outcome:

@@ -19,6 +19,7 @@ from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.functions.function import AnyFunction
+from penstock.functions.programs import Known
 from penstock.functions.registry import Registry
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.settle import settle_anyhow
@@ -55,6 +56,7 @@ class Engine:
         reactive: Iterable[str] = (),
     ) -> None:
         self.store = store
+        self.known = Known(registry)
         self.registry = registry
         self.config = config
         self.clock = clock  # the app's time; a test may move it

@@ -34,6 +34,7 @@ from penstock.store.contract.jobs import Room
 
 _STOP_PART, _AGAIN_PART = 0.1, 0.1  # of the setting `lease`: to stop jobs; between ticks after one that failed
 _AFTER_TASKS = 0.02
+_PROGRAMS_EVERY = 30.0  # seconds; a job of a new function asks at once
 _CONNECTIONS = 2  # a worker settles and claims at the same time
 
 
@@ -52,6 +53,7 @@ class Worker(Service):
         self._bound, self._poll = engine.config.lease, engine.config.poll
         self._lease = Lease(engine, name, self._lose_lease, before=engine.learn_order)
         self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
+        self._learned_at = -math.inf
         self._permits: dict[str, Permit] = {}
         self._slots = Slots(self._store, self.clock, pools)
         self._progress = ProgressBuffer(self._store, self.clock)
@@ -239,6 +241,11 @@ class Worker(Service):
         lease, free, executor = self.lease, self._executor.free, self._executor
         if lease is None or self._stopping:
             return self._poll
+        known, now = self._engine.known, self.clock.monotonic()
+        if now - self._learned_at >= _PROGRAMS_EVERY:
+            known.learn(await self._store.programs.list())
+            self._learned_at = now
+        self._store.jobs.leave(known.left(now))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), executor.busy)
@@ -276,6 +283,8 @@ class Worker(Service):
         self.next_run_at = min((at for at in (claim.next_run_at, limited) if at is not None), default=None)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
+        if any(self._engine.known.is_new(job.function, job.options.program) for job in claim.jobs):
+            self._engine.known.learn(await self._store.programs.list())
         if any(job.options.task is not None for job in claim.jobs):
             self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
         self._add(claim.jobs, lease)
