@@ -61,6 +61,8 @@ _PURPOSES = {
         "services/relay/source": {"Source._is_late"},
         "services/relay/window": {"Window.__init__", "Window._go_on", "Window._read_on", "Window._write"},
         "services/scheduler": {"CronScheduler._guarded_tick", "CronScheduler._synchronize", "CronScheduler.tick"},
+        "calls/jobs/job": {"_left"},
+        "services/worker/worker": {"Worker._claim"},
         "services/worker/reports": {"ProgressBuffer.due", "ProgressBuffer.write", "Reports.__init__", "Reports.tell"},
         "services/worker/slots": {"Slots.balance"},
         "store/postgres/heads": {"Heads.after", "Heads.learn", "Heads.now", "Heads.until_whole"},
