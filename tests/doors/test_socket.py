@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.clock import SystemClock
 from penstock.errors import LimitExceeded
-from penstock.server import sockets as socket_module
+from penstock.server.sockets import socket as socket_module
 from penstock.wire.tags import read_u64, u64_text
 
 if TYPE_CHECKING:

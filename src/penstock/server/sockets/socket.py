@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,14 +19,12 @@ from hashlib import blake2b
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.app import Backend
 from penstock.calls.run.threads import offload
 from penstock.clock import SystemClock
-from penstock.errors import CallTimeout, InputError, TryAgain, Unauthenticated
+from penstock.errors import CallTimeout, InputError, LimitExceeded, TryAgain, Unauthenticated
 from penstock.functions.function import FunctionKind
 from penstock.identity.caller import Caller
 from penstock.live.view import Step, View
@@ -35,12 +33,11 @@ from penstock.observe.logs import event
 from penstock.server.answers import Exchange, function_error
 from penstock.server.callers import Credentials, anonymous, as_admin, with_token
 from penstock.server.http import check_room, opened
-from penstock.server.opening import ABORT, Opening
-from penstock.server.requests import Refused, check_brackets, function_path
+from penstock.server.opening import ABORT, SIZE, TAKEN, Opening
+from penstock.server.requests import Refused, function_path
 from penstock.server.subscribe import WrittenAnswers
 from penstock.store.nouns.requests import RequestKey
 from penstock.wire import sockets
-from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import read_u64
 
@@ -48,7 +45,10 @@ _HEARTBEAT = 15.0  # seconds; browsers cannot see a web socket's own pings
 _PATIENCE = 60.0  # seconds that a client may take for one message
 _LAST_WORD = 1.0  # seconds for the end of the connection
 _RETURN, _SETTLE = 0.5, 0.02  # seconds in which a client that is back begins to send again, and sends all of it
-_MOST_CALLS = 1000
+_MOST_CALLS = 1000  # that wait or run; no further message is read then
+_AT_ONCE = 100  # queries
+_MOST_BYTES_OF_CALLS = sockets.MOST_BYTES
+_MOST_BYTES_WATCHED = 24 * 1024 * 1024  # of queries, so that with their journals one message can bring them all back
 # The last bits of the times of a client without a lasting session are the number of its session. The last bits of the
 # database's time make room for it, so that times stay below 2**63.
 _TAG_BITS, _LEFT_OUT = 30, 19
@@ -56,7 +56,6 @@ _TAG = 2**_TAG_BITS - 1
 
 _SUCCESS, _ERROR = b'{"status":"success",', b'{"status":"error",'
 _MESSAGE = len(b'{"status":"error","errorMessage":')
-_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")
 _VERSION = re.compile(r"npm-(\d+)\.(\d+)\.")
 _CHUNKS_SINCE = (1, 28)
 
@@ -65,13 +64,14 @@ TOO_MUCH, FAILED = "TooManyConcurrentRequests", "InternalServerError"  # reasons
 
 
 class HangUp(Exception):
-    """The connection ends, with a code and a reason, after a last message."""
+    """The connection ends, with a code and a reason, after a last message; `error` is for the log."""
 
-    def __init__(self, code: int, reason: str, last: bytes = b"") -> None:
+    def __init__(self, code: int, reason: str, last: bytes = b"", error: str = "") -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
         self.last = last
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,43 +82,6 @@ class _Held:
     result: bytes
     lines: Sequence[str]
     key: RequestKey | None  # None if nothing is watched that could show what it wrote
-
-
-class SocketApi:
-    """The endpoint of web sockets. It stands before the layers of HTTP, which would take 7 KB for each that is open."""
-
-    def __init__(self, app: ASGIApp, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
-        self._app = app
-        self._opening = opening
-        self._written = written
-        self._origins = origins
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_one = scope["type"] == "websocket"
-        path = _PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", ""))) if is_one else None
-        if path is None:
-            await self._app(scope, receive, send)
-            return
-        websocket = WebSocket(scope, receive, send)
-        client = self._client(scope, path["version"] or "")
-        if client is None:
-            await websocket.close()
-            return
-        await websocket.accept()
-        scope["headers"] = []  # they have been read, and may take some KB
-        await Socket(websocket, client, self._opening, self._written).run()
-
-    def _client(self, scope: Scope, version: str) -> str | None:
-        """What a client says of itself; None if it is refused."""
-        headers = Headers(scope=scope)
-        origin = headers.get("origin", "")
-        if origin and not self._may_call(origin, headers.get("host", "")):
-            event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
-            return None
-        return headers.get("convex-client") or f"npm-{version}"
-
-    def _may_call(self, origin: str, host: str) -> bool:
-        return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
 
 
 class Socket:
@@ -141,6 +104,9 @@ class Socket:
         self._changes: dict[int, bytes] = {}  # modifications of the next transition, by the numbers of their queries
         self._held: list[_Held] = []
         self._refused = set[int]()  # the numbers of queries that are not watched, as they were refused
+        self._sizes: dict[int, int] = {}  # of queries, as the client sends them
+        self._bytes_watched = 0
+        self._modifies = False  # its queries: no transition may go out between two of them
         self._sent = self._reached = sockets.Version(0, 0, 0)
         self._tick = 0  # the last one that the client was brought to
         self._responded = False  # whether a response went out after the last transition
@@ -150,7 +116,9 @@ class Socket:
         self._session = ""  # none yet if it has no lasting one, and calls no mutation
         self._is_back = False  # whether it brings the number of its session
         self._resends = False  # whether it may send again what it sent over a connection before
-        self._mutations: list[tuple[sockets.Call, Message, Credentials]] = []
+        self._mutations: list[tuple[sockets.Call, Credentials]] = []
+        self._bytes_of_calls = 0
+        self._call_ended = asyncio.Event()
         self._mutating: asyncio.Task[None] | None = None
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
@@ -235,6 +203,8 @@ class Socket:
 
     def _hang_up_for(self, error: Exception) -> None:
         if isinstance(error, HangUp):
+            if error.error:
+                self._tell_bad(error.error)
             self.hang_up(error.code, error.reason, error.last)
         elif isinstance(error, WebSocketDisconnect | OSError) and not isinstance(error, TimeoutError):
             self.hang_up(LEFT, "left")
@@ -250,26 +220,38 @@ class Socket:
             event("socket.failed", logging.ERROR, exc_info=error, request_id=self._exchange.request_id)
             self.hang_up(OUR_FAULT, FAILED)
 
-    async def _receive(self) -> tuple[Message, sockets.Incoming]:
+    def _tell_bad(self, error: str) -> None:
+        event("socket.bad_message", logging.WARNING, client=self._client[:100], error=error[:500])
+
+    async def _receive(self) -> tuple[sockets.Incoming, int]:
+        """The next message, and its size."""
         got = await self._websocket.receive()
         if got["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(got.get("code", 1000))
-        text: bytes = (got.get("text") or "").encode() or got.get("bytes") or b""
+        text: bytes = got.get("bytes") or (got.get("text") or "").encode()
+        size, most = got.get(SIZE, len(text)), self._opening.config.max_argument_bytes
         try:
-            check_brackets(text, max(len(text), self._opening.config.max_argument_bytes))
-            return await offload(len(text), lambda: sockets.read_message(text))
-        except (InputError, Refused) as error:
+            if size > sockets.MOST_BYTES:
+                reason = f"This message has {size} bytes; {sockets.MOST_BYTES} are allowed."
+                return sockets.read_ends(text, reason), size
+            return await offload(len(text), lambda: sockets.read_message(text, most)), size
+        except InputError as error:
             raise _bad(str(error)) from error
+        finally:
+            got.get(TAKEN, int)()
 
     async def _read(self) -> None:
         while True:
+            while self._has_many_calls:
+                self._call_ended.clear()
+                await self._call_ended.wait()
             await self._take(*await self._receive())
 
-    async def _take(self, message: Message, found: sockets.Incoming) -> None:
+    async def _take(self, found: sockets.Incoming, size: int) -> None:
         if isinstance(found, sockets.ModifyQuerySet):
-            self._modify(found, message)
+            await self._modify(found, size)
         elif isinstance(found, sockets.Call):
-            self._call(found, message)
+            self._call(found)
         elif isinstance(found, sockets.Authenticate):
             await self._authenticate(found)
         elif isinstance(found, sockets.Connect):
@@ -282,7 +264,7 @@ class Socket:
         last time that they saw; its last bits are the number of their session here.
         """
         async with asyncio.timeout(_PATIENCE):
-            _, first = await self._receive()
+            first, _ = await self._receive()
         if not isinstance(first, sockets.Connect):
             raise _bad("the first message must be Connect")
         observed = _time_of(first.max_observed_timestamp)
@@ -308,27 +290,34 @@ class Socket:
             self._reached = self._reached._replace(ts=self._reached.ts + 1)
         self._session = str(number)
 
-    def _modify(self, found: sockets.ModifyQuerySet, message: Message) -> None:
-        if found.base_version != self._reached.query_set or found.new_version <= found.base_version:
-            raise _bad(f"the queries are at version {self._reached.query_set}, not {found.base_version}")
-        for one in found.modifications:
-            if isinstance(one, sockets.Add):
-                if self._has(one.query_id):
-                    raise _bad(f"query {one.query_id} is watched already")
-                self._add(one, message)
-            elif not self._has(one.query_id):
-                raise _bad(f"query {one.query_id} is not watched")
-            else:
+    async def _modify(self, found: sockets.ModifyQuerySet, size: int) -> None:
+        added, self._modifies = sum(isinstance(one, sockets.Add) for one in found.modifications), True
+        for place, one in enumerate(found.modifications):
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await self._clock.sleep(0)  # others have their turn
+            is_known = one.query_id in self._sizes
+            if is_known and isinstance(one, sockets.Remove):
                 self._remove(one.query_id)
-        self._reached = self._reached._replace(query_set=found.new_version)
+            elif not is_known and isinstance(one, sockets.Add):
+                self._add(one, size // added)
+            else:
+                known = "is watched already" if is_known else "is not watched"
+                self._tell_bad(f"{type(one).__name__} of query {one.query_id}, which {known}")
+        self._reached = self._reached._replace(query_set=max(self._reached.query_set + 1, found.new_version))
+        self._modifies = False
         self._watching.moved.set()
 
-    def _has(self, number: int) -> bool:
-        return number in self._watching.queries or number in self._refused
-
-    def _add(self, one: sockets.Add, message: Message) -> None:
+    def _add(self, one: sockets.Add, size: int) -> None:
+        self._sizes[one.query_id] = size
+        self._bytes_watched += size
         try:
-            path, args = _called(one.udf_path, one.args, message)
+            if self._bytes_watched > _MOST_BYTES_WATCHED:
+                raise LimitExceeded(
+                    f"The queries that a client watches may have {_MOST_BYTES_WATCHED} bytes with their arguments.",
+                    fix="Store what is large, and give the id of its row.",
+                    limit=_MOST_BYTES_WATCHED,
+                )
+            path, args = _called(one)
             self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args), one.journal)
         except InputError as error:
             self._refused.add(one.query_id)
@@ -337,6 +326,7 @@ class Socket:
             self._changes[one.query_id] = sockets.query_modification(one.query_id, outcome, one.journal, failed=True)
 
     def _remove(self, number: int) -> None:
+        self._bytes_watched -= self._sizes.pop(number)
         if number in self._refused:
             self._refused.discard(number)
         else:
@@ -345,14 +335,12 @@ class Socket:
 
     async def _authenticate(self, found: sockets.Authenticate) -> None:
         """Learn who the client is. Its queries run again only if they depend on that, and it is somebody else now."""
-        if found.base_version != self._reached.identity:
-            raise _bad(f"the identity is at version {self._reached.identity}, not {found.base_version}")
         try:
             self._credentials = await self._credentials_of(found)
         except Unauthenticated as error:
-            raise _refused(error, found.base_version, attempted=True) from error
+            raise _refused(error, self._reached.identity, attempted=True) from error
         self._watching.become(self._credentials.caller)
-        self._reached = self._reached._replace(identity=found.base_version + 1)
+        self._reached = self._reached._replace(identity=self._reached.identity + 1)
         self._watching.moved.set()
 
     async def _credentials_of(self, found: sockets.Authenticate) -> Credentials:
@@ -372,34 +360,42 @@ class Socket:
 
     # ----- calls
 
-    def _call(self, call: sockets.Call, message: Message) -> None:
+    @property
+    def _has_many_calls(self) -> bool:
+        most = max(len(self._mutations), len(self._actions))
+        return most >= _MOST_CALLS or self._bytes_of_calls > _MOST_BYTES_OF_CALLS
+
+    def _call(self, call: sockets.Call) -> None:
+        self._bytes_of_calls += _size_of(call)
         if call.type == "Mutation":
-            if len(self._mutations) >= _MOST_CALLS:
-                raise HangUp(TRY_LATER, TOO_MUCH)
-            self._mutations.append((call, message, self._credentials))
+            self._mutations.append((call, self._credentials))
             if self._mutating is None:
                 self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-socket-mutations")
         else:
-            if len(self._actions) >= _MOST_CALLS:
-                raise HangUp(TRY_LATER, TOO_MUCH)
-            task = asyncio.create_task(self._act(call, message, self._credentials), name="penstock-socket-action")
+            task = asyncio.create_task(self._act(call, self._credentials), name="penstock-socket-action")
             self._actions.add(task)
             task.add_done_callback(self._actions.discard)
+            task.add_done_callback(lambda _: self._end_call(call))
+
+    def _end_call(self, call: sockets.Call) -> None:
+        self._bytes_of_calls -= _size_of(call)
+        self._call_ended.set()
 
     async def _mutate_all(self) -> None:
         """Run mutations one after another, in the order in which they came."""
         while self._mutations:
-            call, message, credentials = self._mutations.pop(0)
+            call, credentials = self._mutations.pop(0)
             with self._opening.request():
-                await self._guarded(partial(self._mutate, call, message, credentials))
+                await self._guarded(partial(self._mutate, call, credentials))
+            self._end_call(call)
             self._watching.moved.set()
         self._mutating = None
 
-    async def _mutate(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
+    async def _mutate(self, call: sockets.Call, credentials: Credentials) -> None:
         await self._check(credentials)
         lines: Sequence[str] = ()
         try:
-            path, args = _called(call.udf_path, call.args, message)
+            path, args = _called(call)
             if not self._session:
                 await self._begin_session()
             key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
@@ -433,16 +429,16 @@ class Socket:
         self._committing = None
         self._held.append(_Held(request, result, lines, key))
 
-    async def _act(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
+    async def _act(self, call: sockets.Call, credentials: Credentials) -> None:
         with self._opening.request():
-            await self._guarded(partial(self._run_action, call, message, credentials))
+            await self._guarded(partial(self._run_action, call, credentials))
         self._watching.moved.set()
 
-    async def _run_action(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
+    async def _run_action(self, call: sockets.Call, credentials: Credentials) -> None:
         await self._check(credentials)
         lines: Sequence[str] = ()
         try:
-            path, args = _called(call.udf_path, call.args, message)
+            path, args = _called(call)
             encode, caller = partial(encode_result, form=Format.ENCODED), credentials.caller
             with log_lines(told=self._opening.config.dev) as lines:
                 outcome = await self._backend.dispatch.call(
@@ -509,8 +505,8 @@ class Socket:
     def _due(self, not_before: int) -> Iterator[str]:
         """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
         messages, self._out = self._out, []
-        if self._committing in self._backend.live_queries.shown:
-            self._watching.moved.clear()  # the end of the mutation sets it
+        if self._modifies or self._committing in self._backend.live_queries.shown:
+            self._watching.moved.clear()  # the end of that sets it
         elif step := self._watching.step(not_before):
             self._reach(step)
         while self._held and self._shown_at(self._held[0]) <= self._tick:
@@ -521,7 +517,7 @@ class Socket:
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
-        if self._watching.is_answered and (self._changes or self._responded or versions):
+        if self._watching.is_answered and not self._modifies and (self._changes or self._responded or versions):
             texts += self._transition()
         return iter(texts)
 
@@ -561,16 +557,22 @@ class Socket:
         return sockets.chunks(text, now) if self._takes_chunks else [text]
 
 
-def _called(path: str, args: Any, message: Message) -> tuple[str, bytes]:
-    """The function and the arguments that a message names."""
+def _called(call: sockets.Call | sockets.Add) -> tuple[str, bytes]:
+    """The function and the arguments that a client names."""
     try:
-        return function_path(path), message.arguments(args)
+        if isinstance(call.args, InputError):
+            raise call.args
+        return function_path(call.udf_path), call.args
     except Refused as error:
         failure: InputError = InputError(error.message)
     except InputError as error:
         failure = error
     failure.at_the_door = True
     raise failure
+
+
+def _size_of(call: sockets.Call) -> int:
+    return len(call.args) if isinstance(call.args, bytes) else 0
 
 
 def _hash_of(path: str, args: bytes, caller: Caller) -> int:
@@ -591,4 +593,5 @@ def _refused(error: Unauthenticated, base_version: int, *, attempted: bool) -> H
 
 
 def _bad(text: str) -> HangUp:
-    return HangUp(BAD_REQUEST, "BadRequest", sockets.fatal_error(f"Bad request: {text}."))
+    """The end for a message that names nothing that could fail. Clients of Convex come back after any end."""
+    return HangUp(BAD_REQUEST, "BadRequest", error=text)
