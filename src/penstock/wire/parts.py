@@ -72,3 +72,12 @@ def outer_members(head: bytes, tail: bytes) -> Iterator[tuple[bytes, bytes]]:
     if last := _LAST.search(tail):
         yield from members(b"{" + last[1])
     yield from members(head)
+
+
+def outer_objects(head: bytes, tail: bytes) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    """The members at the ends of the objects of an array in an object, in the way of `outer_members`."""
+    _, begins, first = head.partition(b"[")
+    if begins:
+        yield members(first)
+    if (last := _LAST.search(tail)) and (ended := tail[: last.start()].rstrip()).endswith(b"]"):
+        yield outer_members(b"", ended[:-1])

@@ -139,14 +139,22 @@ def read_message(text: bytes, most: int) -> Incoming:
 
 
 def read_ends(text: bytes, reason: str) -> Incoming:
-    """A message that is refused unread. Its call fails, if one of the ends of the text has its number.
+    """A message that is refused unread. Its call, or queries, fail, if one of the ends of the text has their number.
 
     Raises:
-        InputError: It is no call.
+        InputError: It has none.
     """
-    ends, error = parts.outer_members(text[:ENDS], text[-ENDS:]), LimitExceeded(reason, limit=MOST_BYTES)
-    found = {name: value for name, value in _decoded(ends, ENDS).items() if not isinstance(value, InputError)}
-    return _read({**found, "args": error}, reason=error)
+    head, tail, error = text[:ENDS], text[-ENDS:], LimitExceeded(reason, limit=MOST_BYTES)
+    found = _plain(parts.outer_members(head, tail)) | {"args": error}
+    if found.get("type") == "ModifyQuerySet":
+        ends = parts.outer_objects(head.partition(b'"modifications"')[2], tail)
+        queries = [one | {"args": error} for one in map(_plain, ends) if "queryId" in one]
+        found |= {"modifications": queries} if queries else {}
+    return _read(found, reason=error)
+
+
+def _plain(found: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
+    return {name: value for name, value in _decoded(found, ENDS).items() if not isinstance(value, InputError)}
 
 
 def _decoded(found: Iterable[tuple[bytes, bytes]], most: int, *, is_whole: bool = False) -> dict[str, Any]:

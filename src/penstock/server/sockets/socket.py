@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -34,7 +34,8 @@ from penstock.server.answers import Exchange, function_error
 from penstock.server.callers import Credentials, anonymous, as_admin, with_token
 from penstock.server.http import check_room, opened
 from penstock.server.opening import ABORT, SIZE, TAKEN, Opening
-from penstock.server.requests import Refused, function_path
+from penstock.server.requests import Refused
+from penstock.server.sockets.watched import Watched, called, tell_bad
 from penstock.server.subscribe import WrittenAnswers
 from penstock.store.nouns.requests import RequestKey
 from penstock.wire import sockets
@@ -46,9 +47,9 @@ _PATIENCE = 60.0  # seconds that a client may take for one message
 _LAST_WORD = 1.0  # seconds for the end of the connection
 _RETURN, _SETTLE = 0.5, 0.02  # seconds in which a client that is back begins to send again, and sends all of it
 _MOST_CALLS = 1000  # that wait or run; no further message is read then
-_AT_ONCE = 100  # queries
+_MOST_BYTES_READ = 96 * 1024 * 1024  # of a message, by Node; by clients with Rust inside, which come back for ever
+_MOST_BYTES_READ_BY_RUST = 15 * 1024 * 1024
 _MOST_BYTES_OF_CALLS = sockets.MOST_BYTES
-_MOST_BYTES_WATCHED = 24 * 1024 * 1024  # of queries, so that with their journals one message can bring them all back
 # The last bits of the times of a client without a lasting session are the number of its session. The last bits of the
 # database's time make room for it, so that times stay below 2**63.
 _TAG_BITS, _LEFT_OUT = 30, 19
@@ -98,15 +99,11 @@ class Socket:
         self._credentials = anonymous(websocket)
         self._backend: Backend
         self._view: View | None = None
+        self._watched: Watched
         self._client = client
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
-        self._changes: dict[int, bytes] = {}  # modifications of the next transition, by the numbers of their queries
         self._held: list[_Held] = []
-        self._refused = set[int]()  # the numbers of queries that are not watched, as they were refused
-        self._sizes: dict[int, int] = {}  # of queries, as the client sends them
-        self._bytes_watched = 0
-        self._modifies = False  # its queries: no transition may go out between two of them
         self._sent = self._reached = sockets.Version(0, 0, 0)
         self._tick = 0  # the last one that the client was brought to
         self._responded = False  # whether a response went out after the last transition
@@ -117,7 +114,7 @@ class Socket:
         self._is_back = False  # whether it brings the number of its session
         self._resends = False  # whether it may send again what it sent over a connection before
         self._mutations: list[tuple[sockets.Call, Credentials]] = []
-        self._bytes_of_calls = 0
+        self._calls = self._bytes_of_calls = 0
         self._call_ended = asyncio.Event()
         self._mutating: asyncio.Task[None] | None = None
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
@@ -126,6 +123,8 @@ class Socket:
         self._sent_at = self._clock.monotonic()
         self._beating: asyncio.TimerHandle  # the next heartbeat
         self._is_npm = self._client.startswith("npm-")
+        self._most_bytes = _MOST_BYTES_READ if self._is_npm else _MOST_BYTES_READ_BY_RUST  # of a result
+        self._keeps_token = self._client.startswith("python-")  # it sends the same one after each `AuthError`
         version = _VERSION.match(self._client)
         self._takes_chunks = version is not None and tuple(map(int, version.groups())) >= _CHUNKS_SINCE
 
@@ -184,7 +183,8 @@ class Socket:
         try:
             self._backend = await opened(self._opening)
             check_room(self._backend)
-            self._view = self._backend.live_queries.view(self._credentials.caller)
+            self._view = view = self._backend.live_queries.view(self._credentials.caller)
+            self._watched = Watched(self._client, view, self._backend.dispatch, self._query_failure)
             await self._connect()
             sending = asyncio.create_task(self._guarded(self._send))
             try:
@@ -204,7 +204,7 @@ class Socket:
     def _hang_up_for(self, error: Exception) -> None:
         if isinstance(error, HangUp):
             if error.error:
-                self._tell_bad(error.error)
+                tell_bad(self._client, error.error)
             self.hang_up(error.code, error.reason, error.last)
         elif isinstance(error, WebSocketDisconnect | OSError) and not isinstance(error, TimeoutError):
             self.hang_up(LEFT, "left")
@@ -219,9 +219,6 @@ class Socket:
         else:
             event("socket.failed", logging.ERROR, exc_info=error, request_id=self._exchange.request_id)
             self.hang_up(OUR_FAULT, FAILED)
-
-    def _tell_bad(self, error: str) -> None:
-        event("socket.bad_message", logging.WARNING, client=self._client[:100], error=error[:500])
 
     async def _receive(self) -> tuple[sockets.Incoming, int]:
         """The next message, and its size."""
@@ -249,7 +246,10 @@ class Socket:
 
     async def _take(self, found: sockets.Incoming, size: int) -> None:
         if isinstance(found, sockets.ModifyQuerySet):
-            await self._modify(found, size)
+            await self._watched.modify(found, size)
+            version = max(self._reached.query_set + 1, found.new_version)
+            self._reached = self._reached._replace(query_set=version)
+            self._watching.moved.set()
         elif isinstance(found, sockets.Call):
             self._call(found)
         elif isinstance(found, sockets.Authenticate):
@@ -290,56 +290,18 @@ class Socket:
             self._reached = self._reached._replace(ts=self._reached.ts + 1)
         self._session = str(number)
 
-    async def _modify(self, found: sockets.ModifyQuerySet, size: int) -> None:
-        added, self._modifies = sum(isinstance(one, sockets.Add) for one in found.modifications), True
-        for place, one in enumerate(found.modifications):
-            if place % _AT_ONCE == _AT_ONCE - 1:
-                await self._clock.sleep(0)  # others have their turn
-            is_known = one.query_id in self._sizes
-            if is_known and isinstance(one, sockets.Remove):
-                self._remove(one.query_id)
-            elif not is_known and isinstance(one, sockets.Add):
-                self._add(one, size // added)
-            else:
-                known = "is watched already" if is_known else "is not watched"
-                self._tell_bad(f"{type(one).__name__} of query {one.query_id}, which {known}")
-        self._reached = self._reached._replace(query_set=max(self._reached.query_set + 1, found.new_version))
-        self._modifies = False
-        self._watching.moved.set()
-
-    def _add(self, one: sockets.Add, size: int) -> None:
-        self._sizes[one.query_id] = size
-        self._bytes_watched += size
-        try:
-            if self._bytes_watched > _MOST_BYTES_WATCHED:
-                raise LimitExceeded(
-                    f"The queries that a client watches may have {_MOST_BYTES_WATCHED} bytes with their arguments.",
-                    fix="Store what is large, and give the id of its row.",
-                    limit=_MOST_BYTES_WATCHED,
-                )
-            path, args = _called(one)
-            self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args), one.journal)
-        except InputError as error:
-            self._refused.add(one.query_id)
-            error.at_the_door = True
-            outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
-            self._changes[one.query_id] = sockets.query_modification(one.query_id, outcome, one.journal, failed=True)
-
-    def _remove(self, number: int) -> None:
-        self._bytes_watched -= self._sizes.pop(number)
-        if number in self._refused:
-            self._refused.discard(number)
-        else:
-            self._watching.remove(number)
-        self._changes[number] = sockets.query_removed(number)
-
     async def _authenticate(self, found: sockets.Authenticate) -> None:
         """Learn who the client is. Its queries run again only if they depend on that, and it is somebody else now."""
         try:
             self._credentials = await self._credentials_of(found)
         except Unauthenticated as error:
-            raise _refused(error, self._reached.identity, attempted=True) from error
+            if not self._keeps_token:
+                raise _refused(error, self._reached.identity, attempted=True) from error
+            self._credentials = replace(anonymous(self._websocket), refusal=error)
+            self._watched.refuse(error)
         self._watching.become(self._credentials.caller)
+        if self._credentials.refusal is None:
+            self._watched.accept()
         self._reached = self._reached._replace(identity=self._reached.identity + 1)
         self._watching.moved.set()
 
@@ -352,20 +314,36 @@ class Socket:
         return nobody
 
     async def _check(self, credentials: Credentials) -> None:
-        """End the connection if a token holds no more."""
+        """End the connection if a token holds no more.
+
+        Raises:
+            Unauthenticated: It does not, and the client cannot fetch another one: what needs it fails instead.
+        """
         try:
             await credentials.check(self._backend.tokens)
         except Unauthenticated as error:
-            raise _refused(error, self._sent.identity, attempted=False) from error
+            if not self._keeps_token:
+                raise _refused(error, self._sent.identity, attempted=False) from error
+            error.at_the_door = True
+            raise
+
+    async def _check_queries(self) -> None:
+        if self._credentials.refusal is not None:
+            return
+        try:
+            await self._check(self._credentials)
+        except Unauthenticated as error:
+            self._credentials.refusal = error
+            self._watched.refuse(error)
 
     # ----- calls
 
     @property
     def _has_many_calls(self) -> bool:
-        most = max(len(self._mutations), len(self._actions))
-        return most >= _MOST_CALLS or self._bytes_of_calls > _MOST_BYTES_OF_CALLS
+        return self._calls >= _MOST_CALLS or self._bytes_of_calls > _MOST_BYTES_OF_CALLS
 
     def _call(self, call: sockets.Call) -> None:
+        self._calls += 1
         self._bytes_of_calls += _size_of(call)
         if call.type == "Mutation":
             self._mutations.append((call, self._credentials))
@@ -378,6 +356,7 @@ class Socket:
             task.add_done_callback(lambda _: self._end_call(call))
 
     def _end_call(self, call: sockets.Call) -> None:
+        self._calls -= 1
         self._bytes_of_calls -= _size_of(call)
         self._call_ended.set()
 
@@ -392,10 +371,10 @@ class Socket:
         self._mutating = None
 
     async def _mutate(self, call: sockets.Call, credentials: Credentials) -> None:
-        await self._check(credentials)
         lines: Sequence[str] = ()
         try:
-            path, args = _called(call)
+            await self._check(credentials)
+            path, args = called(call)
             if not self._session:
                 await self._begin_session()
             key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
@@ -418,7 +397,19 @@ class Socket:
         if self._committing is None:  # or it runs again, after a conflict
             self._committing = key
             self._backend.live_queries.seek(key)
-        return encode_result(result, Format.ENCODED)
+        return self._encode(result)
+
+    def _encode(self, result: Any) -> bytes:
+        written = encode_result(result, Format.ENCODED)
+        self._check_size(written)
+        return written
+
+    def _check_size(self, written: bytes) -> None:
+        if len(written) > self._most_bytes:
+            what = f"A result of {len(written)} bytes; clients of this kind read {self._most_bytes}."
+            error = LimitExceeded(what, fix="Return less, such as a page.", limit=self._most_bytes)
+            error.at_the_door = True
+            raise error
 
     def _respond(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
         if not self._watching.queries:
@@ -435,14 +426,13 @@ class Socket:
         self._watching.moved.set()
 
     async def _run_action(self, call: sockets.Call, credentials: Credentials) -> None:
-        await self._check(credentials)
         lines: Sequence[str] = ()
         try:
-            path, args = _called(call)
-            encode, caller = partial(encode_result, form=Format.ENCODED), credentials.caller
+            await self._check(credentials)
+            path, args = called(call)
             with log_lines(told=self._opening.config.dev) as lines:
                 outcome = await self._backend.dispatch.call(
-                    path, FunctionKind.ACTION, args, caller=caller, finish=encode
+                    path, FunctionKind.ACTION, args, caller=credentials.caller, finish=self._encode
                 )
             failed = False
         except Exception as error:  # noqa: BLE001 - user code may raise anything
@@ -454,12 +444,16 @@ class Socket:
 
         Raises:
             TryAgain: The call had no effect, or nobody knows: the client is to come back and send it again.
+            HangUp: Its token holds no more.
         """
         if isinstance(error, CallTimeout):
             return to_json(f"[Request ID: {self._exchange.request_id}] {path} took longer than it may.")
-        if isinstance(error, TryAgain):
+        if isinstance(error, TryAgain | HangUp):
             raise error
         return self._failure(error, path)[_MESSAGE:-1]
+
+    def _query_failure(self, error: Exception, path: str) -> bytes:
+        return self._failure(error, path)[len(_ERROR) : -1]
 
     def _failure(self, error: Exception, path: str) -> bytes:
         exchange = Exchange(self._exchange.request_id, path)
@@ -472,7 +466,7 @@ class Socket:
         self._beat()
         try:
             while True:
-                await self._check(self._credentials)
+                await self._check_queries()
                 for text in self._due(not_before):
                     self._sent_at = self._clock.monotonic()
                     await self._websocket.send_text(text)
@@ -505,7 +499,7 @@ class Socket:
     def _due(self, not_before: int) -> Iterator[str]:
         """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
         messages, self._out = self._out, []
-        if self._modifies or self._committing in self._backend.live_queries.shown:
+        if self._watched.is_changing or self._committing in self._backend.live_queries.shown:
             self._watching.moved.clear()  # the end of that sets it
         elif step := self._watching.step(not_before):
             self._reach(step)
@@ -517,7 +511,11 @@ class Socket:
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
-        if self._watching.is_answered and not self._modifies and (self._changes or self._responded or versions):
+        if (
+            self._watching.is_answered
+            and not self._watched.is_changing
+            and (self._watched.changes or self._responded or versions)
+        ):
             texts += self._transition()
         return iter(texts)
 
@@ -543,32 +541,32 @@ class Socket:
             written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes[number] = sockets.query_modification(
+            try:
+                self._check_size(outcome)
+            except LimitExceeded as error:
+                outcome, failed = self._query_failure(error, entry.function.name), True
+            self._watched.changes[number] = sockets.query_modification(
                 number, outcome, answer.journal, answer.lines, failed=failed
             )
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)
         times = b"" if self._skew is None else sockets.times(self._skew, now)
-        text = sockets.transition(self._sent, self._reached, self._changes.values(), times).decode()
-        self._sent, self._changes, self._responded = self._reached, {}, False
+        texts: list[str] = []
+        part: list[bytes] = []
+        size = 0
+        for change in self._watched.changes.values():
+            size += len(change)
+            if size > self._most_bytes and part and not self._is_npm:  # it would never get it as one
+                texts.append(sockets.transition(self._sent, self._sent, part, times).decode())
+                part, size = [], len(change)
+            part.append(change)
+        texts.append(sockets.transition(self._sent, self._reached, part, times).decode())
+        self._watched.changes.clear()
+        self._sent, self._responded = self._reached, False
         if (meters := self._backend.engine.journal.meters) is not None:
             meters.add("penstock_live_transitions")
-        return sockets.chunks(text, now) if self._takes_chunks else [text]
-
-
-def _called(call: sockets.Call | sockets.Add) -> tuple[str, bytes]:
-    """The function and the arguments that a client names."""
-    try:
-        if isinstance(call.args, InputError):
-            raise call.args
-        return function_path(call.udf_path), call.args
-    except Refused as error:
-        failure: InputError = InputError(error.message)
-    except InputError as error:
-        failure = error
-    failure.at_the_door = True
-    raise failure
+        return sockets.chunks(texts[0], now) if self._takes_chunks else texts
 
 
 def _size_of(call: sockets.Call) -> int:
