@@ -275,7 +275,7 @@ async def test_after_any_message_good_calls_are_answered_or_the_log_says_why_the
         other = Page(bystander)
         await bystander.watch(0, "count")
         await other.until(lambda: 0 in bystander.answers)
-        left = examples(900)
+        left, text = examples(900), b""
         while left:
             async with connected(api) as client:
                 page, end = Page(client), None
