@@ -129,6 +129,12 @@ async def remove_oldest(ctx: MutationCtx) -> None:
         await ctx.db.delete(Book, book.id)
 
 
+@app.mutation
+async def say_back(ctx: MutationCtx, text: str) -> str:
+    await ctx.db.insert(Book(title=text[:9]))
+    return text
+
+
 @app.query
 async def none_or_fail(ctx: QueryCtx) -> None:
     for book in await ctx.db.query(Book).collect():

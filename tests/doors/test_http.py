@@ -10,7 +10,14 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from penstock.errors import DatabaseFull, DatabaseUnavailable
 from penstock.testing import gate, raising
@@ -585,6 +592,39 @@ def test_web_pages_of_known_origins_may_call(near_door: Door) -> None:
             assert not [name for name in refused.headers if name.startswith("access-control")]
 
     asyncio.run(story())
+
+
+async def test_web_pages_of_known_origins_may_call_what_is_mounted_and_no_header_comes_twice(near_door: Door) -> None:
+    async def hook(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"allow": "PUT"})
+        own = {"access-control-allow-origin": "https://own.example"} if request.url.path.endswith("own") else {}
+        return PlainTextResponse("done", headers=own)
+
+    def allowed(response: httpx.Response) -> list[str]:
+        return response.headers.get_list("access-control-allow-origin")
+
+    page, other = "https://shop.example", "https://evil.example"
+    ask = {"access-control-request-method": "PUT", "access-control-request-headers": "authorization"}
+    async with near_door(cors_origins=page) as api:
+        routes = [Route(path, hook, methods=["PUT", "OPTIONS"]) for path in ("/hook", "/own")]
+        api.asgi.mount("/hooks", Starlette(routes=routes))
+        outer = FastAPI()
+        outer.mount("/inner", api.asgi)
+        outer.add_middleware(CORSMiddleware, allow_origins=[page], allow_methods=["*"], allow_headers=["*"])
+        async with httpx.AsyncClient(base_url="http://outer", transport=httpx.ASGITransport(outer)) as through:
+            for http, path in (api.http, "/hooks"), (through, "/inner/hooks"):
+                asked = await http.options(f"{path}/hook", headers={"origin": page, **ask})
+                assert (asked.status_code, allowed(asked)) == (200, [page])
+                assert "PUT" in asked.headers["access-control-allow-methods"]
+                assert allowed(await http.put(f"{path}/hook", headers={"origin": page})) == [page]
+                assert allowed(await http.put(f"{path}/hook", headers={"origin": other})) == []
+            called = await through.post("/inner/api/query", json={"path": "x:y", "args": {}}, headers={"origin": page})
+            assert (called.status_code, allowed(called)) == (200, [page])
+        assert allowed(await api.http.put("/hooks/own", headers={"origin": page})) == ["https://own.example"]
+        left = await api.http.options("/hooks/hook", headers={"origin": other, **ask})
+        assert (left.status_code, left.headers["allow"], allowed(left)) == (204, "PUT", [])
+        assert allowed(await api.http.get("/healthz", headers={"origin": page})) == []
 
 
 # ----- limits and time

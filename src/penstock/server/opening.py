@@ -21,6 +21,8 @@ from penstock.server.requests import Refused
 
 _LAST_WORD = 1.0  # seconds
 ABORT = "penstock.abort"  # in the state of a connection: cuts it, whatever is still unsent
+# In a received message: its size, if only its ends are left; and what frees its memory, to be called once it was read.
+SIZE, TAKEN = "penstock.size", "penstock.taken"
 
 
 class Endless(Protocol):
