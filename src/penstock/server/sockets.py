@@ -40,7 +40,7 @@ from penstock.server.requests import Refused, check_brackets, function_path
 from penstock.server.subscribe import WrittenAnswers
 from penstock.store.nouns.requests import RequestKey
 from penstock.wire import sockets
-from penstock.wire.incoming import Message
+from penstock.wire.incoming import Message, check_keys
 from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import read_u64
 
@@ -158,6 +158,7 @@ class Socket:
         self._sent_at = self._clock.monotonic()
         self._beating: asyncio.TimerHandle  # the next heartbeat
         self._is_npm = self._client.startswith("npm-")
+        self._form = Format.ENCODED if self._is_npm else Format.TAGGED
         version = _VERSION.match(self._client)
         self._takes_chunks = version is not None and tuple(map(int, version.groups())) >= _CHUNKS_SINCE
 
@@ -328,7 +329,7 @@ class Socket:
 
     def _add(self, one: sockets.Add, message: Message) -> None:
         try:
-            path, args = _called(one.udf_path, one.args, message)
+            path, args = _called(one.udf_path, one.args, message, is_npm=self._is_npm)
             self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args), one.journal)
         except InputError as error:
             self._refused.add(one.query_id)
@@ -399,7 +400,7 @@ class Socket:
         await self._check(credentials)
         lines: Sequence[str] = ()
         try:
-            path, args = _called(call.udf_path, call.args, message)
+            path, args = _called(call.udf_path, call.args, message, is_npm=self._is_npm)
             if not self._session:
                 await self._begin_session()
             key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
@@ -422,7 +423,7 @@ class Socket:
         if self._committing is None:  # or it runs again, after a conflict
             self._committing = key
             self._backend.live_queries.seek(key)
-        return encode_result(result, Format.ENCODED)
+        return encode_result(result, self._form)
 
     def _respond(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
         if not self._watching.queries:
@@ -442,8 +443,8 @@ class Socket:
         await self._check(credentials)
         lines: Sequence[str] = ()
         try:
-            path, args = _called(call.udf_path, call.args, message)
-            encode, caller = partial(encode_result, form=Format.ENCODED), credentials.caller
+            path, args = _called(call.udf_path, call.args, message, is_npm=self._is_npm)
+            encode, caller = partial(encode_result, form=self._form), credentials.caller
             with log_lines(told=self._opening.config.dev) as lines:
                 outcome = await self._backend.dispatch.call(
                     path, FunctionKind.ACTION, args, caller=caller, finish=encode
@@ -467,7 +468,7 @@ class Socket:
 
     def _failure(self, error: Exception, path: str) -> bytes:
         exchange = Exchange(self._exchange.request_id, path)
-        return function_error(error, exchange, Format.ENCODED, dev=self._opening.config.dev)
+        return function_error(error, exchange, self._form, dev=self._opening.config.dev)
 
     # ----- messages for the client
 
@@ -544,7 +545,7 @@ class Socket:
         for number, answer in step.answers.items():
             entry = self._watching.queries[number]
             exchange, alone = Exchange(self._exchange.request_id, entry.function.name), len(entry.watchers) == 1
-            written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
+            written = self._written.write(answer, exchange, self._form, entry.function, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
             self._changes[number] = sockets.query_modification(
@@ -561,14 +562,18 @@ class Socket:
         return sockets.chunks(text, now) if self._takes_chunks else [text]
 
 
-def _called(path: str, args: Any, message: Message) -> tuple[str, bytes]:
+def _called(path: str, args: Any, message: Message, *, is_npm: bool) -> tuple[str, bytes]:
     """The function and the arguments that a message names."""
     try:
-        return function_path(path), message.arguments(args)
+        name, arguments = function_path(path), message.arguments(args)
+        if is_npm:
+            check_keys(arguments)
     except Refused as error:
         failure: InputError = InputError(error.message)
     except InputError as error:
         failure = error
+    else:
+        return name, arguments
     failure.at_the_door = True
     raise failure
 
