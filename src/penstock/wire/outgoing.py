@@ -107,7 +107,7 @@ def _place(writer: _Writer, value: Any) -> str:
         parts = ((f"[{number}]", item) for number, item in enumerate(value))
     elif isinstance(value, BaseModel) or dataclasses.is_dataclass(value):
         read = shape_of(type(value)).read(value)
-        row = f"({read['_id']})" if isinstance(read, dict) and "_id" in read else ""
+        row = f" {read['_id']}" if isinstance(read, dict) and "_id" in read else ""
         return row + _place(writer, read)
     else:
         return ""
