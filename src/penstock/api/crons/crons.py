@@ -342,6 +342,7 @@ def _declared_cron(
             f"Cron {name!r}: it runs a mutation or an action, not {function!r}.",
             fix="Decorate the function with @app.internal_mutation or @app.internal_action.",
         )
+    function.check_job(f"Cron {name!r}", guards=False)
     unknown = sorted(options.keys() - CronOptions.__annotations__.keys())
     if unknown:
         raise DeclarationError(
