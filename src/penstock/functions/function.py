@@ -109,7 +109,7 @@ class Function(Generic[C, P, R, X]):
         return "" if self.access is None else str(self.access)
 
     def check_job(self, what: str = "A job", *, guards: bool = True) -> None:
-        """Refuse jobs of a public function whose access needs an identity; without `guards`, or is asked of functions."""
+        """Refuse jobs of a public function that only lets in users; without `guards`, also one that asks a function."""
         access = self.access if self.public else None
         if access is not None and (access.needs_identity or (access.guards and not guards)):
             raise DeclarationError(
