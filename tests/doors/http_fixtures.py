@@ -21,6 +21,7 @@ from penstock import (
     ApplicationError,
     Id,
     Index,
+    Int64,
     MutationCtx,
     Page,
     PaginationOptions,
@@ -178,6 +179,11 @@ async def typed(ctx: QueryCtx, number: int = 0, real: float = 0.0, when: datetim
 @app.query
 async def same_number(ctx: QueryCtx, number: int) -> int:
     return number
+
+
+@app.query
+async def same_large(ctx: QueryCtx, large: Int64) -> Int64:
+    return large
 
 
 @app.query

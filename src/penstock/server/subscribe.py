@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.clock import Clock
 from penstock.errors import ResultInvalid, TryAgain, Unauthenticated
+from penstock.functions.function import AnyFunction
 from penstock.live.entry import Answer
 from penstock.live.view import View
 from penstock.server.answers import Exchange, function_error, success
@@ -37,13 +38,16 @@ class WrittenAnswers:
         self._dev = dev
         self._written: WeakKeyDictionary[Answer, dict[Format, bytes]] = WeakKeyDictionary()
 
-    def write(self, answer: Answer, exchange: Exchange, form: Format, *, alone: bool = False) -> bytes:
+    def write(
+        self, answer: Answer, exchange: Exchange, form: Format, function: AnyFunction, *, alone: bool = False
+    ) -> bytes:
         """The answer as a call of the query gives it. A mistake is logged with the first request that has it.
 
         Args:
             answer: The answer.
             exchange: The request.
             form: The form of its values.
+            function: The query.
             alone: Whether nobody else watches the query, so that a value need not be kept.
         """
         forms = {} if alone and answer.error is None else self._written.setdefault(answer, {})
@@ -51,7 +55,7 @@ class WrittenAnswers:
             error, written = answer.error, b""
             if error is None:
                 try:
-                    written = success(encode_result(answer.result, form))
+                    written = success(encode_result(function.signature.marked(answer.result), form))
                 except ResultInvalid as unsayable:
                     error = unsayable
             forms[form] = written if error is None else function_error(error, exchange, form, dev=self._dev)

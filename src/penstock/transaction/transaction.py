@@ -48,7 +48,7 @@ class Transaction:
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "ask", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure", "given_ends",
         "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements", "store", "wakes",
-        "work", "wrote",
+        "work", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,7 @@ class Transaction:
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
         self.wakes = False  # whether workers are to be woken after the commit
+        self.writes = list[tuple[str, Any]]()  # the tables and keys of written rows
         self.wrote = set[str]()  # the tables of written rows
         self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
         self.work = work  # the attempt at a job that it runs in
@@ -248,11 +249,11 @@ class Transaction:
         self.wrote.add(table)
         self._count_written(size)
 
-    async def send(self, topic: str, payload: str, key: str | None) -> bool:
-        """Send a message now; False if nobody knows the topic. It counts as a written row."""
+    async def send(self, topic: str, payload: str, key: str | None, trace: str | None) -> bool:
+        """Send a message now, with its trace; False if nobody knows the topic. It counts as a written row."""
         self._count_written(text_bytes(payload))
         self.wakes = True
-        return await self._remembering(self.store.outboxes.send(self.session, topic, payload, key))
+        return await self._remembering(self.store.outboxes.send(self.session, topic, payload, key, trace))
 
     def _count_written(self, size: int) -> None:
         self._bytes_written += size

@@ -125,6 +125,7 @@ class Socket:
         self._is_npm = self._client.startswith("npm-")
         self._most_bytes = _MOST_BYTES_READ if self._is_npm else _MOST_BYTES_READ_BY_RUST  # of a result
         self._keeps_token = self._client.startswith("python-")  # it sends the same one after each `AuthError`
+        self._form = Format.ENCODED if self._is_npm else Format.TAGGED
         version = _VERSION.match(self._client)
         self._takes_chunks = version is not None and tuple(map(int, version.groups())) >= _CHUNKS_SINCE
 
@@ -374,7 +375,7 @@ class Socket:
         lines: Sequence[str] = ()
         try:
             await self._check(credentials)
-            path, args = called(call)
+            path, args = called(call, is_npm=self._is_npm)
             if not self._session:
                 await self._begin_session()
             key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
@@ -400,7 +401,7 @@ class Socket:
         return self._encode(result)
 
     def _encode(self, result: Any) -> bytes:
-        written = encode_result(result, Format.ENCODED)
+        written = encode_result(result, self._form)
         self._check_size(written)
         return written
 
@@ -429,7 +430,7 @@ class Socket:
         lines: Sequence[str] = ()
         try:
             await self._check(credentials)
-            path, args = called(call)
+            path, args = called(call, is_npm=self._is_npm)
             with log_lines(told=self._opening.config.dev) as lines:
                 outcome = await self._backend.dispatch.call(
                     path, FunctionKind.ACTION, args, caller=credentials.caller, finish=self._encode
@@ -457,7 +458,7 @@ class Socket:
 
     def _failure(self, error: Exception, path: str) -> bytes:
         exchange = Exchange(self._exchange.request_id, path)
-        return function_error(error, exchange, Format.ENCODED, dev=self._opening.config.dev)
+        return function_error(error, exchange, self._form, dev=self._opening.config.dev)
 
     # ----- messages for the client
 
@@ -538,7 +539,7 @@ class Socket:
         for number, answer in step.answers.items():
             entry = self._watching.queries[number]
             exchange, alone = Exchange(self._exchange.request_id, entry.function.name), len(entry.watchers) == 1
-            written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
+            written = self._written.write(answer, exchange, self._form, entry.function, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
             try:

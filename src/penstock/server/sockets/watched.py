@@ -17,6 +17,7 @@ from penstock.live.view import View
 from penstock.observe.logs import event
 from penstock.server.requests import Refused, function_path
 from penstock.wire import sockets
+from penstock.wire.incoming import check_keys
 
 _MOST_BYTES = 24 * 1024 * 1024  # of queries, so that with their journals one message can bring them all back
 _AT_ONCE = 100  # queries
@@ -90,7 +91,7 @@ class Watched:
                 raise LimitExceeded(
                     _TOO_LARGE, fix="Store what is large, and give the id of its row.", limit=_MOST_BYTES
                 )
-            path, args = called(one)
+            path, args = called(one, is_npm=self._client.startswith("npm-"))
             query = *self._dispatch.prepare_query(path, args), one.journal
             if self._refusal is not None:
                 self._parked[one.query_id] = query
@@ -114,8 +115,8 @@ class Watched:
         self.changes[number] = sockets.query_removed(number)
 
 
-def called(call: sockets.Call | sockets.Add) -> tuple[str, bytes]:
-    """The function and the arguments that a client names.
+def called(call: sockets.Call | sockets.Add, *, is_npm: bool) -> tuple[str, bytes]:
+    """The function and the arguments that a client names; one of JavaScript has to be able to read them again.
 
     Raises:
         InputError: They cannot be read.
@@ -123,6 +124,8 @@ def called(call: sockets.Call | sockets.Add) -> tuple[str, bytes]:
     try:
         if isinstance(call.args, InputError):
             raise call.args
+        if is_npm:
+            check_keys(call.args)
         return function_path(call.udf_path), call.args
     except Refused as error:
         failure: InputError = InputError(error.message)

@@ -52,11 +52,12 @@ class Sending:
         delivery = Delivery((), self._outbox.batch)
         try:
             delivery.given = [self._given(item) for item in items]
-            if self.in_transaction:
-                await self._mutate(delivery, items)
-            else:
-                await self.run(delivery)
-                self._cursor.has_sent(items)
+            with self._runner.engine.journal.delivering(self._outbox, [item.change for item in items]):
+                if self.in_transaction:
+                    await self._mutate(delivery, items)
+                else:
+                    await self.run(delivery)
+                    self._cursor.has_sent(items)
         except asyncio.CancelledError as error:
             if is_cut():
                 raise

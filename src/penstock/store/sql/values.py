@@ -19,10 +19,11 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import from_json
 
 from penstock.changes.change import read_values
+from penstock.errors import RowInvalid
 from penstock.reactive.evaluate import normal_value, parsed, same
 from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import TableDefinition
-from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.dialect import UNFIT, Dialect
 
 _BETWEEN = re.compile(r"[,\s]*")
 _DECODER = json.JSONDecoder()
@@ -160,8 +161,18 @@ def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Map
     fields = {}
     for name, value in captured.items():
         column = definition.column(name)
-        neutral = None if value is None else _neutral(dialect, column.kind, value)
-        fields[name] = neutral if neutral is None or column.decode is None else column.decode(neutral)
+        try:
+            neutral = None if value is None else _neutral(dialect, column.kind, value)
+            fields[name] = neutral if neutral is None or column.decode is None else column.decode(neutral)
+        except UNFIT as error:
+            key = [captured.get(part) for part in definition.key]
+            raise RowInvalid(
+                f"Table {definition.name}: the row {', '.join(map(str, key))}, as captured, does not fit its "
+                f"declaration: column {name}: {error}.",
+                fix="Correct the row, or change the declaration.",
+                table=definition.name,
+                column=name,
+            ) from error
     return fields
 
 
@@ -223,7 +234,7 @@ def _bytes(value: Any) -> Any:
         return value
 
 
-def _interval(text: str) -> Any:
+def read_interval(text: str) -> Any:
     """A length of time as PostgreSQL writes it by default, with years and months as its driver reads them."""
     found = _INTERVAL.fullmatch(text)
     if not found or not text:
@@ -237,7 +248,7 @@ def _interval(text: str) -> Any:
 _PARSED: dict[Kind, Callable[[str], Any]] = {
     Kind.DATETIME: datetime.fromisoformat,
     Kind.DATE: date.fromisoformat,
-    Kind.INTERVAL: _interval,
+    Kind.INTERVAL: read_interval,
     Kind.UUID: UUID,
 }
 
