@@ -414,16 +414,13 @@ class Scan(Generic[T]):
         last = END if end_cursor is None else self._place(end_cursor, mark)
         # one row less than the transaction may read: another one tells whether rows follow
         left, room = max(1, transaction.rows_left - 1), int(transaction.bytes_left * _SPLIT_ABOVE)
-        likely_rows, likely_bytes = (
-            min(options.maximum_rows_read or left, left),
-            min(options.maximum_bytes_read or room, room),
-        )
+        rows, size = min(options.maximum_rows_read or left, left), min(options.maximum_bytes_read or room, room)
         # a page that has an end is read to there, as clients show it joined with others
-        most_rows, most_bytes = (likely_rows, likely_bytes) if end_cursor is None else (left, room)
+        most = (rows, size) if end_cursor is None else (left, room)
         wanted = options.num_items if end_cursor is None else None
         part = self._part(first, last)
         try:
-            page, seen, following = await self._read_page(part, options.num_items, wanted, most_rows, most_bytes)
+            page, seen, following = await self._read_page(part, options.num_items, wanted, *most)
         except BaseException:
             self._note(part)
             raise
@@ -436,7 +433,7 @@ class Scan(Generic[T]):
         # without the row that follows, a page that does not keep its end would be the last one
         known = last if number is not None or following is None else self._place_of(following)
         self._note(part if cut else self._part(first, known))
-        full = len(seen) > likely_rows * _SPLIT_ABOVE or statements.bytes_of(seen) > likely_bytes * _SPLIT_ABOVE
+        full = len(seen) > rows * _SPLIT_ABOVE or statements.bytes_of(seen) > size * _SPLIT_ABOVE
         middle = seen[(len(seen) - 1) // 2] if len(seen) > 1 or cut else None
         return Page(
             page=page,
