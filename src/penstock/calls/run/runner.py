@@ -157,17 +157,13 @@ class Runner(Runs):
                 error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             kept = None if isinstance(error, CursorInvalid) else journal  # its pages are to begin again
-            answer = Answer(
-                transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept, lines=lines
-            )
+            answer = Answer(transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept)
         else:
             ends = encode_journal(transaction.page_ends)
-            answer = Answer(
-                transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends, lines=lines
-            )
-        if not (jobs := transaction.read_set.jobs):
-            return answer
-        return replace(answer, jobs=await self.engine.store.jobs.find_many(session, [*jobs], transaction.now))
+            answer = Answer(transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends)
+        jobs = transaction.read_set.jobs
+        found = await self.engine.store.jobs.find_many(session, [*jobs], transaction.now) if jobs else None
+        return replace(answer, jobs=found, given=journal, lines=lines)
 
     async def mutation(
         self,

@@ -33,6 +33,8 @@ _ENDS: dict[Kind, dict[str, Any]] = {
     Kind.DATETIME: {"-infinity": datetime(1, 1, 1, tzinfo=UTC), "infinity": datetime.max.replace(tzinfo=UTC)},
     Kind.DATE: {"-infinity": date.min, "infinity": date.max},
 }
+_SPELLED = frozenset({Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.UUID})
+_AS_STORED = frozenset({Kind.INTEGER, Kind.BYTES})
 _AS_CAPTURED = frozenset({Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN})
 _INTERVAL = re.compile(
     r"(?:(?P<years>[+-]?\d+) years? ?)?(?:(?P<months>[+-]?\d+) mons? ?)?(?:(?P<days>[+-]?\d+) days? ?)?"
@@ -60,14 +62,33 @@ def stored_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
         return None
 
 
+def ordered_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    """One value as a store's driver gave it; None if the database orders it otherwise than a value of its kind.
+
+    SQLite orders a text by its spelling, and a number that stands in a text as a text.
+    """
+    found, spelled = stored_value(dialect, kind, value), value
+    if found is not None and kind in _SPELLED:
+        spelled = dialect.encode_value(kind, dialect.decode_value(kind, value)) if kind in dialect.encode else value
+    elif kind in _AS_STORED or (kind is Kind.INTERVAL and kind in dialect.encode):
+        spelled = found
+    return found if spelled == value else None
+
+
 def captured_values(
-    dialect: Dialect, definition: TableDefinition, captured: Mapping[str, Any], columns: Iterable[str]
+    dialect: Dialect,
+    definition: TableDefinition,
+    captured: Mapping[str, Any],
+    columns: Iterable[str],
+    read: Callable[[Dialect, Kind, Any], Any] = stored_value,
 ) -> dict[str, Any]:
     """The values of some columns of a captured row, read from JSON with a Decimal for each fraction."""
-    return {name: captured_value(dialect, definition.column(name).kind, captured.get(name)) for name in columns}
+    return {name: captured_value(dialect, definition.column(name).kind, captured.get(name), read) for name in columns}
 
 
-def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+def captured_value(
+    dialect: Dialect, kind: Kind, value: Any, read: Callable[[Dialect, Kind, Any], Any] = stored_value
+) -> Any:
     """One captured value: bytes are hex text, points in time text in UTC; on PostgreSQL JSON stands there as it is."""
     if value is None or (kind is Kind.TEXT and type(value) is str):
         return value
@@ -76,7 +97,7 @@ def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return _with_decimals(value)
     try:
-        return stored_value(dialect, kind, _from_json(dialect, kind, value))
+        return read(dialect, kind, _from_json(dialect, kind, value))
     except (ValueError, ArithmeticError):
         return None
 
