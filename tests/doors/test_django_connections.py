@@ -133,7 +133,7 @@ async def main():
                 failed = []
                 for name in NAMES:
                     function = getattr(work, name)
-                    run = test.run_query if name == "query" else test.run_mutation if name == "mutation" else test.run_action
+                    run = getattr(test, f"run_{name}", test.run_action)
                     try:
                         found = await run(function)
                         if name == "process":
@@ -175,7 +175,13 @@ def test_a_lost_connection_of_django_fails_no_later_call(
         (tmp_path / f"{name}.py").write_text(text)
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "django_place", "TESTED_URL": postgres_url}
     done = subprocess.run(
-        [sys.executable, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "main.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     rounds: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])

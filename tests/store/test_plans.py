@@ -48,6 +48,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "running": [0],
             "after_ranks": [-(2**63)],
             "after_seqs": [-(2**63)],
+            "without": [],
         },
         {
             "ready_job": {"ready_job_order", "ready_job_ending", "key"},
@@ -86,6 +87,7 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "counts": [2, 1],
             "key": "key-7",
             "count": 2,
+            "without": [],
         },
         {
             "scheduled_job": {"scheduled_job_gate", "scheduled_job_next", "key"},
@@ -310,7 +312,7 @@ def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: st
 def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_plans: str, name: str, how: str) -> None:
     query = load_queries("pools", POSTGRES)[name]
     heads = {"after_ranks": [-(2**63)], "after_seqs": [-(2**63)]}
-    asked = {"lease": 1, "pools": ["keyed"], "pool": "keyed", "keys": 10, "most": 10, **heads}
+    asked = {"lease": 1, "pools": ["keyed"], "pool": "keyed", "keys": 10, "most": 10, "without": [], **heads}
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
     scans = [node for node in plan if node.get("Relation Name", "").endswith("_job")]
     used = {scan["Index Name"] for scan in scans}
@@ -456,7 +458,7 @@ def steps_of_claim(file: Path, *before: str) -> int:
     connection.set_progress_handler(count, 1)
     for name in ("look", "next_run_at", "claim_ending", "claim", "waiting"):
         query = queries[name]
-        values = {"pool": "default", "pools": '["default"]', "lease": 1, "epoch": None, "limit": 10}
+        values = {"pool": "default", "pools": '["default"]', "lease": 1, "epoch": None, "limit": 10, "without": "[]"}
         connection.execute(query.statement.sql, query.args(values)).fetchall()
     connection.set_progress_handler(None, 1)
     connection.execute("rollback")

@@ -464,7 +464,9 @@ class Runner(Runs):
                 result = await run(ctx, **arguments)
             else:
                 twin = _TWINS[type(ctx)](ctx, Bridge(asyncio.get_running_loop()))
-                result = await self._in_thread(function, lambda: djangodb.in_thread(lambda: run(twin, **arguments)), depth, thread)
+                result = await self._in_thread(
+                    function, lambda: djangodb.in_thread(lambda: run(twin, **arguments)), depth, thread
+                )
             calls.end()
             if watch is not None:
                 watch.check_asked()

@@ -214,6 +214,8 @@ class Worker(Service):
             elif job.ending is not None:  # a failed on_complete was told when it raised
                 if job.failed is not None:
                     self._journal.failed(job, settlement)
+            elif settlement.event is JobEvent.HANDED_BACK:
+                self._store.signals.notify()  # another process may run it
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
                 self._journal.failed(job, settlement)
         return won
@@ -242,7 +244,7 @@ class Worker(Service):
             return self._poll
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
-        again = await self._slots.balance(lease, max(0, free), executor.busy)
+        again = await self._slots.balance(lease, max(0, free), executor.busy, self._engine.left_to_others())
         if free <= 0:
             await self._housekeeping.cancel()
             return min(self._poll, again)
@@ -256,7 +258,9 @@ class Worker(Service):
         had = self._slots.held()
         pause = await self._claim_into(lease, free, math.inf)
         self._executor.start()
-        again = await self._slots.balance(lease, max(0, self._executor.free), self._executor.busy)
+        again = await self._slots.balance(
+            lease, max(0, self._executor.free), self._executor.busy, self._engine.left_to_others()
+        )
         return min(pause, again) if self._slots.held() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
@@ -265,8 +269,9 @@ class Worker(Service):
             await self._adopt(lease)
         self._claim_unknown, began = True, self.clock.monotonic()  # until the answer has come
         asked = min(free, executor.piece)
-        rooms = [Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL])]
-        rooms += self._slots.rooms(free, executor.busy)
+        left = self._engine.left_to_others()
+        rooms = [Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL], without=left)]
+        rooms += self._slots.rooms(free, executor.busy, left)
         rooms.sort(key=executor.last_turn)
         machine = self._engine.machine
         since = machine.monotonic()
@@ -284,6 +289,7 @@ class Worker(Service):
             self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
         self._add(claim.jobs, lease)
         self._claim_unknown, now = False, self.clock.monotonic()
+        again = min(again, self._engine.pauses.seconds_here(self.clock.now()))
         self._claim_few_at = now + (now - began)  # a claim for few costs as much as one for many, so it waits as long
         if claim.cancels and await self._housekeeping.cancel():
             return 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -26,6 +26,7 @@ class Room:
     # of a pool with a limit: the number of that limit; if it has been changed, nothing is claimed
     epoch: int | None = None
     running: int = 0  # the number of its jobs that the worker runs
+    without: Sequence[str] = ()  # functions whose jobs the worker leaves to others
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,12 @@ class Pools(Noun, queries=("pools",)):
         rows = await self._fetch(session, "epoch", pool=pool)
         return rows[0][0] if rows else None
 
-    async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
-        """The pools as a worker sees them, counting waiting jobs up to `most`."""
-        rows = await self._look("look", lease=lease, pools=list(pools), most=most, **self._places(pools))
+    async def look(
+        self, lease: int, pools: Sequence[str], most: int, without: Sequence[str] = ()
+    ) -> builtins.list[PoolView]:
+        """The pools as a worker sees them, counting waiting jobs up to `most`, `without` those of some functions."""
+        values = {"lease": lease, "pools": list(pools), "most": most, "without": list(without)}
+        rows = await self._look("look", **values, **self._places(pools))
         groups = {row[-1] for row in rows} - {None}
         return _views_of(rows, {group: _members(await self._look("members", pool_group=group)) for group in groups})
 

@@ -61,6 +61,7 @@ class SqliteGates(Gates):
         started_at, jobs, keys = encode_datetime(now), list[Job](), list[str]()
         for key, count in found.counts.items():
             values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
+            values["without"] = [*room.without]
             for row in await self._fetch(session, "start", **values, now=now):
                 taken = dict(zip(CLAIMED, row, strict=True)) | {"lease": lease, "started_at": started_at}
                 taken["attempt"] += taken["ending"] is None
@@ -255,6 +256,7 @@ class SqliteJobs(Jobs):
         line = Line(rooms, limit - len(rows))
         for room in line:
             values = {"pool": room.pool, "lease": lease, "epoch": room.epoch, "limit": room.room}
+            values["without"] = [*room.without]
             found = await self._fetch(session, "claim", **values)
             await self._put_under_lease(session, lease, found, now)
             line.took(len(found))

@@ -83,7 +83,7 @@ with unchanged as materialized (
     select j.id, j.rank, j.place, j.number, a.key, a.turn from allotted a cross join lateral (
         select k.id, k.rank, k.place, row_number() over () as number from (
             select s.id, s.rank, s.place from penstock.scheduled_job s
-            where s.waiting and s.pool = :pool and s.concurrency_key = a.key
+            where s.waiting and s.pool = :pool and s.concurrency_key = a.key and coalesce(s.function <> all(:without::text[]), true)
               and not exists (select from penstock.cancel_request c where c.job_id = s.id)
             order by s.rank, s.place, s.id limit a.count for update of s skip locked
         ) k

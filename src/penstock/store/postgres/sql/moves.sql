@@ -74,7 +74,8 @@ with ending as materialized (
     from room cross join lateral (
         select k.ctid, k.rank, k.seq, row_number() over () as turn from (
             select r.ctid, r.rank, r.seq from penstock.ready_job r
-            where r.pool = room.pool and r.ending is null and (r.rank, r.seq) > (room.rank, room.seq) and (
+            where r.pool = room.pool and r.ending is null and (r.rank, r.seq) > (room.rank, room.seq)
+              and coalesce(r.function <> all(:without::text[]), true) and (
                 not exists (select from penstock.cancel_request)
                 or not exists (select from penstock.cancel_request c where c.job_id = r.id)
             )

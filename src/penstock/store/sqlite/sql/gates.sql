@@ -80,6 +80,7 @@ where id in (
     select k.id from (
         select s.id, s.rank, s.place from penstock_scheduled_job s
         where s.waiting and s.pool = :pool and s.concurrency_key = :key
+          and s.function not in (select value from json_each(:without))
           and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
           and exists (select 1 from penstock_lease l where l.id = :lease)
           and exists (select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch)

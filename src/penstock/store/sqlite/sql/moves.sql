@@ -65,7 +65,7 @@ select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.prio
        r.attempt + 1, r.enqueued_at,
        case when r.attempt > 0 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
 from penstock_ready_job r
-where r.pool = :pool and r.ending is null
+where r.pool = :pool and r.ending is null and r.function not in (select value from json_each(:without))
   and not exists (select 1 from penstock_cancel_request c where c.job_id = r.id)
   and exists (select 1 from penstock_lease l where l.id = :lease)
   and (:epoch is null or exists (
