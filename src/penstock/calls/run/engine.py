@@ -93,6 +93,11 @@ class Engine:
             threads = self._threads[name] = Threads(name, self.config.threads)
         return threads.place(function.name, function=function.name, depth=depth)
 
+    def left_to_others(self) -> list[str]:
+        """The functions of tasks that are held in this process only."""
+        held = self.pauses.here(self.clock.now())
+        return [name for name, task in self.reactive.items() if self.tasks[task.name].id in held] if held else []
+
     async def learn_order(self, session: OpenTransaction | None = None) -> None:
         """Read which tables need every change captured, so that changes are written in their order."""
         self.statements.ordered = await self.store.interests.each_of(self.statements.tables, session)

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import ref
 
 from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.run import djangodb
 from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.containment import contained
 from penstock.calls.run.context import ActionCtx, Given, MutationCtx, QueryCtx, Run, Runs
@@ -455,10 +456,13 @@ class Runner(Runs):
         watch = None if self.engine.practices is None else self._watch(self.engine.practices, function, ctx, run)
         try:
             if function.is_async:
+                await djangodb.on_loop()
                 result = await run(ctx, **arguments)
             else:
                 twin = _TWINS[type(ctx)](ctx, Bridge(asyncio.get_running_loop()))
-                result = await self._in_thread(function, lambda: run(twin, **arguments), depth, thread)
+                result = await self._in_thread(
+                    function, lambda: djangodb.in_thread(lambda: run(twin, **arguments)), depth, thread
+                )
             calls.end()
             if watch is not None:
                 watch.check_asked()

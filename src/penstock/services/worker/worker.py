@@ -215,6 +215,8 @@ class Worker(Service):
             elif job.ending is not None:  # a failed on_complete was told when it raised
                 if job.failed is not None:
                     self._journal.failed(job, settlement)
+            elif settlement.event is JobEvent.HANDED_BACK:
+                self._store.signals.notify()  # another process may run it
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
                 self._journal.failed(job, settlement)
         return won
@@ -245,7 +247,7 @@ class Worker(Service):
         if now - self._learned_at >= _PROGRAMS_EVERY:
             known.learn(await self._store.programs.list())
             self._learned_at = now
-        self._store.jobs.leave(known.left(now))
+        self._store.jobs.leave(known.left(now, self._engine.left_to_others()))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), executor.busy)
@@ -289,6 +291,7 @@ class Worker(Service):
             self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
         self._add(claim.jobs, lease)
         self._claim_unknown = False
+        again = min(again, self._engine.pauses.seconds_here(self.clock.now()))
         if claim.cancels and await self._housekeeping.cancel():
             return 0.0
         if claim.promoted and len(claim.jobs) < asked:
