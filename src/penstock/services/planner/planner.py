@@ -48,7 +48,7 @@ class Planner(Service):
         self._store = runner.engine.store
         self._label = f"planner {name}"
         self._bound = runner.engine.config.lease
-        self._lease = Lease(runner.engine, self._label, self._lose_lease, fenced=True)
+        self._lease = Lease(runner.engine, self._label, self._lose_lease, fenced=True, wake=self.wake.set)
         self._moved_at = self._listed_at = self._forgot_at = -1e9
         self._position: Position | None = None
         self._tasks: dict[int, PlannedTask] = {}
@@ -82,6 +82,10 @@ class Planner(Service):
             except TryAgain as error:
                 log_event("planner.lease_kept", logging.WARNING, lease=lease, error=error)
             self._store.signals.notify()
+
+    async def kill(self) -> None:
+        await super().kill()
+        await self._lease.leave()
 
     # ----- steps
 
