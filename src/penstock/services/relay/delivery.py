@@ -26,7 +26,7 @@ from penstock.services.relay.cursor import Cursor, Item
 from penstock.services.relay.sending import Failure, Sending
 from penstock.services.relay.source import Source
 from penstock.services.relay.window import LOOK_EVERY, OF_ALL_KEYS, Window
-from penstock.services.service import Service
+from penstock.services.service import Service, end
 from penstock.store.contract.feed import BACKSTOP
 from penstock.store.contract.outboxes import Aside
 
@@ -93,10 +93,8 @@ class OutboxDelivery(Service):
         self._stopping = True
         self.wake.set()
         if (running := self._task) is not None:  # which is forgotten if the lease is lost meanwhile
-            _done, left = await asyncio.wait([running], timeout=grace)
-            for task in left:
-                task.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.wait([running], timeout=grace)
+            await end(running)
             self._task = None
         with contextlib.suppress(TryAgain):  # then they are delivered once more
             unknown = not self.has_it or self._cursor.uncertain
