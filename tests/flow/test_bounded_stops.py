@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from stage import stubborn
@@ -46,12 +47,12 @@ async def test_a_backend_closes_though_work_does_not_end(database_url: str, kind
 @pytest.mark.parametrize(
     "function", [stubborn.act, stubborn.enter, stubborn.look, stubborn.act_in_thread, stubborn.enter_in_thread]
 )
-async def test_a_backend_closes_though_a_call_does_not_end(database_url: str, function: object) -> None:
+async def test_a_backend_closes_though_a_call_does_not_end(database_url: str, function: Any) -> None:
     try:
         async with asyncio.timeout(None) as bound:
             async with stubborn.app.open(database_url) as backend:
-                run = {"action": backend.run_action, "mutation": backend.run_mutation, "query": backend.run_query}
-                call = asyncio.ensure_future(run[function.kind.value](function))
+                run: Any = getattr(backend, f"run_{function.kind.value}")
+                call = asyncio.ensure_future(run(function))
                 assert await asyncio.to_thread(stubborn.begun.wait, BOUND)
                 bound.reschedule(asyncio.get_running_loop().time() + BOUND)
     finally:

@@ -1,4 +1,4 @@
-"""A program whose functions do not end when they are asked to: they swallow that, block the loop, or keep the interpreter."""
+"""A program whose functions do not end when they are asked to: they swallow that, or block the event loop."""
 
 from __future__ import annotations
 
