@@ -194,7 +194,7 @@ def _new_events() -> Iterator[None]:
 async def blocked(url: str, kind: str) -> AsyncIterator[tuple[Backend, Backend, Any]]:
     """A backend whose loop a function blocks, beside another one that would take over its work."""
     with apart(url) as victim:
-        async with app.open(url, lease=LEASE, database_wait=0.1) as backend:
+        async with app.open(url, lease=LEASE) as backend:
             beside = await backend.scheduler.run_after(NOW, neighbour) if kind not in WRITES else None
             if beside:
                 await until(lambda: is_state(backend, beside, "running"))

@@ -165,10 +165,11 @@ def end_within(grace: float) -> None:
 
 def end_process() -> None:
     """End the process now if threads or tasks are left; otherwise it ends by itself."""
-    left = [thread.name for thread in _threads_left()] + [task.get_name() for task in _deaf]
-    if not left:
+    left = sorted(thread.name for thread in _threads_left())
+    if not left and not _deaf:
         return
-    event("process.ended", logging.WARNING, left=",".join(sorted(left)))
+    tasks = ",".join(sorted(task.get_name() for task in _deaf))
+    event("process.ended", logging.WARNING, threads=",".join(left), tasks=tasks)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
