@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.handlers.deliveries import Delivery, Messages, Seal, deliver
-from penstock.calls.run.containment import containing
+from penstock.calls.run.containment import uncanceled
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST
 from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain, UsageError
@@ -77,7 +77,7 @@ class Sending:
         return None
 
     async def run(self, delivery: Delivery, seal: Seal | None = None) -> None:
-        with containing(self._function.name):  # no SystemExit ends the process, nor a CancelledError the delivery
+        with uncanceled(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
             await deliver(self._runner, self._function, delivery, self._limit, seal)
 
     async def _mutate(self, delivery: Delivery, items: Sequence[Item]) -> None:
