@@ -55,6 +55,7 @@ ERRORS: list[type[BaseException]] = [
     Odd,
 ]
 EXITS = ERRORS.index(asyncio.CancelledError)
+SHARED, MOST = {"mutation", "nested"}, 4  # jobs that share a transaction run again after one of them has failed
 app = App()
 pool = app.workpool("raising")
 runs: Counter[tuple[str, int]] = Counter()
@@ -212,7 +213,7 @@ async def test_a_job_that_raises_fails_whatever_it_raises(database_url: str, kin
             found = await backend.job(job)
             assert found is not None
             assert (found.state.value, found.attempt) == ("failed", 1), (ERRORS[number], found)
-            assert 1 <= runs[kind, number] <= 1 + (number >= EXITS), ERRORS[number]
+            assert 1 <= runs[kind, number] <= (MOST if kind in SHARED else 1 + (number >= EXITS)), ERRORS[number]
         assert await backend.run_query(written) == ["neighbour"] * 2
 
 
