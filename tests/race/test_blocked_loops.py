@@ -30,6 +30,7 @@ from penstock.calls.run import renewals
 from penstock.clock import SystemClock
 from penstock.errors import TryAgain
 from penstock.services.rescue import Rescue
+from penstock.testing import gate
 
 LEASE = 2.0
 NOW = timedelta(0)
@@ -288,3 +289,22 @@ async def test_a_loop_that_is_hung_gives_up_its_leases_and_settles_nothing(
     facts = [vars(one)["facts"] for one in caplog.records if vars(one).get("event") == "engine.loop_blocked"]
     assert facts[0]["function"] == act.name
     assert "test_blocked_loops.py" in facts[0]["place"]
+
+
+async def test_a_tick_takes_as_long_as_it_needs_while_its_lease_is_renewed(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A busy machine once cut each tick off, so that no worker ever began anything."""
+    async with app.open(database_url, services=("worker",), lease=LEASE) as backend:
+        (lease,) = held(backend)
+        with gate("worker.claimed", most=1) as claimed:
+            job = await pool.enqueue(backend, do_nothing)
+            await claimed.arrived()
+            await for_leases(1.0, backend)
+            assert lease.number
+            claimed.open()
+            await until(lambda: is_state(backend, job, "success"))
+        found = await backend.job(job)
+        assert found is not None
+        assert found.attempt == 1
+    assert "tick_failed" not in caplog.text

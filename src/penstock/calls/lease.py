@@ -7,7 +7,8 @@ keeps one too, while it rebuilds an outbox.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from penstock.calls.run.engine import Engine
@@ -22,7 +23,7 @@ _THREAD_PART = 0.2  # the thread renews sooner than `keep` asks, which it need n
 _HUNG_PARTS = 10  # without a call of `keep`
 _STOP_PART = 0.6
 _LEAST_PART = 0.1
-TICK_PART = 0.25  # a tick that takes longer fails, as by then the lease is to be renewed again
+_TICK_PART, _AFTER_PART = 0.25, 0.5  # how long a tick may take, and how long after the last renewal
 LOOK_PART = 0.1  # a process that waits for the work of another looks this often
 
 _TAKEN = "another process took it over"
@@ -71,6 +72,31 @@ class Lease:
         now = self._clock.monotonic()
         is_held = self.number not in {None, self._gone} and now < self._kept_at + self._bound * _HUNG_PARTS
         return self.renewed_at + self._bound * _THREAD_PART - now if is_held else self._bound
+
+    @asynccontextmanager
+    async def limited(self) -> AsyncIterator[None]:
+        """Raise TimeoutError in a tick that does not end, as the database is away: it has not renewed the lease either.
+
+        While the lease is renewed, a slow machine has all the time that it needs.
+        """
+        loop, begun = asyncio.get_running_loop(), self._clock.monotonic()
+        handle: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal handle
+            until = max(begun + self._bound * _TICK_PART, self.renewed_at + self._bound * _AFTER_PART)
+            if (left := until - self._clock.monotonic()) > 0:
+                handle = loop.call_later(left, look)
+            else:
+                timer.reschedule(loop.time())
+
+        async with asyncio.timeout(None) as timer:
+            look()
+            try:
+                yield
+            finally:
+                if handle is not None:
+                    handle.cancel()
 
     async def keep(self, *, busy: bool = True) -> bool:
         """Take it, or see that it was renewed; whether either happened. If it is lost, the next call takes another.

@@ -6,14 +6,13 @@ needs a run. The decision and the planner's position in the change feed are writ
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
 from penstock.api.tasks.tasks import READER, look_at_all_rows
-from penstock.calls.lease import LOOK_PART, TICK_PART, Lease
+from penstock.calls.lease import LOOK_PART, Lease
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
@@ -62,7 +61,7 @@ class Planner(Service):
 
     async def tick(self) -> float:
         try:
-            async with asyncio.timeout(self._bound * TICK_PART):
+            async with self._lease.limited():
                 pause = await self._tick()
         except TimeoutError as error:
             self._at_once = max(_LEAST_AT_ONCE, self._at_once // 4)  # ask a slow database for less

@@ -17,7 +17,7 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
-from penstock.calls.lease import TICK_PART, Lease
+from penstock.calls.lease import Lease
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Permit, Running
 from penstock.errors import DatabaseUnavailable, TryAgain
@@ -81,7 +81,7 @@ class Worker(Service):
     async def tick(self) -> float:
         await self._keep_lease()
         try:
-            async with asyncio.timeout(self._bound * TICK_PART):
+            async with self._lease.limited():
                 await self._housekeeping.rescue(self.lease)
                 await self._reports.tell(self._executor.busy)
                 await self._progress.write(self.lease)
