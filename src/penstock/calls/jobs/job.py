@@ -199,7 +199,7 @@ def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
         return replace(_parked(job, f"Overloaded: {error}"), blocks_key=True)  # so another worker need not take it
     if running.cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
-    if isinstance(error, TaskConditionFailed) and error.facts.get("task") == job.options.task is not None:
+    if isinstance(error, TaskConditionFailed) and job.options.task is not None and "reason" in error.facts:
         return Outcome(JobEvent.SKIPPED, error=failure(error).error)
     return _snoozed(runner, job, error) if isinstance(error, Snooze) else failure(error)
 
