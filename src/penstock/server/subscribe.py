@@ -72,7 +72,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._leave = leave
-        self._endless = opening.endless
+        self._opening = opening
         self._sending: asyncio.Task[None]
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -91,14 +91,14 @@ class EventStream(Response):
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
         self._sending = sending
-        self._endless.add(self)
+        self._opening.add(self)
         try:
             with suppress(asyncio.CancelledError):  # a server that stops cancels what does not end
                 await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not leaving.done():
                 await _end(scope, send, leaving)
         finally:
-            self._endless.discard(self)
+            self._opening.endless.discard(self)
             self.closed.set_result(None)
             sending.cancel()
             leaving.cancel()

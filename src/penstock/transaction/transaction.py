@@ -46,9 +46,9 @@ class Transaction:
 
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "ask", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure", "given_ends",
-        "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements", "store", "wakes",
-        "work", "writes", "wrote",
+        "_seed", "again", "ask", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
+        "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements",
+        "store", "wakes", "work", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,7 @@ class Transaction:
         # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
+        self.again: errors.TryAgain | None = None  # the last error of the database that its function has seen
         self.wakes = False  # whether workers are to be woken after the commit
         self.writes = list[tuple[str, Any]]()  # the tables and keys of written rows
         self.wrote = set[str]()  # the tables of written rows
@@ -177,8 +178,10 @@ class Transaction:
         begun = 0.0 if spent is None else profile_timer()
         try:
             return await work
-        except (errors.Conflict, errors.DatabaseUnavailable) as error:
-            self.failure = error
+        except errors.TryAgain as error:
+            self.again = error
+            if isinstance(error, (errors.Conflict, errors.DatabaseUnavailable)):
+                self.failure = error
             raise
         finally:
             if spent is not None:

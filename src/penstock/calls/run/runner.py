@@ -282,9 +282,9 @@ class Runner(Runs):
                         function, self._query_in(session, now, function, arguments, 0, thread, caller, budget)
                     )
                 found.append(budget.take(encode(result)))  # the encoded result need not be held any more
-            except TryAgain:
-                raise
-            except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
+            except Exception as error:
+                if isinstance(error, TryAgain) and not error.from_function:
+                    raise
                 found.append(error)
                 await session.rollback_to("query")
                 await session.savepoint("query")
@@ -466,8 +466,11 @@ class Runner(Runs):
             calls.end()
             if watch is not None:
                 watch.check_asked()
-        except BaseException:
+        except BaseException as error:
             calls.abandon()
+            if isinstance(error, PenstockError):
+                transaction = None if isinstance(ctx, ActionCtx) else ctx._scope.transaction  # noqa: SLF001 - it is run here
+                error.from_function = transaction is None or error not in (transaction.failure, transaction.again)
             raise
         finally:
             if watch is not None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
-from penstock.calls.lease import TICK_PART, Lease
+from penstock.calls.lease import Lease
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Permit, Running
 from penstock.errors import DatabaseUnavailable, TryAgain
@@ -51,7 +51,7 @@ class Worker(Service):
         self._store = engine.store
         self._label = name
         self._bound, self._poll = engine.config.lease, engine.config.poll
-        self._lease = Lease(engine, name, self._lose_lease, before=engine.learn_order)
+        self._lease = Lease(engine, name, self._lose_lease, wake=self.wake.set)
         self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
         self._learned_at = -math.inf
         self._permits: dict[str, Permit] = {}
@@ -83,7 +83,7 @@ class Worker(Service):
     async def tick(self) -> float:
         await self._keep_lease()
         try:
-            async with asyncio.timeout(self._bound * TICK_PART):
+            async with self._lease.limited():
                 await self._housekeeping.rescue(self.lease)
                 await self._reports.tell(self._executor.busy)
                 await self._progress.write(self.lease)
@@ -118,11 +118,12 @@ class Worker(Service):
             self._store.signals.notify()
         handed_back, lost = ended[JobEvent.HANDED_BACK], ended[JobEvent.LOST]
         log_event("worker.stopped", lease=lease, handed_back=handed_back, lost=lost)
-        self._lease.number = None
+        await self._lease.leave()
         self._slots.forget()
 
     async def kill(self) -> None:
         await asyncio.gather(super().kill(), self._stop_jobs())
+        await self._lease.leave()
 
     async def _guarded_tick(self) -> float:
         """A tick; after a failed one the worker is back in time to renew its lease."""
@@ -140,6 +141,7 @@ class Worker(Service):
             log_event("worker.started", lease=self.lease, worker=self._label)
         elif await self._lease.keep(busy=bool(self.running)):
             self._claim_unknown = True
+            await self._engine.learn_order()  # each merged write checks it, too
 
     async def _lose_lease(self, lease: int, reason: str) -> None:
         log_event("worker.lease_lost", logging.ERROR, lease=lease, reason=reason, jobs=len(self.running))
