@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import cached_property
-from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
 from pydantic import (
@@ -27,14 +27,15 @@ from pydantic import (
     PastDatetime,
     PydanticUserError,
     TypeAdapter,
-    ValidationError,
 )
 from pydantic.fields import FieldInfo
+from typing_extensions import TypeAliasType
 
 from penstock.errors import DeclarationError, ValueInvalid
+from penstock.schema.encoder import Encoder
 from penstock.schema.ids import Id, id_prefix_of, is_id, is_several, target_of
-from penstock.schema.tighten import check_bytes
-from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
+from penstock.schema.tighten import plain_validator
+from penstock.values import INT64_MAX, INT64_MIN, check_text
 
 
 class Kind(enum.Enum):
@@ -75,7 +76,7 @@ _NARROWER: dict[Any, Kind] = {
     FutureDate: Kind.DATE,
 }
 _CHOICE_KINDS: dict[type, Kind] = {str: Kind.TEXT, int: Kind.INTEGER}
-_JSON_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
+_JSON_CONFIG = ConfigDict(val_json_bytes="base64")
 
 _SYSTEM: dict[str, Any] = {"id": str, "creation_time": AwareDatetime}
 
@@ -189,30 +190,20 @@ def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
 
 
 def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
-    annotation: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-    # None is added since the settings do not bear on a class by itself, only on a type that contains it.
-    either: Any = Optional[annotation]  # noqa: UP045
+    # It is spelled since typing takes `A | B` for `B | A`, and named since settings do not bear on a class by itself.
+    annotation: Any = Annotated[info.annotation, *info.metadata, repr(info.annotation)]
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(either, config=_JSON_CONFIG)
+        named: Any = TypeAliasType("Column", annotation)
+        schema = TypeAdapter(named, config=_JSON_CONFIG).core_schema
+        encoder = Encoder(schema, plain_validator, where)
+    except DeclarationError:
+        raise
     except Exception as error:
         raise DeclarationError(
             f"{where}: {info.annotation!r} cannot be stored: {error}.",
             fix="Use a type that pydantic can validate and write as JSON.",
         ) from error
-    check_bytes(adapter.core_schema, where)
-
-    def dump(value: Any) -> bytes:
-        return adapter.dump_json(value, warnings=False, by_alias=True)
-
-    def encode(value: Any) -> str:
-        text = encode_json(value, where, dump)
-        try:
-            adapter.validate_json(text)
-        except ValidationError as error:
-            raise ValueInvalid(f"{where}: a value could not be read back from JSON: {error}.") from error
-        return text
-
-    return encode, adapter.validate_json
+    return partial(encoder.encode, what=where), encoder.decode
 
 
 def _id_encoder(where: str, annotation: Any) -> Encode:

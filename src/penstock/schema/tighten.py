@@ -5,14 +5,14 @@ Owns the changes and refusals in a core schema; used for tables, arguments and r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
-from pydantic_core import CoreSchema, SchemaValidator, core_schema, to_json
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core_schema
 
-from penstock.errors import DeclarationError
 from penstock.values import INT64_MAX, INT64_MIN
+
+T = TypeVar("T")
 
 _OPAQUE = frozenset(
     {"cls", "metadata", "ref", "schema_ref", "serialization", "config", "default", "expected", "members"}
@@ -22,8 +22,6 @@ _CLASSES = frozenset({"model", "dataclass", "typed-dict"})
 _COLLECTIONS = {"list", "set", "frozenset", "tuple"}
 if "fail_fast" in core_schema.DictSchema.__annotations__:  # of dicts not every pydantic knows it
     _COLLECTIONS.add("dict")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BASE64 = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
@@ -31,37 +29,43 @@ def tighten(schema: CoreSchema) -> CoreSchema:
 
     The first wrong item refuses a collection: a list of millions of errors would take seconds and gigabytes.
     """
-    return cast("CoreSchema", _changed(schema, _tighten))
+    return changed(changed(schema, refuse_booleans), _tighten)
 
 
 def strict_validator(schema: CoreSchema) -> SchemaValidator:
     """A validator of arguments: classes are strict and refuse unknown keys, unless their config says otherwise."""
-    return _validator(tighten(schema), _make_strict)
+    return plain_validator(changed(tighten(schema), _make_strict))
 
 
-def wire_validator(schema: CoreSchema) -> SchemaValidator:
-    """A validator of JSON in which rows may have the marks that they bear on the wire, instead of system fields."""
-    return _validator(schema, _take_marks)
+def plain_validator(schema: CoreSchema, *, strict: bool = False) -> SchemaValidator:
+    """A validator of results and of columns: bytes are read from base 64."""
+    config = core_schema.CoreConfig(val_json_bytes="base64", strict=strict)
+    return made_of(schema, lambda: SchemaValidator(schema, config))
 
 
-def _validator(schema: CoreSchema, change: Callable[[dict[str, Any]], None]) -> SchemaValidator:
+def made_of(schema: CoreSchema, make: Callable[[], T]) -> T:
+    """Make a validator or a serializer of a changed schema."""
     classes: set[Any] = set()
 
-    def change_and_note(node: dict[str, Any]) -> None:
+    def note(node: dict[str, Any]) -> None:
         if node.get("type") in _CLASSES and "cls" in node:
             classes.add(node["cls"])
-        change(node)
 
-    changed = _changed(schema, change_and_note)
+    changed(schema, note)
     # A complete class lends the validator that it was made with, which knows nothing of the change.
     complete = [cls for cls in classes if cls.__dict__.get("__pydantic_complete__")]
     try:
         for cls in complete:
             cls.__pydantic_complete__ = False
-        return SchemaValidator(changed, core_schema.CoreConfig(val_json_bytes="base64"))
+        return make()
     finally:
         for cls in complete:
             cls.__pydantic_complete__ = True
+
+
+def changed(schema: CoreSchema, change: Callable[[dict[str, Any]], None]) -> CoreSchema:
+    """A copy of a schema, in which `change` has changed each node, the inner ones first."""
+    return cast("CoreSchema", _changed(schema, change))
 
 
 def _changed(node: Any, change: Callable[[dict[str, Any]], None]) -> Any:
@@ -94,6 +98,24 @@ def _tighten(node: dict[str, Any]) -> None:
         node.setdefault("fail_fast", True)
 
 
+def refuse_booleans(node: dict[str, Any]) -> None:
+    """Change a literal or an enum of integers, for which pydantic takes True, too."""
+    if node.get("type") not in {"literal", "enum"}:
+        return
+    values = [getattr(one, "value", one) for one in node.get("expected") or node["members"]]
+    if any(type(value) is int for value in values) and not any(type(value) is bool for value in values):
+        inner = cast("CoreSchema", {**node})
+        node.clear()
+        node.update(core_schema.no_info_before_validator_function(_no_boolean, inner))
+
+
+def _no_boolean(value: Any) -> Any:
+    """Refuse True where 1 is meant, which Python takes for equal."""
+    if type(value) is bool:
+        raise PydanticCustomError("bool_for_int", "Input should be an integer, not a boolean")
+    return value
+
+
 def _make_strict(node: dict[str, Any]) -> None:
     if node.get("type") not in _CLASSES or "config" not in node:  # without one, that of the class around it holds
         return
@@ -103,49 +125,3 @@ def _make_strict(node: dict[str, Any]) -> None:
     if "extra_fields_behavior" not in config and node.get("extra_behavior") == "ignore":
         del node["extra_behavior"]
     node["config"] = {"strict": True, "extra_fields_behavior": "forbid", **config}
-
-
-def _take_marks(node: dict[str, Any]) -> None:
-    declared = getattr(node.get("cls"), "__declared__", None)
-    if node.get("type") != "model" or declared is None:
-        return
-
-    def take(value: Any) -> bytes:
-        if isinstance(value, dict) and "_id" in value:
-            value = {**value}
-            row_id, milliseconds = value.pop("_id"), value.pop("_creationTime", 0)
-            if declared.managed:
-                value |= {"id": row_id, "creation_time": _EPOCH + timedelta(milliseconds=milliseconds)}
-        return to_json(value)
-
-    inner = core_schema.json_schema({key: value for key, value in node.items() if key != "ref"})
-    ref = node.get("ref")
-    node.clear()
-    node.update(core_schema.no_info_before_validator_function(take, inner, ref=ref))
-
-
-def check_bytes(schema: CoreSchema, where: str) -> None:
-    """Refuse classes that write bytes in JSON as UTF-8, pydantic's default: most bytes are none."""
-    for name in _with_bytes_as_text(schema):
-        raise DeclarationError(
-            f"{where}: {name} holds bytes, and its config writes them to JSON as UTF-8 text, which fits few bytes.",
-            fix=f"Give {name} the pydantic config {', '.join(f'{key}={value!r}' for key, value in _BASE64.items())}.",
-        )
-
-
-def _with_bytes_as_text(node: Any, owner: str | None = None) -> Iterator[str]:
-    """Names of such classes; `owner` is the class around a node, if its config is of this kind."""
-    if isinstance(node, list | tuple):
-        for item in node:
-            yield from _with_bytes_as_text(item, owner)
-    if not isinstance(node, dict):
-        return
-    if node.get("type") == "bytes" and owner is not None:
-        yield owner
-    if node.get("type") in _CLASSES and "config" in node:
-        owner = None if _BASE64.items() <= node["config"].items() else node["cls"].__name__
-    for key, value in node.items():
-        if key in _BY_NAME and isinstance(value, dict):
-            yield from _with_bytes_as_text(list(value.values()), owner)
-        elif key not in _OPAQUE:
-            yield from _with_bytes_as_text(value, owner)

@@ -70,11 +70,6 @@ def encode_result(value: Any, form: Format) -> bytes:
     return _written(_WRITERS[form], value)
 
 
-def encode_kept(value: Any) -> bytes:
-    """A job's result as JSON text: clean, but large integers stay numbers, as Python can read them."""
-    return _written(_KEPT, value)
-
-
 def _written(writer: _Writer, value: Any) -> bytes:
     try:
         return to_json(writer(value))
@@ -206,11 +201,6 @@ class _FloatsWriter(_EncodedWriter):
         return float(found) if type(found) is int else found
 
 
-class _KeptWriter(_Writer):
-    def large_integer(self, value: int) -> Any:
-        return int(value)
-
-
 def _key(value: Any) -> str:
     """A key that is no text as JSON says it: numbers in digits, dates and UUIDs as their strings."""
     if isinstance(value, enum.Enum):
@@ -225,7 +215,6 @@ _WRITERS: dict[Format, _Writer] = {
     Format.ENCODED_FLOATS: _FloatsWriter(),
     Format.CLEAN: _Writer(),
 }
-_KEPT = _KeptWriter()
 
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)

@@ -36,7 +36,7 @@ from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.contract.session import reading
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
-from penstock.values import encode_json, text_bytes
+from penstock.values import text_bytes
 
 T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -132,23 +132,22 @@ class JobCalls:
 
         The jobs pass a gate if they have a key, or if they are `gated` because their pool has a rate limit.
         """
-        check, what, clock = function.signature.check, f"The arguments of {function.name}", self.engine.clock
+        signature, what, clock = function.signature, f"The arguments of {function.name}", self.engine.clock
         name, place = function.name, rank(run_at, priority, ageing)
         kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.traced(options)
 
         def make(arguments: Mapping[str, Any]) -> NewJob:
-            text = self.json(check(arguments), what)
+            text = self.fitting(signature.encode(signature.check(arguments)), what)
             new_id = UUID(int=clock.uuid7())
             return NewJob(new_id, name, kind, text, run_at, place, pool, priority, options, on_complete, key)
 
         return make
 
-    def json(self, value: Any, what: str) -> str:
-        """A value as JSON to store with a job; `LimitExceeded` if it is too large."""
-        text, limit = encode_json(value, what), self.engine.config.max_job_argument_bytes
-        size = text_bytes(text)
+    def fitting(self, text: str, what: str) -> str:
+        """JSON to store with a job; `LimitExceeded` if it is too large."""
+        size, limit = text_bytes(text), self.engine.config.max_job_argument_bytes
         if size > limit:
             raise LimitExceeded(
                 f"{what} have {size} bytes; a job may have {limit}.",

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.errors import LimitExceeded, TopicNotFound
+from penstock.errors import LimitExceeded, TopicNotFound, ValueInvalid
+from penstock.functions.signature import encode_any
 from penstock.outbox.message import check_key, is_topic
 from penstock.transaction.tracking import tracked
 from penstock.values import encode_json, text_bytes
@@ -46,7 +48,7 @@ class Sender:
 async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:
     """Send a message: in the transaction of the calls, or in one of its own. Raises what `Sender.send` raises."""
     check_key(key)
-    text, limit = encode_json(payload, "The payload of a message"), calls.engine.config.max_job_argument_bytes
+    text, limit = _encoded(calls, topic, payload), calls.engine.config.max_job_argument_bytes
     if (size := text_bytes(text)) > limit:
         raise LimitExceeded(
             f"A message to {topic!r} has {size} bytes; one may have {limit}.",
@@ -59,3 +61,25 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
             fix=f'Declare one with @app.outbox("{topic}"), and start that program once on this database.',
             topic=topic,
         )
+
+
+def _encoded(calls: JobCalls, topic: str, payload: Any) -> str:
+    """A payload as JSON that each handler of the topic reads, and at least one as the same value."""
+    readers = [reader() for reader in calls.engine.registry.topics.get(topic, ())]
+    if not readers:  # another program has them, which may read it as any class
+        with suppress(Exception):
+            return encode_any(payload, "The payload of a message", type(payload))
+        return encode_json(payload, "The payload of a message")
+    text, refused = None, None
+    for reader in readers:
+        try:
+            text = text or reader.encode_one("payload", payload)
+        except ValueInvalid as error:
+            refused = error
+    if text is None:
+        assert refused is not None  # noqa: S101 - one of both is
+        raise refused
+    if len(readers) > 1:
+        for reader in readers:
+            reader.check_json(f'{{"payload":{text}}}')
+    return text
