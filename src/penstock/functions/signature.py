@@ -22,7 +22,7 @@ from penstock.functions.batch import result_of_one
 from penstock.observe.places import place_of, place_of_handler
 from penstock.schema.encoder import TAGGED, Encoder
 from penstock.schema.ids import id_prefix_of, target_of
-from penstock.schema.tighten import changed, plain_validator, refuse_booleans, strict_validator
+from penstock.schema.tighten import changed, plain_validator, refuse_lookalikes, strict_validator
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", val_json_bytes="base64")
@@ -250,7 +250,7 @@ def _checked_result(annotation: Any, _spelled: str) -> tuple[SchemaValidator | N
     # Under another name, since the settings do not bear on a class by itself, only on a type that contains it.
     named: Any = TypeAliasType("Result", annotation)
     schema = TypeAdapter(named, config=_RESULT).core_schema
-    check = None if annotation is Any else plain_validator(changed(schema, refuse_booleans), strict=True)
+    check = None if annotation is Any else plain_validator(changed(schema, refuse_lookalikes), strict=True)
     return check, Encoder(schema, plain_validator, "The result", result=True)
 
 

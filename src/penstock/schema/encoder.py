@@ -27,7 +27,7 @@ from pydantic_core import (
 )
 
 from penstock.errors import DeclarationError, ValueInvalid
-from penstock.schema.ids import ID_OF
+from penstock.schema.proofs import IS_HIDDEN, Prover
 from penstock.schema.tighten import changed, made_of
 from penstock.values import encode_json
 
@@ -47,8 +47,6 @@ _KINDS = {name: {"text"} for name in _AS_TEXT} | {name: {"array"} for name in ("
 _KINDS |= {name: {"object"} for name in ("dict", "model", "typed-dict", "dataclass")}
 _KINDS |= {"none": {"null"}, "bool": {"bool"}, "int": {"number"}, "float": {"number"}, "decimal": {"text", "number"}}
 _ALL = {"text", "array", "object", "null", "bool", "number"}
-_PLAIN = {"none", "bool", "int", "float", "str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid"}
-IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
 _NO_KEYS = {"list", "tuple", "set", "frozenset", "dict", "model", "typed-dict", "dataclass", "named-tuple", "call"}
 
 
@@ -62,13 +60,20 @@ class Encoder:
         read: Makes the validator that reads JSON, and checks Python values, from the schema as it is changed here.
         what: Names the annotation in an error.
         result: Whether it is the annotation of a result: NaN and infinity are written as text.
+        given: Whether values may have been changed since they were validated, as those of rows.
 
     Raises:
         DeclarationError: No value of the annotation can come back.
     """
 
     def __init__(
-        self, schema: CoreSchema, read: Callable[[CoreSchema], SchemaValidator], what: str, *, result: bool = False
+        self,
+        schema: CoreSchema,
+        read: Callable[[CoreSchema], SchemaValidator],
+        what: str,
+        *,
+        result: bool = False,
+        given: bool = False,
     ) -> None:
         self._given, self._strict = schema, False if result else None
         self._config: Any = {**_CONFIG, "ser_json_inf_nan": "strings"} if result else _CONFIG
@@ -78,7 +83,7 @@ class Encoder:
             raise DeclarationError(f"{what}: {error.what}", fix=error.fix) from None
         self.validator = read(self._stored)
         self._serializer = self._serializer_of(self._stored)
-        self._proven = _is_proven(self._stored, {})
+        self._proof = Prover().proof(self._stored, given=given)
 
     def encode(self, value: Any, what: str) -> str:
         """A value as JSON text.
@@ -88,7 +93,7 @@ class Encoder:
             LimitExceeded: It is nested deeper than 64 levels.
         """
         text = encode_json(value, what, lambda given: _dump(self._serializer, given))
-        if self._proven or (change := self._change(text, value)) is None:
+        if self._proof(value) or (change := self._change(text, value)) is None:
             return text
         if (tagging := self._tagging) is not None:
             tagged = encode_json(value, what, lambda given: _dump(tagging, given))
@@ -327,47 +332,6 @@ def _kinds(node: Any) -> set[str]:
         by_type: dict[type[Any], set[str]] = {str: {"text"}, bool: {"bool"}, int: {"number"}, type(None): {"null"}}
         return set().union(*(by_type.get(type(value), _ALL) for value in values))
     return _KINDS.get(kind, _ALL) if "serialization" not in node or kind == "datetime" else _ALL
-
-
-_ANY: Any = {"type": "any"}
-_ITEMS: Callable[[Any], list[Any]] = lambda node: [node.get("items_schema", _ANY)]  # noqa: E731
-_SCHEMA: Callable[[Any], list[Any]] = lambda node: [node["schema"]]  # noqa: E731
-_INSIDE: dict[str, Callable[[Any], list[Any]]] = {
-    "nullable": _SCHEMA,
-    "default": _SCHEMA,
-    "list": _ITEMS,
-    "set": _ITEMS,
-    "frozenset": _ITEMS,
-    "tuple": lambda node: node["items_schema"],
-    "dict": lambda node: [node.get(part, _ANY) for part in ("keys_schema", "values_schema")],
-    "typed-dict": lambda node: [one["schema"] for one in node["fields"].values()],
-    "union": lambda node: [one[0] if isinstance(one, tuple) else one for one in node["choices"]],
-    "lax-or-strict": lambda node: [node["strict_schema"]],
-}
-
-
-def _is_proven(node: Any, definitions: dict[str, Any], seen: frozenset[str] = frozenset()) -> bool:
-    """Whether each valid value comes back from JSON as it is."""
-    kind, metadata = node["type"], node.get("metadata") or {}
-    if kind == "definitions":
-        definitions.update({one["ref"]: one for one in node["definitions"]})
-        node = node["schema"]
-    elif kind == "definition-ref":
-        ref = node["schema_ref"]
-        return ref in seen or (ref in definitions and _is_proven(definitions[ref], definitions, seen | {ref}))
-    elif metadata.get(IS_HIDDEN):
-        node = node["json_schema"]["schema"]
-    elif kind in _PLAIN:
-        return kind == "datetime" or "serialization" not in node
-    elif kind in {"literal", "enum"}:
-        return _kinds(node) != _ALL and not issubclass(node.get("cls", str), enum.Flag) and "missing" not in node
-    elif (inside := _INSIDE.get(kind)) is not None:
-        keys = node.get("keys_schema", _ANY)["type"] if kind == "dict" else "str"
-        is_open = "serialization" in node or node.get("extra_behavior") == "allow" or keys != "str"
-        return not is_open and all(_is_proven(one, definitions, seen) for one in inside(node))
-    else:
-        return ID_OF in metadata
-    return _is_proven(node, definitions, seen)
 
 
 _CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {

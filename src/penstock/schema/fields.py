@@ -195,7 +195,7 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
     try:
         named: Any = TypeAliasType("Column", annotation)
         schema = TypeAdapter(named, config=_JSON_CONFIG).core_schema
-        encoder = Encoder(schema, plain_validator, where)
+        encoder = Encoder(schema, plain_validator, where, given=True)
     except DeclarationError:
         raise
     except Exception as error:

@@ -29,7 +29,7 @@ def tighten(schema: CoreSchema) -> CoreSchema:
 
     The first wrong item refuses a collection: a list of millions of errors would take seconds and gigabytes.
     """
-    return changed(changed(schema, refuse_booleans), _tighten)
+    return changed(changed(schema, refuse_lookalikes), _tighten)
 
 
 def strict_validator(schema: CoreSchema) -> SchemaValidator:
@@ -98,22 +98,24 @@ def _tighten(node: dict[str, Any]) -> None:
         node.setdefault("fail_fast", True)
 
 
-def refuse_booleans(node: dict[str, Any]) -> None:
-    """Change a literal or an enum of integers, for which pydantic takes True, too."""
+def refuse_lookalikes(node: dict[str, Any]) -> None:
+    """Change a literal or an enum, for which pydantic takes each equal value: True for 1, and 1 for an IntEnum."""
     if node.get("type") not in {"literal", "enum"}:
         return
-    values = [getattr(one, "value", one) for one in node.get("expected") or node["members"]]
-    if any(type(value) is int for value in values) and not any(type(value) is bool for value in values):
+    choices = node.get("expected") or node["members"]
+    types = {type(one) for one in choices}
+    if node["type"] == "enum":
+        types |= {type(one.value) for one in choices}
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, tuple(types)) or (type(value) is bool and bool not in types):
+            raise PydanticCustomError("lookalike", "Input should be of the class of one of the choices")
+        return value
+
+    if int in types or not types <= {str, type(None)}:
         inner = cast("CoreSchema", {**node})
         node.clear()
-        node.update(core_schema.no_info_before_validator_function(_no_boolean, inner))
-
-
-def _no_boolean(value: Any) -> Any:
-    """Refuse True where 1 is meant, which Python takes for equal."""
-    if type(value) is bool:
-        raise PydanticCustomError("bool_for_int", "Input should be an integer, not a boolean")
-    return value
+        node.update(core_schema.no_info_before_validator_function(check, inner))
 
 
 def _make_strict(node: dict[str, Any]) -> None:
