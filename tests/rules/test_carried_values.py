@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from random import Random
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-from stage.annotations import alike, annotation_of
-from stage.examples import LONG, examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stage.annotations import Make, alike, annotation_of
+from stage.examples import examples
 
 from penstock import Table
 from penstock.errors import DeclarationError, PenstockError
 from penstock.functions.signature import Signature
+from penstock.schema.fields import Column
 from penstock.schema.table import definition_of
+
+Road = tuple[str, Callable[[], Any], Callable[[], Any]]
 
 
 def signature_of(annotation: Any) -> Signature:
@@ -23,45 +27,45 @@ def signature_of(annotation: Any) -> Signature:
     return Signature(give, "app:give")
 
 
-def test_a_value_comes_back_as_it_is_or_is_refused_on_every_road() -> None:
-    seed = Random().getrandbits(32) if LONG else 34
-    r, carried = Random(seed), 0
-    for number in range(examples(10_000)):
-        annotation, make = annotation_of(r)
+def column_of(annotation: Any) -> Column:
+    table = type("Odd", (Table,), {"__annotations__": {"v": annotation}, "__module__": __name__})
+    return definition_of(table).column("v")
+
+
+def roads(annotation: Any, make: Make, chance: Any) -> Iterator[Road]:
+    """For each value and road: its name, what gives the value at the door, and what gives it at the end."""
+    signature, column = signature_of(annotation), column_of(annotation)
+    value = make(chance)
+    stored, read = column.encode, column.decode or (lambda kept: kept)
+
+    def checked() -> Any:
+        return signature.check({"v": value})["v"]
+
+    def result() -> Any:
+        return signature.check_result(value)
+
+    yield "argument", checked, lambda: signature.check_json(signature.encode({"v": checked()}))["v"]
+    yield "context", checked, lambda: signature.check_json(f'{{"v":{signature.encode_one("v", value, "It")}}}')["v"]
+    yield "result", result, lambda: signature.result_of_json(signature.result_json(result()))
+    if value is not None:
+        yield "column", lambda: column.check(value), lambda: read(stored(column.check(value)))
+
+
+@settings(max_examples=examples(10_000))
+@given(st.randoms(use_true_random=True))
+def test_a_value_comes_back_as_it_is_or_is_refused_on_every_road(chance: Any) -> None:
+    annotation, make = annotation_of(chance)
+    try:
+        found = list(roads(annotation, make, chance))
+    except (DeclarationError, TypeError, ValueError):  # there is no such type, or no such value
+        return
+    for road, door, carry in found:
         try:
-            signature = signature_of(annotation)
-            column = definition_of(
-                type(f"Odd{number}", (Table,), {"__annotations__": {"v": annotation}, "__module__": __name__})
-            ).column("v")
-        except DeclarationError:
+            given_in = door()
+        except (PenstockError, ValueError, TypeError):  # it is no value of the annotation
             continue
-        for _ in range(4):
-            try:
-                value = make(r)
-                checked = signature.check({"v": value})
-            except (PenstockError, TypeError, ValueError):  # there is no such value
-                continue
-            where = f"seed {seed}, number {number}: {annotation!r} {value!r}"
-            for road, carry in {
-                "argument": lambda: signature.check_json(signature.encode(checked))["v"],
-                "context": lambda: signature.check_json(f'{{"v":{signature.encode_one("v", value)}}}')["v"],
-                "result": lambda: signature.result_of_json(signature.result_json(signature.check_result(checked["v"]))),
-                "column": lambda: (column.decode or (lambda kept: kept))(column.encode(column.check(value))),
-            }.items():
-                expected = checked["v"]
-                if road == "column":
-                    try:
-                        expected = column.check(value)
-                    except ValueError:
-                        continue
-                    if expected is None:
-                        continue
-                try:
-                    found = carry()
-                except PenstockError:
-                    continue
-                except ValueError as error:
-                    pytest.fail(f"{road} accepts what it cannot read, {where}: {error}")
-                carried += 1
-                assert alike(expected, found), f"{road} changes, {where}: {expected!r} is {found!r}"
-    assert carried > examples(10_000)
+        try:
+            got = carry()
+        except PenstockError:
+            continue
+        assert alike(given_in, got), f"{road} changes, {annotation!r}: {given_in!r} is {got!r}"

@@ -111,14 +111,14 @@ class Signature:
         """Checked arguments as JSON text, which `check_json` reads; ValueInvalid if they would change."""
         return self._encoder.encode(arguments, f"The arguments of {self.name}")
 
-    def encode_one(self, name: str, value: Any) -> str:
-        """The value of one parameter as JSON text, checked like all of them."""
+    def encode_one(self, name: str, value: Any, what: str) -> str:
+        """The value of one parameter as JSON text, once it is checked."""
         encoder: Encoder = _shared(_checked_arguments, ((name, self._fields[name]),))
         try:
             checked = encoder.validator.validate_python({name: value})
         except ValidationError as error:
             raise self._refusal(error) from None
-        return encoder.encode(checked, f"The {name} of {self.name}")[len(f'{{"{name}":') : -1]
+        return encoder.encode(checked, what)[len(f'{{"{name}":') : -1]
 
     def check_result(self, value: Any) -> Any:
         if type(value) is CoroutineType:

@@ -27,6 +27,7 @@ from pydantic_core import (
 )
 
 from penstock.errors import DeclarationError, ValueInvalid
+from penstock.schema.ids import Id
 from penstock.schema.proofs import IS_HIDDEN, Prover
 from penstock.schema.tighten import changed, made_of
 from penstock.values import encode_json
@@ -141,8 +142,11 @@ class Encoder:
 
 
 def difference(one: Any, other: Any, path: str = "") -> str | None:
-    """How two values differ, in words without the values; None if they are equal and of the same classes throughout."""
-    kind = type(one)
+    """How two values differ, in words without the values; None if they are equal and of the same classes throughout.
+
+    An id may come back as text, which it is.
+    """
+    kind = str if isinstance(one, Id) and type(other) is str else type(one)
     if kind is not type(other):
         return f"{path or 'it'} is a {kind.__name__}, and comes back as a {type(other).__name__}"
     for step, mine, theirs in _parts(one, other):

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, ClassVar
 from uuid import UUID
 
-from penstock.schema.ids import ID_OF
+from penstock.schema.ids import ID_OF, Id
 from penstock.values import INT64_MAX, INT64_MIN
 
 IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
@@ -157,8 +157,10 @@ def _of_parts(proofs: dict[str, Proof]) -> Proof:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is of JSON's own types throughout."""
+    """Whether a value is of JSON's own types throughout; an id is text."""
     kind = type(value)
     if kind is dict:
         return set(map(type, value)) <= _TEXT and all(map(is_plain, value.values()))
-    return kind in _JSON or (kind is list and all(map(is_plain, value))) or (kind is float and isfinite(value))
+    if kind is list:
+        return all(map(is_plain, value))
+    return kind in _JSON or (kind is float and isfinite(value)) or isinstance(value, Id)

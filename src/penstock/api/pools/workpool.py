@@ -462,7 +462,7 @@ def _status_of(calls: JobCalls, job: JobStatus) -> WorkStatus:
 def _context(asked: WorkOptions) -> str:
     """The context of on_complete as JSON, as that takes it."""
     assert asked.on_complete is not None  # noqa: S101 - there is no context without it
-    return asked.on_complete.signature.encode_one("context", asked.context)
+    return asked.on_complete.signature.encode_one("context", asked.context, "The context")
 
 
 def typed_result(function: AnyFunction | None, result: WorkResult[Any]) -> WorkResult[Any]:

@@ -9,9 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.errors import LimitExceeded, TopicNotFound, ValueInvalid
-from penstock.functions.signature import encode_any
+from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound, ValueInvalid
+from penstock.functions.signature import Signature, encode_any
 from penstock.outbox.message import check_key, is_topic
+from penstock.schema.proofs import is_plain
 from penstock.transaction.tracking import tracked
 from penstock.values import encode_json, text_bytes
 
@@ -73,13 +74,24 @@ def _encoded(calls: JobCalls, topic: str, payload: Any) -> str:
     text, refused = None, None
     for reader in readers:
         try:
-            text = text or reader.encode_one("payload", payload)
+            text = text or _as_taken(reader, payload)
         except ValueInvalid as error:
             refused = error
     if text is None:
         assert refused is not None  # noqa: S101 - one of both is
         raise refused
-    if len(readers) > 1:
-        for reader in readers:
-            reader.check_json(f'{{"payload":{text}}}')
+    for reader in readers if len(readers) > 1 else ():
+        reader.check_json(f'{{"payload":{text}}}')
     return text
+
+
+def _as_taken(reader: Signature, payload: Any) -> str:
+    """A payload as JSON: of the type that the handler takes, or in the form in which it reads that from JSON."""
+    try:
+        return reader.encode_one("payload", payload, "The payload of a message")
+    except ArgumentsInvalid:
+        if not is_plain(payload):
+            raise
+        text = encode_json(payload, "The payload of a message")
+        reader.check_json(f'{{"payload":{text}}}')
+        return text
