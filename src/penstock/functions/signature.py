@@ -46,6 +46,8 @@ class Signature:
     Attributes:
         arguments: Its arguments, as a `TypedDict`.
         returns: The annotation of its result.
+        encoder: Encodes its arguments, which are stored.
+        results: Encodes its results.
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, of: Callable[..., Any] | None = None) -> None:
@@ -58,16 +60,16 @@ class Signature:
         self.ids = _ids(fields)  # those of them that are ids of a managed table, with the table
         self._fields = fields
         self.arguments = _typed_dict(name, fields)
-        self._encoder: Encoder = _build(name, lambda: _shared(_checked_arguments, tuple(fields.items())))
-        self._arguments = self._encoder.validator
+        self.encoder: Encoder = _build(name, lambda: _shared(_checked_arguments, tuple(fields.items())))
+        self._arguments = self.encoder.validator
         result = hints.get("return", Any)
         if of is not None:
             result = result_of_one(_hints(handler, name).get("return", Any), name)
         self.returns = result
         self.returns_nothing = result is None or result is type(None)
         self._result: SchemaValidator | None
-        self._results: Encoder
-        self._result, self._results = _build(name, lambda: _shared(_checked_result, result))
+        self.results: Encoder
+        self._result, self.results = _build(name, lambda: _shared(_checked_result, result))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Positional and named arguments as one dict, not yet checked."""
@@ -109,11 +111,23 @@ class Signature:
 
     def encode(self, arguments: Mapping[str, Any]) -> str:
         """Checked arguments as JSON text, which `check_json` reads; ValueInvalid if they would change."""
-        return self._encoder.encode(arguments, f"The arguments of {self.name}")
+        return self.encoder.encode(arguments, f"The arguments of {self.name}")
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The names under which arguments and results hold secrets."""
+        return self.encoder.secrets | self.results.secrets
+
+    def masked_one(self, name: str, value: Any) -> Any:
+        """The stored value of one parameter without secrets."""
+        return self._one(name).masked({name: value})[name]
+
+    def _one(self, name: str) -> Encoder:
+        return _shared(_checked_arguments, ((name, self._fields[name]),))  # type: ignore[no-any-return]
 
     def encode_one(self, name: str, value: Any, what: str) -> str:
         """The value of one parameter as JSON text, once it is checked."""
-        encoder: Encoder = _shared(_checked_arguments, ((name, self._fields[name]),))
+        encoder = self._one(name)
         try:
             checked = encoder.validator.validate_python({name: value})
         except ValidationError as error:
@@ -151,8 +165,8 @@ class Signature:
         """
         try:
             if not checks:
-                return self._results.dump(value)
-            return self._results.encode(value, "Its result").encode()
+                return self.results.dump(value)
+            return self.results.encode(value, "Its result").encode()
         except (ValueInvalid, ValueError, TypeError) as error:
             said, fix = (error.what, error.fix) if isinstance(error, ValueInvalid) else (f"{error}", "")
             raise ResultInvalid(
@@ -161,7 +175,7 @@ class Signature:
 
     def result_of_json(self, text: bytes | str) -> Any:
         """A result from JSON text, as another process or a job has written it."""
-        return self._results.decode(text)
+        return self.results.decode(text)
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
         details = _details(error)[:_MAX_ERRORS]
@@ -242,7 +256,7 @@ def _shared(make: Any, annotations: Any) -> Any:
 
 @lru_cache(_SHARED)
 def _checked_arguments(fields: tuple[tuple[str, Any], ...], _spelled: str) -> Encoder:
-    return Encoder(TypeAdapter(_typed_dict("Arguments", dict(fields))).core_schema, strict_validator, "An argument")
+    return Encoder(TypeAdapter(_typed_dict("Arguments", dict(fields))).core_schema, strict_validator)
 
 
 @lru_cache(_SHARED)
@@ -251,7 +265,7 @@ def _checked_result(annotation: Any, _spelled: str) -> tuple[SchemaValidator | N
     named: Any = TypeAliasType("Result", annotation)
     schema = TypeAdapter(named, config=_RESULT).core_schema
     check = None if annotation is Any else plain_validator(changed(schema, refuse_lookalikes), strict=True)
-    return check, Encoder(schema, plain_validator, "The result", result=True)
+    return check, Encoder(schema, plain_validator, result=True)
 
 
 def _misses_whole_numbers(error: ValidationError) -> bool:
@@ -278,8 +292,8 @@ def _is_whole(value: Any) -> bool:
 def _build(name: str, build: Callable[[], Any]) -> Any:
     try:
         return build()
-    except DeclarationError as error:
-        raise DeclarationError(f"{name}: {error.what}", fix=error.fix) from None
+    except DeclarationError:
+        raise
     except Exception as error:
         raise DeclarationError(f"{name}: its annotations cannot be checked: {error}.") from error
 

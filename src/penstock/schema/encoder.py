@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, time
 from decimal import Decimal
 from functools import cached_property
@@ -23,12 +23,13 @@ from pydantic_core import (
     SchemaSerializer,
     SchemaValidator,
     core_schema,
+    to_json,
     to_jsonable_python,
 )
 
-from penstock.errors import DeclarationError, ValueInvalid
+from penstock.errors import ValueInvalid
 from penstock.schema.ids import Id
-from penstock.schema.proofs import IS_HIDDEN, Prover
+from penstock.schema.proofs import IS_HIDDEN, proof_of
 from penstock.schema.tighten import changed, made_of
 from penstock.values import encode_json
 
@@ -59,32 +60,24 @@ class Encoder:
     Args:
         schema: Pydantic's schema of the annotation.
         read: Makes the validator that reads JSON, and checks Python values, from the schema as it is changed here.
-        what: Names the annotation in an error.
         result: Whether it is the annotation of a result: NaN and infinity are written as text.
         given: Whether values may have been changed since they were validated, as those of rows.
-
-    Raises:
-        DeclarationError: No value of the annotation can come back.
     """
 
     def __init__(
         self,
         schema: CoreSchema,
         read: Callable[[CoreSchema], SchemaValidator],
-        what: str,
         *,
         result: bool = False,
         given: bool = False,
     ) -> None:
         self._given, self._strict = schema, False if result else None
         self._config: Any = {**_CONFIG, "ser_json_inf_nan": "strings"} if result else _CONFIG
-        try:
-            self._stored = self._changed()
-        except DeclarationError as error:
-            raise DeclarationError(f"{what}: {error.what}", fix=error.fix) from None
+        self._stored = self._changed()
         self.validator = read(self._stored)
         self._serializer = self._serializer_of(self._stored)
-        self._proof = Prover().proof(self._stored, given=given)
+        self._proof = proof_of(self._stored, {}, given=given)
 
     def encode(self, value: Any, what: str) -> str:
         """A value as JSON text.
@@ -112,10 +105,29 @@ class Encoder:
         """A value as JSON text, without a check."""
         return _dump(self._serializer, value)
 
-    def masked(self, text: str | bytes) -> Any:
-        """What JSON text holds, with a mask for each secret; ValidationError if it cannot be read."""
+    @cached_property
+    def secrets(self) -> frozenset[str]:
+        """The names under which values hold secrets; an empty one for the value itself."""
+        found = {""} if _hides(self._stored) else set[str]()
+
+        def note(node: dict[str, Any]) -> None:
+            for name, field in _fields(node):
+                if _hides(field["schema"]):
+                    found.update({name, field.get("serialization_alias", name)})
+
+        changed(self._stored, note)
+        return frozenset(found)
+
+    def masked(self, stored: Any) -> Any:
+        """A stored value, as JSON has it, with a mask for each secret; or all of it if it cannot be read."""
+        if not self.secrets:
+            return stored
+        try:
+            value = self.decode(to_json(stored))
+        except ValidationError:
+            return dict.fromkeys(stored, MASKED) if isinstance(stored, dict) else MASKED
         return self._serializer.to_python(
-            self.decode(text), mode="json", by_alias=True, round_trip=True, warnings="none", context=MASKED
+            value, mode="json", by_alias=True, round_trip=True, warnings="none", context=MASKED
         )
 
     @cached_property
@@ -152,49 +164,36 @@ def difference(one: Any, other: Any, path: str = "") -> str | None:
     for step, mine, theirs in _parts(one, other):
         if (found := difference(mine, theirs, f"{path}.{step}".lstrip("."))) is not None:
             return found
-    return None if _equal(one, other) else f"{path or 'it'} changes, being a {kind.__name__}"
+    return None if _told(one) == _told(other) else f"{path or 'it'} changes, being a {kind.__name__}"
 
 
-_MISSING = object()
-
-
-def _parts(one: Any, other: Any) -> Iterator[tuple[Any, Any, Any]]:
+def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]]:
+    """The parts of two values of one class, with their names; none of values that are compared as a whole."""
     if isinstance(one, BaseModel):
-        for name in type(one).__pydantic_fields__:
-            yield name, one.__dict__.get(name, _MISSING), other.__dict__.get(name, _MISSING)
-        yield "__pydantic_extra__", one.__pydantic_extra__, other.__pydantic_extra__
-        yield "__pydantic_private__", one.__pydantic_private__, other.__pydantic_private__
-    elif dataclasses.is_dataclass(one):
-        for field in dataclasses.fields(one):
-            yield field.name, getattr(one, field.name, _MISSING), getattr(other, field.name, _MISSING)
-    elif isinstance(one, dict):
-        yield "keys", list(one), list(other)
-        for (key, mine), theirs in zip(one.items(), other.values(), strict=True):
-            yield key, mine, theirs
-    elif isinstance(one, list | tuple | deque):
-        yield "length", len(one), len(other)
-        for place, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-            yield place, mine, theirs
-    elif isinstance(one, set | frozenset):
-        yield "members", sorted(map(_spelled, one)), sorted(map(_spelled, other))
+        names: Any = [*type(one).__pydantic_fields__, "__pydantic_extra__", "__pydantic_private__"]
+        return [(name, getattr(one, name, None), getattr(other, name, None)) for name in names]
+    if dataclasses.is_dataclass(one):
+        names = [field.name for field in dataclasses.fields(one)]
+        return [(name, getattr(one, name, None), getattr(other, name, None)) for name in names]
+    if isinstance(one, dict):
+        return [("keys", list(one), list(other)), *zip(one, one.values(), other.values(), strict=False)]
+    if isinstance(one, list | tuple | deque):
+        return [("length", len(one), len(other)), *zip(range(len(one)), one, other, strict=False)]
+    return ()
 
 
-def _spelled(value: Any) -> str:
-    return f"{type(value).__qualname__} {value!r}"
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, BaseModel | dict | list | tuple | deque) or dataclasses.is_dataclass(one):
-        return True  # as all their parts are
-    if isinstance(one, float | Decimal):
-        return repr(one) == repr(other)  # NaN and minus zero, too
-    if isinstance(one, datetime) and one.tzinfo is not None and other.tzinfo is not None:
-        return bool(one.astimezone(UTC) == other.astimezone(UTC))
-    if isinstance(one, time):
-        return bool(one.isoformat() == other.isoformat())
-    if type(one).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]  # a class without an equality of its own
-        one, other = getattr(one, "__dict__", one), getattr(other, "__dict__", other)
-    return bool(one == other)
+def _told(value: Any) -> Any:
+    """What tells a value from all others of its class, where `==` does not."""
+    if isinstance(value, BaseModel | dict | list | tuple | deque) or dataclasses.is_dataclass(value):
+        return None  # its parts do
+    if isinstance(value, float | Decimal | time):
+        return repr(value)  # NaN, minus zero, the digits of a decimal
+    if isinstance(value, set | frozenset):
+        return sorted(f"{type(one).__qualname__} {one!r}" for one in value)
+    if isinstance(value, datetime):
+        return value if value.tzinfo is None else value.astimezone(UTC)
+    has_equality = type(value).__eq__ is not object.__eq__  # type: ignore[comparison-overlap]
+    return value if has_equality else getattr(value, "__dict__", value)
 
 
 # ----- pydantic's schema, changed
@@ -239,8 +238,7 @@ def _say_offset(node: dict[str, Any]) -> None:
 
 def _write_all(node: dict[str, Any]) -> None:
     """Write fields also if they are left out elsewhere, under names under which they are read."""
-    fields = node["fields"]
-    for name, field in fields.items() if isinstance(fields, dict) else [(one["name"], one) for one in fields]:
+    for name, field in _fields(node):
         field.pop("serialization_exclude", None)
         field.pop("serialization_exclude_if", None)
         field.pop("serialization_alias", None)
@@ -252,11 +250,45 @@ def _write_all(node: dict[str, Any]) -> None:
         field["serialization_alias"] = next(path[0] for path in paths if len(path) == 1)
 
 
-def _check_keys(node: dict[str, Any]) -> None:
-    if (kind := node.get("keys_schema", {}).get("type")) in _NO_KEYS:
-        raise DeclarationError(
-            f"Keys of JSON objects are text, and a dict has keys of the kind {kind}.", fix="Use a list of pairs."
-        )
+def _fields(node: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    fields = node.get("fields", {}) if node.get("type") in {"model-fields", "typed-dict", "dataclass-args"} else {}
+    return fields.items() if isinstance(fields, dict) else [(one["name"], one) for one in fields]
+
+
+def _hides(node: Any) -> bool:
+    """Whether values are secrets, or hold some without a name."""
+    if isinstance(node, list | tuple):
+        return any(map(_hides, node))
+    if not isinstance(node, dict) or _fields(node):
+        return False
+    return IS_HIDDEN in (node.get("metadata") or {}) or any(map(_hides, node.values()))
+
+
+def _write_pairs(node: dict[str, Any]) -> None:
+    """Write a dict as a list of pairs if its keys cannot be those of a JSON object, which are text."""
+    keys, values = (node.get(part, core_schema.any_schema()) for part in ("keys_schema", "values_schema"))
+    if keys["type"] not in _NO_KEYS:
+        return
+    pairs = core_schema.list_schema(core_schema.tuple_schema([keys, values]))
+    _replace(
+        node,
+        core_schema.json_or_python_schema(
+            core_schema.no_info_after_validator_function(dict, pairs),
+            {**node},
+            serialization=core_schema.plain_serializer_function_ser_schema(_pairs, return_schema=pairs),
+        ),
+    )
+
+
+def _pairs(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise PydanticSerializationUnexpectedValue("a dict is expected")
+    return list(value.items())
+
+
+def _replace(node: dict[str, Any], other: Any) -> None:
+    node.clear()
+    node.update(other)
 
 
 def _read_members(node: dict[str, Any]) -> None:
@@ -267,9 +299,7 @@ def _read_members(node: dict[str, Any]) -> None:
     if len(members) < len(node["expected"]):
         return
     by_value = core_schema.no_info_after_validator_function(members.__getitem__, core_schema.literal_schema([*members]))
-    literal = {**node}
-    node.clear()
-    node.update(core_schema.json_or_python_schema(by_value, literal))
+    _replace(node, core_schema.json_or_python_schema(by_value, {**node}))
 
 
 def _tag(node: dict[str, Any], *, tagging: bool) -> None:
@@ -279,31 +309,19 @@ def _tag(node: dict[str, Any], *, tagging: bool) -> None:
     if sum(map(len, kinds)) == len(set().union(*kinds)):
         return
     names = _names(choices)
-    tagged = [
+    either = [
         core_schema.no_info_after_validator_function(
             itemgetter(name),
             core_schema.typed_dict_schema(
-                {name: core_schema.typed_dict_field(choice, required=True)},
-                extra_behavior="forbid",
-                config=_CONFIG,
+                {name: core_schema.typed_dict_field(choice)}, extra_behavior="forbid", config=_CONFIG
             ),
         )
         for name, choice in zip(names, choices, strict=True)
     ]
-    plain: Any = {
-        **node,
-        "choices": [_tagged(*one) for one in zip(names, choices, strict=True)] if tagging else choices,
-    }
-    ref, metadata = plain.pop("ref", None), plain.pop("metadata", None)
-    node.clear()
-    node.update(
-        core_schema.json_or_python_schema(
-            core_schema.union_schema([*((one, TAGGED) for one in tagged), (plain, "")], mode="left_to_right"),
-            plain,
-            ref=ref,
-            metadata=metadata,
-        )
-    )
+    ref, metadata = node.pop("ref", None), node.pop("metadata", None)
+    plain: Any = {**node, "choices": list(map(_tagged, names, choices)) if tagging else choices}
+    read = core_schema.union_schema([*((one, TAGGED) for one in either), (plain, "")], mode="left_to_right")
+    _replace(node, core_schema.json_or_python_schema(read, plain, ref=ref, metadata=metadata))
 
 
 def _tagged(name: str, choice: Any) -> Any:
@@ -342,7 +360,7 @@ _CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "model-fields": _write_all,
     "typed-dict": _write_all,
     "dataclass-args": _write_all,
-    "dict": _check_keys,
+    "dict": _write_pairs,
     "datetime": _say_offset,
     "literal": _read_members,
 }

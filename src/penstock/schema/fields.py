@@ -99,6 +99,13 @@ class Column:
     long: bool = False  # whether it is for decimals of more digits than a float keeps
     info: FieldInfo | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The names under which its values hold secrets, its own included."""
+        encoder = getattr(self.decode, "__self__", None)
+        found = encoder.secrets if isinstance(encoder, Encoder) else ()
+        return frozenset(name or self.name for name in found)
+
     def check(self, value: Any) -> Any:
         """A Python value, if it is one of this column; else ValueError."""
         return self.adapter.validate_python(value)
@@ -195,9 +202,7 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
     try:
         named: Any = TypeAliasType("Column", annotation)
         schema = TypeAdapter(named, config=_JSON_CONFIG).core_schema
-        encoder = Encoder(schema, plain_validator, where, given=True)
-    except DeclarationError:
-        raise
+        encoder = Encoder(schema, plain_validator, given=True)
     except Exception as error:
         raise DeclarationError(
             f"{where}: {info.annotation!r} cannot be stored: {error}.",

@@ -235,7 +235,8 @@ class Outboxes:
             raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
         _numbers(() if after is None else (after,))
         wanted = _states(states)
-        return await messages_of(calls.store, await outbox_of(calls.store, name), wanted, limit, after)
+        row = await outbox_of(calls.store, name)
+        return await messages_of(calls.store, row, wanted, limit, after, self.find(row.plan.name))
 
     @for_programs(_ADMIN)
     async def retry(self, calls: JobCalls, name: str, numbers: Sequence[int] | None = None) -> int:

@@ -430,14 +430,16 @@ class Workpool:
         )
 
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
-        asked, ttl = self._options, self.definition.status_ttl
+        asked, after, ttl = self._options, self._options.on_complete, self.definition.status_ttl
         return Options(
             retry=asked.retry_of(function, self.definition),
             name=asked.name,
             timeout=None if asked.timeout is None else asked.timeout.total_seconds(),
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.on_complete_retry,
-            context=None if asked.context is None else calls.fitting(_context(asked), "The context"),
+            context=None
+            if after is None or asked.context is None
+            else calls.fitting(after.signature.encode_one("context", asked.context, "The context"), "The context"),
             concurrency_key=asked.concurrency_key,
             key=asked.key,
             until_start=asked.duplicate.until_start if asked.key is not None else None,
@@ -457,12 +459,6 @@ def _status_of(calls: JobCalls, job: JobStatus) -> WorkStatus:
     if not isinstance(status, Finished):
         return status
     return Finished(typed_result(calls.engine.registry.find(job.function), status.result))
-
-
-def _context(asked: WorkOptions) -> str:
-    """The context of on_complete as JSON, as that takes it."""
-    assert asked.on_complete is not None  # noqa: S101 - there is no context without it
-    return asked.on_complete.signature.encode_one("context", asked.context, "The context")
 
 
 def typed_result(function: AnyFunction | None, result: WorkResult[Any]) -> WorkResult[Any]:

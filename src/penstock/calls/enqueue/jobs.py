@@ -36,7 +36,7 @@ from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.contract.session import reading
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
-from penstock.values import text_bytes
+from penstock.values import decode_json, encode_json, text_bytes
 
 T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -264,6 +264,26 @@ class JobCalls:
                 f"{what} outside of queries and mutations: their transaction would block workers.",
                 fix="Do it in an action or with a backend, or enqueue the job again.",
             )
+
+    async def look(self, uuid: UUID) -> JobStatus | None:
+        """The status of a job without secrets; None if it is unknown, or its status has expired."""
+        found = await self.find(uuid)
+        return None if found is None else self.masked(found)
+
+    def masked(self, job: JobStatus) -> JobStatus:
+        """The status of a job without what the annotations of its functions call secrets."""
+        function = self.engine.registry.find(job.function)
+        after = None if job.on_complete is None else self.engine.registry.find(job.on_complete)
+        if function is not None:
+            args, result = function.signature.encoder.masked(job.args), function.signature.results.masked(job.result)
+            if args is not job.args or result is not job.result:
+                job = replace(job, args=args, result=result)
+        if after is not None and job.options.context is not None:
+            context = encode_json(
+                after.signature.masked_one("context", decode_json(job.options.context)), "The context"
+            )
+            job = replace(job, options=replace(job.options, context=context))
+        return job
 
     async def find(self, uuid: UUID) -> JobStatus | None:
         """The status of a job; None if it is unknown, or its status has expired."""

@@ -9,12 +9,14 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound, ValueInvalid
-from penstock.functions.signature import Signature, encode_any
+from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound
+from penstock.functions.signature import encode_any
 from penstock.outbox.message import check_key, is_topic
 from penstock.schema.proofs import is_plain
 from penstock.transaction.tracking import tracked
 from penstock.values import encode_json, text_bytes
+
+_WHAT = "The payload of a message"
 
 
 class Sender:
@@ -65,33 +67,20 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
 
 
 def _encoded(calls: JobCalls, topic: str, payload: Any) -> str:
-    """A payload as JSON that each handler of the topic reads, and at least one as the same value."""
+    """A payload as JSON that each handler of the topic takes, and the first that says a type reads as the same."""
     readers = [reader() for reader in calls.engine.registry.topics.get(topic, ())]
     if not readers:  # another program has them, which may read it as any class
         with suppress(Exception):
-            return encode_any(payload, "The payload of a message", type(payload))
-        return encode_json(payload, "The payload of a message")
-    text, refused = None, None
-    for reader in readers:
-        try:
-            text = text or _as_taken(reader, payload)
-        except ValueInvalid as error:
-            refused = error
-    if text is None:
-        assert refused is not None  # noqa: S101 - one of both is
-        raise refused
-    for reader in readers if len(readers) > 1 else ():
-        reader.check_json(f'{{"payload":{text}}}')
-    return text
-
-
-def _as_taken(reader: Signature, payload: Any) -> str:
-    """A payload as JSON: of the type that the handler takes, or in the form in which it reads that from JSON."""
+            return encode_any(payload, _WHAT, type(payload))
+        return encode_json(payload, _WHAT)
+    readers.sort(key=lambda reader: reader.arguments.__annotations__["payload"] is Any)
     try:
-        return reader.encode_one("payload", payload, "The payload of a message")
+        text = readers[0].encode_one("payload", payload, _WHAT)
     except ArgumentsInvalid:
         if not is_plain(payload):
             raise
-        text = encode_json(payload, "The payload of a message")
+        text = encode_json(payload, _WHAT)  # it may have the form in which the handler's type stands in JSON
+        readers[0].check_json(f'{{"payload":{text}}}')
+    for reader in readers[1:]:
         reader.check_json(f'{{"payload":{text}}}')
-        return text
+    return text
