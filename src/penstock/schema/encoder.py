@@ -87,11 +87,11 @@ class Encoder:
             LimitExceeded: It is nested deeper than 64 levels.
         """
         text = encode_json(value, what, lambda given: _dump(self._serializer, given))
-        if self._proof(value) or (change := self._change(text, value)) is None:
+        if self._proof(value) or (change := self.change(text, value)) is None:
             return text
         if (tagging := self._tagging) is not None:
             tagged = encode_json(value, what, lambda given: _dump(tagging, given))
-            if (change := self._change(tagged, value)) is None:
+            if (change := self.change(tagged, value)) is None:
                 return tagged
         raise ValueInvalid(
             f"{what} cannot be stored, as a reader would not get the same: {change}.",
@@ -141,7 +141,7 @@ class Encoder:
     def _serializer_of(self, schema: CoreSchema) -> SchemaSerializer:
         return made_of(schema, lambda: SchemaSerializer(schema, self._config))
 
-    def _change(self, text: str, value: Any) -> str | None:
+    def change(self, text: str | bytes, value: Any) -> str | None:
         """How a value would change until it is read; None if it would not."""
         try:
             found = self.decode(text)

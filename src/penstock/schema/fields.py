@@ -8,13 +8,14 @@ to each database's own form to the stores' dialects.
 from __future__ import annotations
 
 import enum
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from pydantic import (
     TypeAdapter,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import from_json, to_json
 from typing_extensions import TypeAliasType
 
 from penstock.errors import DeclarationError, ValueInvalid
@@ -77,6 +79,8 @@ _NARROWER: dict[Any, Kind] = {
 }
 _CHOICE_KINDS: dict[type, Kind] = {str: Kind.TEXT, int: Kind.INTEGER}
 _JSON_CONFIG = ConfigDict(val_json_bytes="base64")
+
+_NUMBERS_THAT_CHANGE = re.compile(r"-0\.0|\de\+?\d")  # also in a text, which is looked at then
 
 _SYSTEM: dict[str, Any] = {"id": str, "creation_time": AwareDatetime}
 
@@ -208,7 +212,27 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
             f"{where}: {info.annotation!r} cannot be stored: {error}.",
             fix="Use a type that pydantic can validate and write as JSON.",
         ) from error
-    return partial(encoder.encode, what=where), encoder.decode
+
+    def encode(value: Any) -> str:
+        text = encoder.encode(value, where)
+        if _NUMBERS_THAT_CHANGE.search(text):
+            change = encoder.change(to_json(_as_numeric(from_json(text))), value)
+            if change is not None:
+                raise ValueInvalid(f"{where}: {change}, as JSON in PostgreSQL has no minus zero and no exponents.")
+        return text
+
+    return encode, encoder.decode
+
+
+def _as_numeric(value: Any) -> Any:
+    """A value of JSON with its numbers as PostgreSQL keeps them."""
+    if isinstance(value, dict):
+        return {key: _as_numeric(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list(map(_as_numeric, value))
+    if isinstance(value, float):
+        return int(Decimal(repr(value))) if "e+" in repr(value) else value or 0.0
+    return value
 
 
 def _id_encoder(where: str, annotation: Any) -> Encode:
