@@ -8,15 +8,21 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SecretBytes, SecretStr
 from stage.annotations import FLOATS, Make, alike, annotation_of
 from stage.examples import examples
 
-from penstock import ActionCtx, App, Message, MutationCtx, QueryCtx, Table, WorkId, WorkResult
+from penstock import ActionCtx, App, Id, Message, MutationCtx, QueryCtx, Success, Table, WorkId, WorkResult
+from penstock.api.outbox.views import look_at_one
 from penstock.errors import DeclarationError, PenstockError, ValueInvalid
+from penstock.schema.encoder import MASKED
 from penstock.schema.table import definition_of
 from penstock.testing import TestApp
+from penstock.testing.app import MessagesFailed
+from penstock.wire.outgoing import Format, encode_result
 
 _NUMBERS = count()  # of tables, of which one database gets many
 REFUSED = (PenstockError, ValueError, TypeError)
@@ -163,3 +169,80 @@ async def test_a_float_keeps_its_sign_and_its_class_or_is_refused(database_url: 
                     kept.append((name, value))
         assert ("plain", 1e22) in kept
         assert ("several", 0.1 + 0.2) in kept
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr
+
+
+class Account(Table):
+    key: SecretStr
+    logins: list[Login] = Field(default_factory=list)
+    seal: SecretBytes = SecretBytes(b"\xff")
+
+
+hidden = App(tables=[Account])
+vault = hidden.workpool("vault", max_parallelism=1)
+opened = list[Any]()
+
+
+@hidden.internal_action
+async def sign_in(ctx: ActionCtx, login: Login, codes: list[SecretStr]) -> SecretStr:
+    opened.append((login.password.get_secret_value(), codes[0].get_secret_value()))
+    return login.password
+
+
+@hidden.internal_mutation
+async def signed_in(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: dict[str, SecretStr]) -> None:
+    assert isinstance(result, Success)
+    opened.append((result.value.get_secret_value(), context["pin"].get_secret_value()))
+
+
+@hidden.outbox("logins")
+async def hear(ctx: ActionCtx, login: Login) -> None:
+    opened.append(login.password.get_secret_value())
+    raise ValueError("not today")
+
+
+@hidden.outbox(Account)
+async def share(ctx: ActionCtx, account: Account) -> None:
+    opened.append(account.key.get_secret_value())
+    raise ValueError("not today")
+
+
+@hidden.internal_mutation
+async def keep(ctx: MutationCtx, account: Account) -> Id[Account]:
+    return await ctx.db.insert(account)
+
+
+@hidden.internal_query
+async def kept(ctx: QueryCtx, row: Id[Account]) -> Account | None:
+    return await ctx.db.get(Account, row)
+
+
+async def test_secrets_are_stored_and_hidden_from_all_who_only_look(database_url: str) -> None:
+    opened.clear()
+    login, secret = Login(user="ada", password=SecretStr("hunter2")), SecretStr("hunter2")
+    async with TestApp(hidden, database_url) as test:
+        row = await test.run_mutation(keep, Account(key=secret, logins=[login], seal=SecretBytes(b"hunter2")))
+        found = await test.run_query(kept, row)
+        assert found is not None
+        assert (found.key, found.logins, found.seal.get_secret_value()) == (secret, [login], b"hunter2")
+        pool = vault.with_options(on_complete=signed_in, context={"pin": secret})
+        work = await pool.enqueue(test, sign_in, login, [secret])
+        await hidden.outboxes.send(test, "logins", login)
+        seen = [await test.jobs("pending")]
+        with pytest.raises(MessagesFailed):
+            await test.run_until_idle()
+        assert opened.count("hunter2") >= 2
+        assert opened.count(("hunter2", "hunter2")) == 2
+        assert await vault.result(test, work) == Success(secret)
+        seen += [await test.jobs(), await test.job(work)]
+        for outbox in ("hear", "share"):
+            seen += [
+                await look_at_one(test.engine.store, f"{__name__}:{outbox}", test.clock.now(), hidden.outboxes.find)
+            ]
+        assert str(seen).count(MASKED) >= 8
+        assert "hunter2" not in str(seen)
+        assert b"hunter2" not in encode_result([found, await vault.status(test, work)], Format.CLEAN)
