@@ -232,7 +232,7 @@ async def test_secrets_are_stored_and_hidden_from_all_who_only_look(database_url
         pool = vault.with_options(on_complete=signed_in, context={"pin": secret})
         work = await pool.enqueue(test, sign_in, login, [secret])
         await hidden.outboxes.send(test, "logins", login)
-        seen = [await test.jobs("pending")]
+        seen: list[Any] = [await test.jobs("pending")]
         with pytest.raises(MessagesFailed):
             await test.run_until_idle()
         assert opened.count("hunter2") >= 2

@@ -198,6 +198,20 @@ MOMENTS = [
     datetime(1850, 5, 1, 12, 0, 0, 1, tzinfo=BERLIN),
     datetime(1999, 12, 31, 23, 59, 59, 999999, tzinfo=timezone(timedelta(hours=-9, minutes=-30))),
 ]
+ODD_ONES: list[Any] = [
+    (1, 2),
+    b"x",
+    {1},
+    -0.0,
+    1e22,
+    math.nan,
+    math.inf,
+    Colour.RED,
+    MOMENTS[0],
+    Cat(name="a"),
+    {1: 2},
+    SecretStr("s"),
+]
 PLAIN: list[tuple[Any, Make]] = [
     (str, lambda r: r.choice(TEXTS)),
     (int, lambda r: r.choice(NUMBERS)),
@@ -233,9 +247,12 @@ PLAIN: list[tuple[Any, Make]] = [
     (Annotated[date, WrapSerializer(lambda day, _handler: day.strftime("%d.%m.%Y"))], lambda _: date(2030, 1, 1)),
     (Json[list[int]], lambda _: "[1, 2]"),
     (Basket, lambda _: Basket(cents=150)),
-    (Renamed, lambda _: Renamed(number=1, other=2, third=4)),
-    (Hidden, lambda _: Hidden(note="n", numbers="[1]")),
-    (Odds, lambda r: Odds(wait=timedelta(days=300000, microseconds=1), raw=b"\xff", more=r.choice(["x", b"x"]))),
+    (Renamed, lambda _: Renamed.model_validate({"number": 1, "other": 2, "third": 4})),
+    (Hidden, lambda _: Hidden.model_validate({"note": "n", "numbers": "[1]"})),
+    (
+        Odds,
+        lambda r: Odds.model_validate({"wait": timedelta(9**6, 0, 1), "raw": b"\xff", "more": r.choice(["x", b"x"])}),
+    ),
     (Secretive, lambda r: _seen(Secretive(user="ada", password=SecretStr("hunter2")), r.choice([0, 5]))),
     (Rounded, lambda r: Rounded(at=r.choice(MOMENTS))),
     (Shouted, lambda _: Shouted("a")),
@@ -251,20 +268,6 @@ PLAIN: list[tuple[Any, Make]] = [
     (Entry, lambda r: {"at": r.choice(MOMENTS), "what": r.choice([b"x", "word"])}),
     (Pair, lambda r: Pair(1, r.choice([b"x", "word"]))),
 ]
-ODD_ONES = [
-    (1, 2),
-    b"x",
-    {1},
-    -0.0,
-    1e22,
-    math.nan,
-    math.inf,
-    Colour.RED,
-    MOMENTS[0],
-    Cat(name="a"),
-    {1: 2},
-    SecretStr("s"),
-]
 
 
 def _seen(secretive: Secretive, seen: int) -> Secretive:
@@ -277,29 +280,33 @@ def _broken(cat: Cat) -> Cat:
     return cat
 
 
+def of(kind: Any, *parts: Any) -> Any:
+    return kind[parts if len(parts) > 1 else parts[0]]
+
+
 def annotation_of(r: Chance, depth: int = 2) -> tuple[Any, Make]:
     """An annotation, and what makes values of it."""
     if depth == 0 or r.random() < 0.4:
-        return r.choice(PLAIN)
+        return r.choice(PLAIN)  # type: ignore[no-any-return]
     inner, make = annotation_of(r, depth - 1)
     other, make_other = annotation_of(r, depth - 1)
-    several = lambda s: [make(s) for _ in range(s.randrange(3))]  # noqa: E731 - a value of each kind is made by one
-    either = lambda s: s.choice([make, make_other])(s)  # noqa: E731
+    several: Make = lambda s: [make(s) for _ in range(s.randrange(3))]  # noqa: E731 - a value of each kind is made by one
+    either: Make = lambda s: s.choice([make, make_other])(s)  # noqa: E731
     kinds: list[tuple[Callable[[], Any], Make]] = [
-        (lambda: inner | other if r.random() < 0.9 else Union[inner, other], either),  # noqa: UP007 - both are tried
+        (lambda: inner | other if r.random() < 0.9 else of(Union, inner, other), either),
         (lambda: inner | other | str, either),
         (lambda: inner | None, lambda s: s.choice([None, make(s)])),
-        (lambda: list[inner], several),  # type: ignore[valid-type]
-        (lambda: tuple[inner, ...], lambda s: tuple(several(s))),  # type: ignore[valid-type]
-        (lambda: tuple[inner, other], lambda s: (make(s), make_other(s))),  # type: ignore[valid-type]
-        (lambda: dict[str, inner], lambda s: {"a": make(s), "@str": make(s)}),  # type: ignore[valid-type]
-        (lambda: dict[inner, other], lambda s: {make(s): make_other(s)}),  # type: ignore[valid-type]
-        (lambda: set[inner], lambda s: set(several(s))),  # type: ignore[valid-type]
-        (lambda: frozenset[inner], lambda s: frozenset(several(s))),  # type: ignore[valid-type]
-        (lambda: deque[inner], lambda s: deque(several(s))),  # type: ignore[valid-type]
-        (lambda: defaultdict[str, list[inner]], lambda s: defaultdict(list, {"a": several(s)})),  # type: ignore[valid-type]
-        (lambda: Box[inner], lambda s: Box[inner](content=make(s))),  # type: ignore[valid-type]
-        (lambda: list[inner] | list[other], lambda s: [either(s)]),  # type: ignore[valid-type]
+        (lambda: of(list, inner), several),
+        (lambda: of(tuple, inner, ...), lambda s: tuple(several(s))),
+        (lambda: of(tuple, inner, other), lambda s: (make(s), make_other(s))),
+        (lambda: of(dict, str, inner), lambda s: {"a": make(s), "@str": make(s)}),
+        (lambda: of(dict, inner, other), lambda s: {make(s): make_other(s)}),
+        (lambda: of(set, inner), lambda s: set(several(s))),
+        (lambda: of(frozenset, inner), lambda s: frozenset(several(s))),
+        (lambda: of(deque, inner), lambda s: deque(several(s))),
+        (lambda: of(defaultdict, str, of(list, inner)), lambda s: defaultdict(list, {"a": several(s)})),
+        (lambda: of(Box, inner), lambda s: of(Box, inner)(content=make(s))),
+        (lambda: of(list, inner) | of(list, other), lambda s: [either(s)]),
     ]
     found, maker = r.choice(kinds)
     try:
