@@ -22,7 +22,15 @@ from penstock.functions.batch import result_of_one
 from penstock.observe.places import place_of, place_of_handler
 from penstock.schema.encoder import TAGGED, Encoder
 from penstock.schema.ids import id_prefix_of, target_of
-from penstock.schema.tighten import changed, plain_validator, refuse_lookalikes, strict_validator
+from penstock.schema.tighten import (
+    changed,
+    mixes_bytes,
+    plain_validator,
+    refuse_lookalikes,
+    strict_validator,
+    take_tagged_bytes,
+)
+from penstock.wire.incoming import Arguments
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", val_json_bytes="base64")
@@ -98,6 +106,8 @@ class Signature:
 
     def check_json(self, text: str | bytes) -> dict[str, Any]:
         """Arguments from JSON text, checked. JSON has one kind of number: ``1.0`` may be an integer."""
+        if self.encoder.takes_tags and isinstance(text, Arguments):
+            text = text.with_tags()
         try:
             return self._arguments.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
@@ -150,7 +160,7 @@ class Signature:
             try:
                 return self._result.validate_python(value)
             except ValidationError as error:
-                details = "None" if value is None else _describe(error, _details(error)[:_MAX_ERRORS])
+                details = "None" if value is None else _describe(error, _details(error))
                 raise ResultInvalid(
                     f"{self.name} returned what its annotation does not allow: {details}.",
                     fix=f"Return another value, or {'add | None to' if value is None else 'correct'} the annotation.",
@@ -178,9 +188,11 @@ class Signature:
         return self.results.decode(text)
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
-        details = _details(error)[:_MAX_ERRORS]
+        details = _details(error)
         return ArgumentsInvalid(
-            f"{self.name}: invalid arguments: {_describe(error, details)}.", function=self.name, errors=details
+            f"{self.name}: invalid arguments: {_describe(error, details)}.",
+            function=self.name,
+            errors=details[:_MAX_ERRORS],
         )
 
 
@@ -256,7 +268,12 @@ def _shared(make: Any, annotations: Any) -> Any:
 
 @lru_cache(_SHARED)
 def _checked_arguments(fields: tuple[tuple[str, Any], ...], _spelled: str) -> Encoder:
-    return Encoder(TypeAdapter(_typed_dict("Arguments", dict(fields))).core_schema, strict_validator)
+    schema = TypeAdapter(_typed_dict("Arguments", dict(fields))).core_schema
+    if not mixes_bytes(schema):
+        return Encoder(schema, strict_validator)
+    found = Encoder(schema, lambda stored: strict_validator(changed(stored, take_tagged_bytes)))
+    found.takes_tags = True
+    return found
 
 
 @lru_cache(_SHARED)
@@ -309,8 +326,8 @@ def _details(error: ValidationError) -> list[Any]:
 
 def _describe(error: ValidationError, details: list[Any]) -> str:
     parts = []
-    for detail in details:
+    for detail in details[:_MAX_ERRORS]:
         path = ".".join(map(str, detail["loc"]))[:_LONGEST_PATH]
         parts.append(f"{path}: {detail['msg']}" if path else detail["msg"])
-    more = error.error_count() - len(details)
+    more = (len(details) or error.error_count()) - len(parts)
     return "; ".join([*parts, f"{more} {'more ' if parts else ''}errors"] if more else parts)

@@ -72,6 +72,7 @@ class Encoder:
         result: bool = False,
         given: bool = False,
     ) -> None:
+        self.takes_tags = False  # whether the validator takes bytes as clients tag them
         self._given, self._strict = schema, False if result else None
         self._config: Any = {**_CONFIG, "ser_json_inf_nan": "strings"} if result else _CONFIG
         self._stored = self._changed()

@@ -6,6 +6,7 @@ Owns the changes and refusals in a core schema; used for tables, arguments and r
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core_schema
@@ -84,6 +85,32 @@ def _changed_part(key: str, value: Any, change: Callable[[dict[str, Any]], None]
     if key in _BY_NAME and isinstance(value, dict):  # names are the user's: a field may be called config
         return {name: _changed(item, change) for name, item in value.items()}
     return _changed(value, change)
+
+
+def mixes_bytes(schema: CoreSchema) -> bool:
+    """Whether a union has texts and bytes, which only a tag tells apart in JSON."""
+    found = list[bool]()
+    changed(schema, lambda node: found.append({"str", "bytes"} <= set(map(_kind, node.get("choices", ())))))
+    return any(found)
+
+
+def take_tagged_bytes(node: dict[str, Any]) -> None:
+    """Read bytes in the tag that clients give them, and all that has none as text where a union has both."""
+    if node.get("type") == "union":
+        node["choices"] = sorted(node["choices"], key=lambda choice: _kind(choice) == "json-or-python")
+    elif node.get("type") == "bytes":
+        plain = cast("CoreSchema", {**node})
+        fields = {"@bytes": core_schema.typed_dict_field(plain)}
+        config = core_schema.CoreConfig(val_json_bytes="base64")
+        tagged = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=config)
+        either = core_schema.no_info_after_validator_function(itemgetter("@bytes"), tagged)
+        node.clear()
+        node.update(core_schema.json_or_python_schema(core_schema.union_schema([plain, (either, "@")]), plain))
+
+
+def _kind(choice: Any) -> Any:
+    schema = choice[0] if isinstance(choice, tuple) else choice
+    return schema.get("type") if isinstance(schema, dict) else None
 
 
 def _tighten(node: dict[str, Any]) -> None:
