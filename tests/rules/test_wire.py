@@ -632,8 +632,8 @@ async def take_either(
 
 def test_tagged_bytes_and_texts_are_told_apart_in_unions_of_both() -> None:
     signature, tag = Signature(take_either, "module:function"), {"$bytes": "eA=="}
-    for given, wanted in {"tagged": (tag, b"x"), "text": ("eA==", "eA==")}.values():
-        message = Message(to_json({"a": given, "b": given, "c": [tag, "eA=="], "d": tag}))
+    for sent, wanted in {"tagged": (tag, b"x"), "text": ("eA==", "eA==")}.values():
+        message = Message(to_json({"a": sent, "b": sent, "c": [tag, "eA=="], "d": tag}))
         found = signature.check_json(message.arguments(message.value))
         assert found == {"a": wanted, "b": wanted, "c": [b"x", "eA=="], "d": b"x"}
         assert signature.check_json(signature.encode(found)) == found

@@ -321,7 +321,7 @@ def _details(error: ValidationError) -> list[Any]:
         return []
     details = error.errors(include_url=False, include_context=False, include_input=False)
     plain = [one for one in details if TAGGED not in one["loc"]]
-    return [{**one, "loc": tuple(step for step in one["loc"] if step)} for one in plain]
+    return [{**one, "loc": tuple(step for step in one["loc"] if step != "")} for one in plain]
 
 
 def _describe(error: ValidationError, details: list[Any]) -> str:

@@ -53,6 +53,8 @@ def is_plain(value: Any) -> bool:
         return set(map(type, value)) <= _TEXT and all(map(is_plain, value.values()))
     if kind is list:
         return all(map(is_plain, value))
+    if kind is int:
+        return bool(INT64_MIN <= value <= INT64_MAX)
     return kind in _JSON or (kind is float and isfinite(value)) or isinstance(value, Id)
 
 

@@ -103,4 +103,7 @@ def _encoded(calls: JobCalls, job: Job, result: Any) -> str:
     with suppress(ResultInvalid):
         if function is not None:
             return function.signature.result_json(function.signature.check_result(result)).decode()
-    return encode_any(result, "The result")
+    try:
+        return encode_any(result, "The result")
+    except ValueInvalid as error:
+        raise ResultInvalid(error.what, fix=error.fix) from error
