@@ -108,7 +108,7 @@ class App(Declaring):
         self.cron = self.crons.cron
         self.tasks = ReactiveTasks(self.registry, self.pools)
         self.reactive_task = self.tasks.reactive_task
-        self.outboxes = Outboxes(self.guests)
+        self.outboxes = Outboxes(self.guests, self.registry.topics)
         self.outbox = self.outboxes.outbox
         check_settings("App(…)", settings)
         self.requires_access = bool(settings.get("require_access"))

@@ -14,8 +14,9 @@ from pydantic_core import from_json
 from stage.waits import SOON
 
 from penstock import ActionCtx, App, ConfigError, asgi_app
-from penstock.dashboard.mask import MASKED, masked
+from penstock.dashboard.mask import masked
 from penstock.identity.api_key import PREFIX, hash_of
+from penstock.schema.encoder import MASKED
 from penstock.testing import TestApp
 
 ADMIN = "the-admin-token"

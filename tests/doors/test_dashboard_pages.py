@@ -19,10 +19,11 @@ from stage import composite
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx, asgi_app
 from penstock.dashboard.forms import inputs_of, read_all
-from penstock.dashboard.mask import MASKED, masked, secrets_in, secrets_of
+from penstock.dashboard.mask import masked, secrets_in, secrets_of
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.identity.identity import Identity
 from penstock.observe.timing import percentiles, spending
+from penstock.schema.encoder import MASKED
 from penstock.testing import TestApp
 
 HERE = "http://localhost"

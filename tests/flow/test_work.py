@@ -185,7 +185,7 @@ async def test_an_action_in_a_process_knows_what_is_known_beforehand() -> None:
         work = await crunch.with_options(timeout=timedelta(seconds=60)).enqueue(backend, processes.tell_work)
         await backend.run_until_idle()
         deadline = (backend.clock.now() + timedelta(seconds=60)).isoformat()
-        assert await crunch.status(backend, work) == Finished(Success([work, 1, deadline]))
+        assert await crunch.status(backend, work) == Finished(Success((work, 1, deadline)))
         refused = await crunch.enqueue(backend, processes.say_progress)
         snoozed = await crunch.enqueue(backend, processes.snooze)
         await backend.run_until_idle(advance=False, raise_errors=False)

@@ -30,6 +30,7 @@ from pydantic import (
     field_serializer,
     model_serializer,
 )
+from pydantic_core import to_json
 from stage.examples import examples
 from typing_extensions import TypedDict
 
@@ -621,3 +622,18 @@ def test_what_a_computed_field_raises_is_not_hidden() -> None:
 
     with pytest.raises(ZeroDivisionError):
         encode_result(Broken(), Format.CLEAN)
+
+
+async def take_either(
+    ctx: Any, a: bytes | str, b: str | bytes, c: list[bytes | str] | None = None, d: bytes = b""
+) -> None:
+    """Take texts and bytes, which clients tell apart by their tags."""
+
+
+def test_tagged_bytes_and_texts_are_told_apart_in_unions_of_both() -> None:
+    signature, tag = Signature(take_either, "module:function"), {"$bytes": "eA=="}
+    for sent, wanted in {"tagged": (tag, b"x"), "text": ("eA==", "eA==")}.values():
+        message = Message(to_json({"a": sent, "b": sent, "c": [tag, "eA=="], "d": tag}))
+        found = signature.check_json(message.arguments(message.value))
+        assert found == {"a": wanted, "b": wanted, "c": [b"x", "eA=="], "d": b"x"}
+        assert signature.check_json(signature.encode(found)) == found

@@ -114,7 +114,7 @@ class CallerBackend:
 
     async def job(self, job: JobId) -> JobStatus | None:
         """The status of a job; None if it is unknown, or its status has expired."""
-        return await self.job_calls.find(job_uuid(job))
+        return await self.job_calls.look(job_uuid(job))
 
     async def pools(self) -> list[PoolRow]:
         """The pools that the database knows, by name: their limits, and the number of their jobs in each state."""
@@ -134,7 +134,8 @@ class CallerBackend:
         check_limit(limit)
         where = where if state is None else replace(where, state=state)
         store, now = self.engine.store, self.engine.clock.now()
-        return await self.job_calls.read(lambda session: store.jobs.list(session, where, limit, now))
+        found = await self.job_calls.read(lambda session: store.jobs.list(session, where, limit, now))
+        return list(map(self.job_calls.masked, found))
 
     async def job_counts(self) -> Mapping[str, int]:
         """How many jobs are ready, scheduled, running, and in each finished state."""

@@ -59,7 +59,7 @@ def show(options: Options, outbox: str, whole: bool) -> None:
     """Show the state of OUTBOX, and the message that blocks it, with its traceback."""
 
     async def look(backend: Backend) -> tuple[OutboxStatus, list[OutboxMessage]]:
-        return await look_at_one(backend.engine.store, outbox, backend.job_calls.now(), backend.app.outboxes.declares)
+        return await look_at_one(backend.engine.store, outbox, backend.job_calls.now(), backend.app.outboxes.find)
 
     status, found = with_backend(options, look)
     if options.json:

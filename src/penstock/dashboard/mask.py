@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import is_dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import from_json
-from typing_extensions import is_typeddict
 
 from penstock.functions.function import AnyFunction
-from penstock.schema.table import Table
+from penstock.schema.encoder import MASKED
+from penstock.schema.table import Table, definition_of
 
-MASKED = "••••••"
 _WORDS = {"apikey", "authorization", "cookie", "credential", "passphrase", "passwd", "password", "pin", "pwd", "secret"}
 _WORDS |= {"token"}
 _OF_KEYS = {"access", "api", "auth", "encryption", "license", "private", "secret", "signing"}  # other keys name things
@@ -62,46 +58,12 @@ def is_secret(name: str, names: Collection[str]) -> bool:
     return name.lower() in names or keys or not _WORDS.isdisjoint((*words, *singular))
 
 
-@lru_cache(maxsize=4096)
 def secrets_of(function: AnyFunction) -> frozenset[str]:
     """The names, in lower case, under which the arguments and the result of a function hold secrets of pydantic's."""
-    seen = set[Any]()
-    types = function.signature.arguments, function.signature.returns
-    return frozenset(name.lower() for one in types for name in _secret_names(one, seen))
+    return frozenset(name.lower() for name in function.signature.secrets)
 
 
 @lru_cache(maxsize=4096)
 def secrets_in(table: type[Table]) -> frozenset[str]:
     """The same for the rows of a table."""
-    return frozenset(name.lower() for name in _secret_names(table, set()))
-
-
-def _secret_names(annotation: Any, seen: set[Any]) -> Iterator[str]:
-    kind = typing.get_origin(annotation) or annotation
-    for part in _parts(annotation):
-        yield from _secret_names(part, seen)
-    if not isinstance(kind, type) or kind in seen:
-        return
-    seen.add(kind)
-    for name, inner in _fields(kind).items():
-        if _is_secret_type(inner):
-            yield name
-        yield from _secret_names(inner, seen)
-
-
-def _is_secret_type(annotation: Any) -> bool:
-    kind = typing.get_origin(annotation) or annotation
-    found = isinstance(kind, type) and issubclass(kind, Secret | SecretStr | SecretBytes)
-    return found or any(map(_is_secret_type, _parts(annotation)))
-
-
-def _parts(annotation: Any) -> tuple[Any, ...]:
-    alias = getattr(annotation, "__value__", None)  # of a type alias
-    return typing.get_args(annotation) if alias is None else (alias,)
-
-
-def _fields(kind: type) -> Mapping[str, Any]:
-    if issubclass(kind, BaseModel):
-        fields = kind.model_fields
-        return {name: one.annotation for field, one in fields.items() for name in {field, one.alias or field}}
-    return typing.get_type_hints(kind) if is_typeddict(kind) or is_dataclass(kind) else {}
+    return frozenset(name.lower() for column in definition_of(table).columns for name in column.secrets)

@@ -17,10 +17,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from penstock.app import App
-from penstock.dashboard.mask import MASKED, is_secret, masked, secrets_in, secrets_of
+from penstock.dashboard.mask import is_secret, masked, secrets_in, secrets_of
 from penstock.dashboard.page import Page, View
 from penstock.observe.errortext import trimmed
 from penstock.observe.readable import counted, size_of, span
+from penstock.schema.encoder import MASKED
 from penstock.schema.ids import is_id
 
 # pygal finds its plugins, of which there are none here, by a hook of a kind that Python 3.11 warns of at each import.

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction
+from penstock.functions.signature import Signature
 from penstock.schema.table import Table
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -22,6 +23,8 @@ class Registry:
     def __init__(self) -> None:
         self.program = ""  # the name of the app
         self._functions: dict[str, AnyFunction] = {}
+        # for each topic, what gives the signature of the payload that a handler takes
+        self.topics: dict[str, list[Callable[[], Signature]]] = {}
 
     def add(self, function: AnyFunction) -> None:
         if not _NAME.fullmatch(function.name):

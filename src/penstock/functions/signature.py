@@ -17,16 +17,27 @@ from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationErr
 from pydantic_core import CoreSchema, SchemaValidator, from_json, to_json
 from typing_extensions import TypeAliasType, TypedDict
 
-from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid, UnawaitedCall
+from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid, UnawaitedCall, ValueInvalid
 from penstock.functions.batch import result_of_one
 from penstock.observe.places import place_of, place_of_handler
+from penstock.schema.encoder import TAGGED, Encoder
 from penstock.schema.ids import id_prefix_of, target_of
-from penstock.schema.tighten import check_bytes, lenient_validator, strict_validator, wire_validator
+from penstock.schema.tighten import (
+    Change,
+    changed,
+    mixes_bytes,
+    plain_validator,
+    refuse_lookalikes,
+    strict_validator,
+    take_tagged_bytes,
+    take_text_integers,
+)
+from penstock.wire.incoming import Arguments
 from penstock.wire.integers import INT64, Way, marker
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
-_STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
-_RESULT = ConfigDict(strict=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
+_STRICT = ConfigDict(strict=True, extra="forbid", val_json_bytes="base64")
+_RESULT = ConfigDict(strict=True)
 WIRE_NAMES = {"pagination_opts": "paginationOpts"}  # of parameters that clients send under another name
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _MAX_ERRORS = 20
@@ -46,6 +57,8 @@ class Signature:
     Attributes:
         arguments: Its arguments, as a `TypedDict`.
         returns: The annotation of its result.
+        encoder: Encodes its arguments, which are stored.
+        results: Encodes its results.
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, of: Callable[..., Any] | None = None) -> None:
@@ -56,14 +69,18 @@ class Signature:
         hints = _hints(taken, name)
         fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
         self.ids = _ids(fields)  # those of them that are ids of a managed table, with the table
+        self._fields = fields
         self.arguments = _typed_dict(name, fields)
-        self._arguments = _build(name, lambda: _arguments_validator(name, fields))
+        self.encoder: Encoder = _build(name, lambda: _shared(_checked_arguments, tuple(fields.items())))
+        self._arguments = self.encoder.validator
         result = hints.get("return", Any)
         if of is not None:
             result = result_of_one(_hints(handler, name).get("return", Any), name)
         self.returns = result
         self.returns_nothing = result is None or result is type(None)
-        self._result = None if result is Any else _build(name, lambda: _result_adapter(name, result))
+        self._result: SchemaValidator | None
+        self.results: Encoder
+        self._result, self.results = _build(name, lambda: _shared(_checked_result, result))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Positional and named arguments as one dict, not yet checked."""
@@ -92,6 +109,8 @@ class Signature:
 
     def check_json(self, text: str | bytes) -> dict[str, Any]:
         """Arguments from JSON text, checked. JSON has one kind of number: ``1.0`` may be an integer."""
+        if self.encoder.takes_tags and isinstance(text, Arguments):
+            text = text.with_tags()
         try:
             return self._arguments.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
@@ -104,6 +123,31 @@ class Signature:
             return self._lenient.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
             raise self._refusal(error) from None
+
+    def encode(self, arguments: Mapping[str, Any]) -> str:
+        """Checked arguments as JSON text, which `check_json` reads; ValueInvalid if they would change."""
+        return self.encoder.encode(arguments, f"The arguments of {self.name}")
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The names under which arguments and results hold secrets."""
+        return self.encoder.secrets | self.results.secrets
+
+    def masked_one(self, name: str, value: Any) -> Any:
+        """The stored value of one parameter without secrets."""
+        return self._one(name).masked({name: value})[name]
+
+    def _one(self, name: str) -> Encoder:
+        return _shared(_checked_arguments, ((name, self._fields[name]),))  # type: ignore[no-any-return]
+
+    def encode_one(self, name: str, value: Any, what: str) -> str:
+        """The value of one parameter as JSON text, once it is checked."""
+        encoder = self._one(name)
+        try:
+            checked = encoder.validator.validate_python({name: value})
+        except ValidationError as error:
+            raise self._refusal(error) from None
+        return encoder.encode(checked, what)[len(f'{{"{name}":') : -1]
 
     def check_result(self, value: Any) -> Any:
         if type(value) is CoroutineType:
@@ -119,9 +163,9 @@ class Signature:
             return value
         else:
             try:
-                return self._result.validator.validate_python(value)
+                return self._result.validate_python(value)
             except ValidationError as error:
-                details = "None" if value is None else _describe(error, _details(error)[:_MAX_ERRORS])
+                details = "None" if value is None else _describe(error, _details(error))
                 raise ResultInvalid(
                     f"{self.name} returned what its annotation does not allow: {details}.",
                     fix=f"Return another value, or {'add | None to' if value is None else 'correct'} the annotation.",
@@ -133,41 +177,48 @@ class Signature:
         """A checked result on its way to a client, its integers marked where it declares them as `Int64`."""
         return value if self._large is None else self._large(value)
 
-    def result_json(self, value: Any) -> bytes:
-        """A checked result as JSON text, on its way from another process."""
+    def result_json(self, value: Any, *, checks: bool = True) -> bytes:
+        """A checked result as JSON text, which `result_of_json` reads; ResultInvalid if it would change.
+
+        Without `checks` it is only told apart from others.
+        """
         try:
-            if self._result is None:
-                return to_json(value, bytes_mode="base64")
-            encoded: bytes = self._result.dump_json(value)
-        except (ValueError, TypeError) as error:
+            if not checks:
+                return self.results.dump(value)
+            return self.results.encode(value, "Its result").encode()
+        except (ValueInvalid, ValueError, TypeError) as error:
+            said, fix = (error.what, error.fix) if isinstance(error, ValueInvalid) else (f"{error}", "")
             raise ResultInvalid(
-                f"{self.name} returned a value that JSON cannot hold: {error}.", function=self.name
+                f"{self.name} returned a value that JSON cannot hold: {said}", fix=fix, function=self.name
             ) from error
-        return encoded
 
-    def result_of_json(self, text: bytes) -> Any:
+    def result_of_json(self, text: bytes | str) -> Any:
         """A result from JSON text, as another process or a job has written it."""
-        return from_json(text) if self._written is None else self._written.validate_json(text, strict=False)
-
-    @cached_property
-    def _written(self) -> SchemaValidator | None:
-        return None if self._result is None else wire_validator(self._result.core_schema)
+        return self.results.decode(text)
 
     @cached_property
     def _large(self) -> Way | None:
-        return None if self._result is None else marker(self._result.core_schema)
+        return None if self._result is None else marker(self.results.schema)
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
         """Takes a text of digits for an `Int64`, as plain JSON has them."""
-        schema = TypeAdapter(self.arguments).core_schema
-        return lenient_validator(schema) if INT64 in repr(schema) else self._arguments
+        schema = self.encoder.schema
+        return _encoder_of(schema, take_text_integers).validator if INT64 in repr(schema) else self._arguments
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
-        details = _details(error)[:_MAX_ERRORS]
+        details = _details(error)
         return ArgumentsInvalid(
-            f"{self.name}: invalid arguments: {_describe(error, details)}.", function=self.name, errors=details
+            f"{self.name}: invalid arguments: {_describe(error, details)}.",
+            function=self.name,
+            errors=details[:_MAX_ERRORS],
         )
+
+
+def encode_any(value: Any, what: str, annotation: Any = Any) -> str:
+    """A value of no function as JSON text; ValueInvalid if a reader who knows the annotation would not get it."""
+    encoder: Encoder = _shared(_checked_result, annotation)[1]
+    return encoder.encode(value, what)
 
 
 def check_declaration(handler: Callable[..., Any], name: str, kind: str, public: bool) -> None:
@@ -205,6 +256,8 @@ def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
 
 def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
     annotation = hints.get(parameter.name, Any)
+    if parameter.default is not inspect.Parameter.empty:  # typing takes `A | B` for `B | A` unless it is spelled
+        annotation = Annotated[annotation, repr(annotation)]
     if (sent := WIRE_NAMES.get(parameter.name)) is not None:
         annotation = Annotated[annotation, Field(validation_alias=AliasChoices(parameter.name, sent))]
     return annotation if parameter.default is inspect.Parameter.empty else NotRequired[annotation]
@@ -223,20 +276,6 @@ def _typed_dict(name: str, fields: dict[str, Any]) -> Any:
     return shape
 
 
-def _arguments_validator(name: str, fields: Mapping[str, Any]) -> SchemaValidator:
-    schema: CoreSchema
-    validator: SchemaValidator
-    schema, validator = _shared(_checked_arguments, tuple(fields.items()))
-    check_bytes(schema, name)
-    return validator
-
-
-def _result_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
-    adapter: TypeAdapter[Any] = _shared(_checked_result, annotation)
-    check_bytes(adapter.core_schema, name)
-    return adapter
-
-
 def _shared(make: Any, annotations: Any) -> Any:
     """What was made for the same annotations before; made anew for such as cannot be compared."""
     try:
@@ -247,16 +286,31 @@ def _shared(make: Any, annotations: Any) -> Any:
 
 
 @lru_cache(_SHARED)
-def _checked_arguments(fields: tuple[tuple[str, Any], ...], _spelled: str) -> tuple[CoreSchema, SchemaValidator]:
-    schema = TypeAdapter(_typed_dict("Arguments", dict(fields))).core_schema
-    return schema, strict_validator(schema)
+def _checked_arguments(fields: tuple[tuple[str, Any], ...], _spelled: str) -> Encoder:
+    return _encoder_of(TypeAdapter(_typed_dict("Arguments", dict(fields))).core_schema)
+
+
+def _encoder_of(schema: CoreSchema, *changes: Change) -> Encoder:
+    """An encoder of arguments, which reads them from a schema with some changes."""
+    mixes = mixes_bytes(schema)
+
+    def read(stored: CoreSchema) -> SchemaValidator:
+        for change in (*changes, *[take_tagged_bytes] * mixes):
+            stored = changed(stored, change)
+        return strict_validator(stored)
+
+    found = Encoder(schema, read)
+    found.takes_tags = mixes
+    return found
 
 
 @lru_cache(_SHARED)
-def _checked_result(annotation: Any, _spelled: str) -> TypeAdapter[Any]:
+def _checked_result(annotation: Any, _spelled: str) -> tuple[SchemaValidator | None, Encoder]:
     # Under another name, since the settings do not bear on a class by itself, only on a type that contains it.
     named: Any = TypeAliasType("Result", annotation)
-    return TypeAdapter(named, config=_RESULT)
+    schema = TypeAdapter(named, config=_RESULT).core_schema
+    check = None if annotation is Any else plain_validator(changed(schema, refuse_lookalikes), strict=True)
+    return check, Encoder(schema, plain_validator, result=True)
 
 
 def _misses_whole_numbers(error: ValidationError) -> bool:
@@ -293,13 +347,15 @@ def _details(error: ValidationError) -> list[Any]:
     """Each error; none if there are very many."""
     if error.error_count() > _MANY_ERRORS:
         return []
-    return error.errors(include_url=False, include_context=False, include_input=False)
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    plain = [one for one in details if TAGGED not in one["loc"]]
+    return [{**one, "loc": tuple(step for step in one["loc"] if step != "")} for one in plain]
 
 
 def _describe(error: ValidationError, details: list[Any]) -> str:
     parts = []
-    for detail in details:
+    for detail in details[:_MAX_ERRORS]:
         path = ".".join(map(str, detail["loc"]))[:_LONGEST_PATH]
         parts.append(f"{path}: {detail['msg']}" if path else detail["msg"])
-    more = error.error_count() - len(details)
+    more = (len(details) or error.error_count()) - len(parts)
     return "; ".join([*parts, f"{more} {'more ' if parts else ''}errors"] if more else parts)

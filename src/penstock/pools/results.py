@@ -80,7 +80,7 @@ class Finished:
     """A job has ended, and its on_complete has been called if it has one.
 
     Attributes:
-        result: Its result; the value of a success is in JSON's types.
+        result: Its result; the value of a success has the type that its function's annotation names.
     """
 
     result: WorkResult[Any]

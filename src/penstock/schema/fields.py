@@ -8,6 +8,7 @@ to each database's own form to the stores' dialects.
 from __future__ import annotations
 
 import enum
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
-from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
 from pydantic import (
@@ -27,14 +28,16 @@ from pydantic import (
     PastDatetime,
     PydanticUserError,
     TypeAdapter,
-    ValidationError,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import from_json, to_json
+from typing_extensions import TypeAliasType
 
 from penstock.errors import DeclarationError, ValueInvalid
+from penstock.schema.encoder import Encoder
 from penstock.schema.ids import Id, id_prefix_of, is_id, is_several, target_of
-from penstock.schema.tighten import check_bytes
-from penstock.values import INT64_MAX, INT64_MIN, check_text, encode_json
+from penstock.schema.tighten import plain_validator
+from penstock.values import INT64_MAX, INT64_MIN, check_text
 
 
 class Kind(enum.Enum):
@@ -75,7 +78,9 @@ _NARROWER: dict[Any, Kind] = {
     FutureDate: Kind.DATE,
 }
 _CHOICE_KINDS: dict[type, Kind] = {str: Kind.TEXT, int: Kind.INTEGER}
-_JSON_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
+_JSON_CONFIG = ConfigDict(val_json_bytes="base64")
+
+_NUMBERS_THAT_CHANGE = re.compile(r"-0\.0|\de\+?\d")  # also in a text, which is looked at then
 
 _SYSTEM: dict[str, Any] = {"id": str, "creation_time": AwareDatetime}
 
@@ -97,6 +102,13 @@ class Column:
     decode: Decode | None = field(default=None, repr=False, compare=False)
     long: bool = False  # whether it is for decimals of more digits than a float keeps
     info: FieldInfo | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The names under which its values hold secrets, its own included."""
+        encoder = getattr(self.decode, "__self__", None)
+        found = encoder.secrets if isinstance(encoder, Encoder) else ()
+        return frozenset(name or self.name for name in found)
 
     def check(self, value: Any) -> Any:
         """A Python value, if it is one of this column; else ValueError."""
@@ -189,30 +201,38 @@ def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
 
 
 def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
-    annotation: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-    # None is added since the settings do not bear on a class by itself, only on a type that contains it.
-    either: Any = Optional[annotation]  # noqa: UP045
+    # It is spelled since typing takes `A | B` for `B | A`, and named since settings do not bear on a class by itself.
+    annotation: Any = Annotated[info.annotation, *info.metadata, repr(info.annotation)]
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(either, config=_JSON_CONFIG)
+        named: Any = TypeAliasType("Column", annotation)
+        schema = TypeAdapter(named, config=_JSON_CONFIG).core_schema
+        encoder = Encoder(schema, plain_validator, given=True)
     except Exception as error:
         raise DeclarationError(
             f"{where}: {info.annotation!r} cannot be stored: {error}.",
             fix="Use a type that pydantic can validate and write as JSON.",
         ) from error
-    check_bytes(adapter.core_schema, where)
-
-    def dump(value: Any) -> bytes:
-        return adapter.dump_json(value, warnings=False, by_alias=True)
 
     def encode(value: Any) -> str:
-        text = encode_json(value, where, dump)
-        try:
-            adapter.validate_json(text)
-        except ValidationError as error:
-            raise ValueInvalid(f"{where}: a value could not be read back from JSON: {error}.") from error
+        text = encoder.encode(value, where)
+        if _NUMBERS_THAT_CHANGE.search(text):
+            change = encoder.change(to_json(_as_numeric(from_json(text))), value)
+            if change is not None:
+                raise ValueInvalid(f"{where}: {change}, as JSON in PostgreSQL has no minus zero and no exponents.")
         return text
 
-    return encode, adapter.validate_json
+    return encode, encoder.decode
+
+
+def _as_numeric(value: Any) -> Any:
+    """A value of JSON with its numbers as PostgreSQL keeps them."""
+    if isinstance(value, dict):
+        return {key: _as_numeric(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list(map(_as_numeric, value))
+    if isinstance(value, float):
+        return int(Decimal(repr(value))) if "e+" in repr(value) else value or 0.0
+    return value
 
 
 def _id_encoder(where: str, annotation: Any) -> Encode:

@@ -27,8 +27,8 @@ async def _list(backend: Backend, _words: Words) -> Any:
 
 
 async def _show(backend: Backend, words: Words) -> Any:
-    store, declares = backend.engine.store, backend.app.outboxes.declares
-    status, found = await look_at_one(store, needed(words.text, "outbox"), backend.job_calls.now(), declares)
+    store, find = backend.engine.store, backend.app.outboxes.find
+    status, found = await look_at_one(store, needed(words.text, "outbox"), backend.job_calls.now(), find)
     return {"outbox": status, "messages": await asyncio.to_thread(_sayable, found)}
 
 

@@ -23,6 +23,16 @@ _SUSPICIOUS = re.compile(rb'[\x7f-\xff\\]|__proto__|"[^"]{1025}')  # of a text w
 _MOST_ARGUMENTS = 1000  # more than any function has, and few enough to tell of each that it is unknown
 
 
+class Arguments(bytes):
+    """Arguments as JSON text, whose bytes were tagged; the text has them in base 64."""
+
+    given: dict[str, Any]
+
+    def with_tags(self) -> bytes:
+        """The same with the tag of a union's member for bytes, so that these are told from texts."""
+        return to_json(_resolve(self.given, 1, tag="@bytes"))
+
+
 class Message:
     """A JSON text from the wire.
 
@@ -57,7 +67,9 @@ class Message:
         if len(args) > _MOST_ARGUMENTS:
             raise ArgumentsInvalid(f"args has {len(args)} names; a call has {_MOST_ARGUMENTS} arguments at most.")
         if self._tagged:
-            return to_json(_resolve(args, 1))
+            found = Arguments(to_json(_resolve(args, 1)))
+            found.given = args
+            return found
         if self._deep:
             _check_nesting(args)
         text = to_json(args)
@@ -86,28 +98,31 @@ def _check_nesting(value: Any) -> None:
     raise _too_deep()
 
 
-def _resolve(value: Any, depth: int) -> Any:
+def _resolve(value: Any, depth: int, tag: str | None = None) -> Any:
     """A value with tags resolved: integers and floats as JSON numbers, bytes as base 64."""
     if isinstance(value, dict | list):
         if depth > MAX_NESTING:
             raise _too_deep()
         if isinstance(value, list):
-            return [_resolve(item, depth + 1) for item in value]
+            return [_resolve(item, depth + 1, tag) for item in value]
         if any(key.startswith("$") for key in value):
-            return _tagged(value)
-        return {key: _resolve(item, depth + 1) for key, item in value.items()}
+            return _tagged(value, tag)
+        return {key: _resolve(item, depth + 1, tag) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueInvalid("A number is too large for a float.", fix="Send infinity with the tag $float.")
     return value
 
 
-def _tagged(value: dict[str, Any]) -> Any:
+def _tagged(value: dict[str, Any], tag: str | None) -> Any:
     if len(value) != 1:
         name = next(key for key in value if key.startswith("$"))
         raise ValueInvalid(f"The key {name!r} begins with a dollar, which is reserved for tags.")
     ((name, content),) = value.items()
     found = read_tag(name, content)
-    return base64.b64encode(found).decode("ascii") if isinstance(found, bytes) else found
+    if not isinstance(found, bytes):
+        return found
+    text = base64.b64encode(found).decode("ascii")
+    return text if tag is None else {tag: text}
 
 
 def _too_deep() -> LimitExceeded:

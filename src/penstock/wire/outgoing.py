@@ -82,11 +82,6 @@ def encode_result(value: Any, form: Format) -> bytes:
     return _written(_WRITERS[form], value)
 
 
-def encode_kept(value: Any) -> bytes:
-    """A job's result as JSON text: clean, but large integers stay numbers, as Python can read them."""
-    return _written(_KEPT, value)
-
-
 def _written(writer: _Writer, value: Any) -> bytes:
     try:
         return to_json(writer(value))
@@ -267,14 +262,6 @@ class _FloatsWriter(_ConvexWriter):
         return float(found) if type(found) is int else found
 
 
-class _KeptWriter(_Writer):
-    def large_integer(self, value: int) -> Any:
-        return int(value)
-
-    def declared_integer(self, value: Large) -> Any:
-        return int(value)
-
-
 def _key(value: Any) -> str:
     """A key that is no text as JSON says it: numbers in digits, dates and UUIDs as their strings."""
     if isinstance(value, enum.Enum):
@@ -292,7 +279,6 @@ _WRITERS: dict[Format, _Writer] = {
     Format.JSON: _StrictWriter(),
     Format.CLEAN: _Writer(),
 }
-_KEPT = _KeptWriter()
 
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)

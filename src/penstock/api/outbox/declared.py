@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.calls.handlers.deliveries import HandlerInput, Messages
+from penstock.calls.handlers.deliveries import HandlerInput, Messages, payload_of
 from penstock.changes.interest import Interest
 from penstock.functions.function import AnyFunction
 from penstock.outbox.outbox import MessageCriteria, Outbox
+from penstock.schema.encoder import MASKED
 from penstock.store.contract.outboxes import OutboxPlan
 from penstock.store.sql.conditions import condition_sql
 from penstock.store.sql.dialect import Dialect
@@ -70,6 +71,14 @@ class DeclaredOutbox:
             kinds=outbox.kinds,
             fields=outbox.fields if ordered or not exact else (),
         )
+
+    def masked(self, content: Any) -> Any:
+        """The content of a message without what annotations call secrets."""
+        outbox = self.outbox
+        if outbox.definition is None:
+            return payload_of(self.handler, outbox).masked_one("payload", content)
+        hidden = {column.name for column in outbox.definition.columns if column.secrets}
+        return {**content, **dict.fromkeys(hidden & content.keys(), MASKED)} if isinstance(content, dict) else content
 
     def plan(self) -> OutboxPlan:
         """The plan that is stored of it."""

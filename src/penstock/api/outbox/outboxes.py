@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.api.callers import for_programs, for_writers
@@ -23,11 +23,12 @@ from penstock.api.outbox.rebuilding import chosen_rows, rebuild, resend, reset_o
 from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus, look_at, messages_of, outbox_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import send_message
-from penstock.calls.handlers.deliveries import run_of
+from penstock.calls.handlers.deliveries import payload_of, run_of
 from penstock.calls.run.ctxkinds import named, refuse_bare
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import DataError, DeclarationError, ValueInvalid
 from penstock.functions.function import AnyFunction, MutationFunction, name_of
+from penstock.functions.signature import Signature
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event as log_event
 from penstock.outbox.message import is_topic
@@ -75,8 +76,8 @@ class Outboxes:
     `OutboxNotFound` if the database knows none of this name.
     """
 
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
+    def __init__(self, guests: Guests, topics: dict[str, builtins.list[Callable[[], Signature]]]) -> None:
+        self._guests, self._topics = guests, topics
         self._declared: dict[str, DeclaredOutbox] = {}
 
     def __iter__(self) -> Any:
@@ -173,6 +174,8 @@ class Outboxes:
             function = kind(run_of(handler), public=False, name=name_of(handler))
             reset = _reset(name, outbox, kind, options.get("reset"))
             self._declared[name] = DeclaredOutbox(outbox, function, handler, reset)
+            if outbox.topic is not None:
+                self._topics.setdefault(outbox.topic, []).append(cache(lambda: payload_of(handler, outbox)))
             return handler
 
         return decorate
@@ -232,7 +235,8 @@ class Outboxes:
             raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
         _numbers(() if after is None else (after,))
         wanted = _states(states)
-        return await messages_of(calls.store, await outbox_of(calls.store, name), wanted, limit, after)
+        row = await outbox_of(calls.store, name)
+        return await messages_of(calls.store, row, wanted, limit, after, self.find(row.plan.name))
 
     @for_programs(_ADMIN)
     async def retry(self, calls: JobCalls, name: str, numbers: Sequence[int] | None = None) -> int:

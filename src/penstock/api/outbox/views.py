@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.tasks.views import plain_key
 from penstock.changes.change import CapturedChange, read_values
 from penstock.errors import LimitExceeded, OutboxNotFound, ValueInvalid
@@ -191,16 +192,21 @@ async def look_at(
 
 
 async def look_at_one(
-    store: Store, name: str, now: datetime, is_declared: Callable[[str], bool]
+    store: Store, name: str, now: datetime, find: Callable[[str], DeclaredOutbox | None]
 ) -> tuple[OutboxStatus, list[OutboxMessage]]:
     """The status of one outbox, and the message that blocks it, or its key, if there is one."""
     row = await outbox_of(store, name)
-    (status,) = await look_at(store, [row], now, is_declared)
-    return status, (await messages_of(store, row, ("failing", "halted"), 1, None)).messages
+    (status,) = await look_at(store, [row], now, lambda name: find(name) is not None)
+    return status, (await messages_of(store, row, ("failing", "halted"), 1, None, find(row.plan.name))).messages
 
 
 async def messages_of(
-    store: Store, row: OutboxRow, states: Sequence[MessageState], limit: int, after: int | None
+    store: Store,
+    row: OutboxRow,
+    states: Sequence[MessageState],
+    limit: int,
+    after: int | None,
+    declared: DeclaredOutbox | None,
 ) -> OutboxPage:
     """Messages of an outbox that have failed, or wait for one that has; fewer than `limit` if they are large."""
     found: list[OutboxMessage] = []
@@ -221,6 +227,8 @@ async def messages_of(
         ]
         size += sum(map(_size, put))
         following, more = put[-1].change.seq if put else following, len(put) == at_once
+    if declared is not None:
+        found = [replace(one, content=declared.masked(one.content)) for one in found]
     return OutboxPage(found, following if more else None)
 
 

@@ -25,7 +25,7 @@ from penstock.config import FOR_EVER
 from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import JobId, NewJob, Options, job_id, job_uuid
+from penstock.jobs.job import JobId, JobStatus, NewJob, Options, job_id, job_uuid
 from penstock.pools.options import GivenOptions, WorkOptions
 from penstock.pools.pool import PoolDefinition, check_max_parallelism
 from penstock.pools.results import Completion, Finished, Success, WorkResult, WorkStatus, work_status
@@ -227,9 +227,9 @@ class Workpool:
         deadline = None if timeout is None else clock.monotonic() + timeout.total_seconds()
         while True:
             job = await calls.find(job_uuid(work_id))
-            status = None if job is None else work_status(job)
-            if job is not None and isinstance(status, Finished):
-                return typed_result(calls.engine.registry.find(job.function), status.result)
+            status = None if job is None else _status_of(calls, job)
+            if isinstance(status, Finished):
+                return status.result
             if status is None:
                 raise DataError(f"There is no work {work_id}, or its status has expired.")
             if deadline is not None and clock.monotonic() + pause > deadline:
@@ -430,14 +430,16 @@ class Workpool:
         )
 
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
-        asked, ttl = self._options, self.definition.status_ttl
+        asked, after, ttl = self._options, self._options.on_complete, self.definition.status_ttl
         return Options(
             retry=asked.retry_of(function, self.definition),
             name=asked.name,
             timeout=None if asked.timeout is None else asked.timeout.total_seconds(),
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.on_complete_retry,
-            context=None if asked.context is None else calls.json(asked.context, "The context"),
+            context=None
+            if after is None or asked.context is None
+            else calls.fitting(after.signature.encode_one("context", asked.context, "The context"), "The context"),
             concurrency_key=asked.concurrency_key,
             key=asked.key,
             until_start=asked.duplicate.until_start if asked.key is not None else None,
@@ -445,11 +447,18 @@ class Workpool:
 
     async def _status(self, calls: JobCalls, work_id: JobId) -> WorkStatus | None:
         found = await calls.find(job_uuid(work_id))
-        return None if found is None else work_status(found)
+        return None if found is None else _status_of(calls, found)
 
     async def _status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> list[WorkStatus | None]:
         found = await calls.find_many([job_uuid(work_id) for work_id in work_ids])
-        return [None if one is None else work_status(one) for one in found]
+        return [None if one is None else _status_of(calls, one) for one in found]
+
+
+def _status_of(calls: JobCalls, job: JobStatus) -> WorkStatus:
+    status = work_status(job)
+    if not isinstance(status, Finished):
+        return status
+    return Finished(typed_result(calls.engine.registry.find(job.function), status.result))
 
 
 def typed_result(function: AnyFunction | None, result: WorkResult[Any]) -> WorkResult[Any]:

@@ -36,7 +36,7 @@ from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.contract.session import reading
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
-from penstock.values import encode_json, text_bytes
+from penstock.values import decode_json, encode_json, text_bytes
 
 T = TypeVar("T")
 Answer = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -133,7 +133,7 @@ class JobCalls:
 
         The jobs pass a gate if they have a key, or if they are `gated` because their pool has a rate limit.
         """
-        check, what, clock = function.signature.check, f"The arguments of {function.name}", self.engine.clock
+        signature, what, clock = function.signature, f"The arguments of {function.name}", self.engine.clock
         name, place = function.name, rank(run_at, priority, ageing)
         kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
@@ -142,16 +142,15 @@ class JobCalls:
             options = replace(options, program=program)
 
         def make(arguments: Mapping[str, Any]) -> NewJob:
-            text = self.json(check(arguments), what)
+            text = self.fitting(signature.encode(signature.check(arguments)), what)
             new_id = UUID(int=clock.uuid7())
             return NewJob(new_id, name, kind, text, run_at, place, pool, priority, options, on_complete, key)
 
         return make
 
-    def json(self, value: Any, what: str) -> str:
-        """A value as JSON to store with a job; `LimitExceeded` if it is too large."""
-        text, limit = encode_json(value, what), self.engine.config.max_job_argument_bytes
-        size = text_bytes(text)
+    def fitting(self, text: str, what: str) -> str:
+        """JSON to store with a job; `LimitExceeded` if it is too large."""
+        size, limit = text_bytes(text), self.engine.config.max_job_argument_bytes
         if size > limit:
             raise LimitExceeded(
                 f"{what} have {size} bytes; a job may have {limit}.",
@@ -268,6 +267,26 @@ class JobCalls:
                 f"{what} outside of queries and mutations: their transaction would block workers.",
                 fix="Do it in an action or with a backend, or enqueue the job again.",
             )
+
+    async def look(self, uuid: UUID) -> JobStatus | None:
+        """The status of a job without secrets; None if it is unknown, or its status has expired."""
+        found = await self.find(uuid)
+        return None if found is None else self.masked(found)
+
+    def masked(self, job: JobStatus) -> JobStatus:
+        """The status of a job without what the annotations of its functions call secrets."""
+        function = self.engine.registry.find(job.function)
+        after = None if job.on_complete is None else self.engine.registry.find(job.on_complete)
+        if function is not None:
+            args, result = function.signature.encoder.masked(job.args), function.signature.results.masked(job.result)
+            if args is not job.args or result is not job.result:
+                job = replace(job, args=args, result=result)
+        if after is not None and job.options.context is not None:
+            context = encode_json(
+                after.signature.masked_one("context", decode_json(job.options.context)), "The context"
+            )
+            job = replace(job, options=replace(job.options, context=context))
+        return job
 
     async def find(self, uuid: UUID) -> JobStatus | None:
         """The status of a job; None if it is unknown, or its status has expired."""

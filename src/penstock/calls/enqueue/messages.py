@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.errors import LimitExceeded, TopicNotFound
+from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound
+from penstock.functions.signature import encode_any
 from penstock.outbox.message import check_key, is_topic
+from penstock.schema.proofs import is_plain
 from penstock.transaction.tracking import tracked
 from penstock.values import encode_json, text_bytes
+
+_WHAT = "The payload of a message"
 
 
 class Sender:
@@ -46,7 +51,7 @@ class Sender:
 async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:
     """Send a message: in the transaction of the calls, or in one of its own. Raises what `Sender.send` raises."""
     check_key(key)
-    text, limit = encode_json(payload, "The payload of a message"), calls.engine.config.max_job_argument_bytes
+    text, limit = _encoded(calls, topic, payload), calls.engine.config.max_job_argument_bytes
     if (size := text_bytes(text)) > limit:
         raise LimitExceeded(
             f"A message to {topic!r} has {size} bytes; one may have {limit}.",
@@ -61,3 +66,23 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
             fix=f'Declare one with @app.outbox("{topic}"), and start that program once on this database.',
             topic=topic,
         )
+
+
+def _encoded(calls: JobCalls, topic: str, payload: Any) -> str:
+    """A payload as JSON that each handler of the topic takes, and the first that says a type reads as the same."""
+    readers = [reader() for reader in calls.engine.registry.topics.get(topic, ())]
+    if not readers:  # another program has them, which may read it as any class
+        with suppress(Exception):
+            return encode_any(payload, _WHAT, type(payload))
+        return encode_json(payload, _WHAT)
+    readers.sort(key=lambda reader: reader.arguments.__annotations__["payload"] is Any)
+    try:
+        text = readers[0].encode_one("payload", payload, _WHAT)
+    except ArgumentsInvalid:
+        if not is_plain(payload):
+            raise
+        text = encode_json(payload, _WHAT)  # it may have the form in which the handler's type stands in JSON
+        readers[0].check_json(f'{{"payload":{text}}}')
+    for reader in readers[1:]:
+        reader.check_json(f'{{"payload":{text}}}')
+    return text

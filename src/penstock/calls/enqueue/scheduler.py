@@ -96,7 +96,7 @@ class Scheduler:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        return await self._calls.find(job_uuid(job))
+        return await self._calls.look(job_uuid(job))
 
     @tracked
     async def complete(self, token: str, result: Any = None) -> Completion:

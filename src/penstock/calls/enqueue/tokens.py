@@ -6,11 +6,13 @@ The store sees to it that each token counts once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.attempts import Attempts
-from penstock.errors import ContextError, LimitExceeded, TokenExpired, ValueInvalid
+from penstock.errors import ContextError, LimitExceeded, ResultInvalid, TokenExpired, ValueInvalid
+from penstock.functions.signature import encode_any
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Told, not_known, token_of
@@ -18,7 +20,6 @@ from penstock.observe.logs import event as log_event
 from penstock.pools.results import Completion
 from penstock.store.contract.jobs import Redeemed
 from penstock.values import storable
-from penstock.wire.outgoing import encode_kept
 
 _LONGEST_ERROR = 10_000
 _NOBODY_TOLD = "CallTimeout: no completion came within the time that complete_later gave"
@@ -28,15 +29,15 @@ async def complete(calls: JobCalls, token: object, result: Any) -> Completion:
     """End the job of a token with success."""
     limit = calls.engine.config.max_result_bytes
 
-    def outcome() -> Outcome:
-        kept = encode_kept(result)
+    def outcome(job: Job) -> Outcome:
+        kept = _encoded(calls, job, result)
         if len(kept) > limit:
             raise LimitExceeded(
                 f"The result has {len(kept)} bytes; a job's result may have {limit}.",
                 fix="Store the data elsewhere, and send its address.",
                 limit=limit,
             )
-        return Outcome(JobEvent.RETURNED, result=kept.decode())
+        return Outcome(JobEvent.RETURNED, result=kept)
 
     return await _redeem(calls, token, "success", outcome)
 
@@ -48,7 +49,7 @@ async def fail(calls: JobCalls, token: object, error: object, *, retryable: obje
     if not isinstance(retryable, bool):
         raise ValueInvalid(f"retryable is True or False, not {retryable!r}.")
     outcome = Outcome(JobEvent.RAISED, error=storable(error[:_LONGEST_ERROR]), retryable=retryable)
-    return await _redeem(calls, token, "failed", lambda: outcome)
+    return await _redeem(calls, token, "failed", lambda _: outcome)
 
 
 def settle_expired(runner: Attempts) -> Callable[[list[Job]], list[Settlement]]:
@@ -62,7 +63,7 @@ def settle_canceled(runner: Attempts) -> Callable[[list[Job]], list[Settlement]]
 
 
 async def _redeem(
-    calls: JobCalls, text: object, told: Literal["success", "failed"], outcome: Callable[[], Outcome]
+    calls: JobCalls, text: object, told: Literal["success", "failed"], outcome: Callable[[Job], Outcome]
 ) -> Completion:
     """Settle the job of a token; the outcome is only made and checked once the token is known to count."""
     if calls.in_transaction:
@@ -73,7 +74,7 @@ async def _redeem(
     token, store, runner = token_of(text), calls.store, calls.runner
 
     async def once() -> Redeemed | None:
-        return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settled(runner, jobs, outcome()))
+        return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settled(runner, jobs, outcome))
 
     redeemed = await runner.attempt(once)
     if redeemed is None:
@@ -89,8 +90,20 @@ async def _redeem(
 def _told(runner: Attempts, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
     for job in jobs:
         log_event("job.told", job=job_id(job.id), attempt=job.attempt, told=told)
-    return _settled(runner, jobs, outcome)
+    return _settled(runner, jobs, lambda _: outcome)
 
 
-def _settled(runner: Attempts, jobs: list[Job], outcome: Outcome) -> list[Settlement]:
-    return runner.engine.decide((job, outcome) for job in jobs)
+def _settled(runner: Attempts, jobs: list[Job], outcome: Callable[[Job], Outcome]) -> list[Settlement]:
+    return runner.engine.decide([(job, outcome(job)) for job in jobs])
+
+
+def _encoded(calls: JobCalls, job: Job, result: Any) -> str:
+    """A result as its function would have returned it, or else any JSON value."""
+    function = calls.engine.registry.find(job.function)
+    with suppress(ResultInvalid):
+        if function is not None:
+            return function.signature.result_json(function.signature.check_result(result)).decode()
+    try:
+        return encode_any(result, "The result")
+    except ValueInvalid as error:
+        raise ResultInvalid(error.what, fix=error.fix) from error

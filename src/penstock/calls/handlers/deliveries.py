@@ -236,7 +236,7 @@ class HandlerInput:
         self._name = outbox.name
         parameters = list(inspect.signature(handler).parameters.values())
         try:
-            hints = typing.get_type_hints(handler)
+            hints = typing.get_type_hints(handler, include_extras=True)
         except (NameError, TypeError) as error:
             raise DeclarationError(
                 f"Outbox {outbox.name!r}: the annotations of its handler cannot be read: {error}"
@@ -273,6 +273,13 @@ class HandlerInput:
             return self._payload.check_json('{"payload":' + (text or "null") + "}")["payload"]
         except ArgumentsInvalid as error:
             raise DataError(str(error)) from error
+
+
+def payload_of(handler: Any, outbox: Outbox) -> Signature:
+    """The signature of the payload that a handler of a topic takes."""
+    found = HandlerInput(handler, outbox)._payload  # noqa: SLF001 - of this file
+    assert found is not None  # noqa: S101 - only rows have none
+    return found
 
 
 def _signature_of(annotation: Any, outbox: str) -> Signature:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
+from pydantic import ValidationError
 from pydantic_core import to_json
 
 from penstock.calls.handlers.mark_completed import end_of_marked
@@ -23,6 +25,7 @@ from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Execution, Running, Withdrawn, caller_of_job
 from penstock.calls.run.threads import check_args
 from penstock.errors import (
+    ArgumentsInvalid,
     CallTimeout,
     ContextError,
     LeaseLost,
@@ -34,13 +37,14 @@ from penstock.errors import (
     TaskConditionFailed,
 )
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.registry import Registry
 from penstock.jobs.job import Ending, Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import completed, of_no_use, settle
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
+from penstock.pools.results import Success
 from penstock.values import storable
-from penstock.wire.outgoing import encode_kept
 
 _PARKED_FOR = timedelta(seconds=30)
 _LONGEST_ERROR = 10_000
@@ -138,9 +142,8 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     if function is None:
         return _left(runner, job, job.on_complete, "in the program of this worker, which is its on_complete")
     try:
-        args = _completion_args(job, ending)
         execution = Execution(running.lease, lambda _: completed(job, ending, runner.now(), engine.keep))
-        await _mutate(runner, function, args, execution)
+        await _mutate(runner, function, partial(_completion_args, engine.registry, function, job, ending), execution)
         if settled is not None and settled.failed is not None:
             engine.journal.attempted(job, settled.event)
             engine.journal.failed(job, settled)
@@ -155,13 +158,26 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     return None
 
 
-def _completion_args(job: Job, ending: Ending) -> bytes:
-    """The arguments of on_complete as JSON: `work_id`, `result`, `context`."""
-    result = b'{"kind":"canceled"}'
-    if ending.state is JobState.SUCCESS:
-        result = b'{"kind":"success","value":' + (ending.result or "null").encode() + b"}"
-    elif ending.state is JobState.FAILED:
-        result = b'{"kind":"failed","error":' + to_json(ending.error or "") + b"}"
+async def _completion_args(registry: Registry, function: AnyFunction, job: Job, ending: Ending) -> dict[str, Any]:
+    """The arguments of on_complete: `work_id`, `result`, `context`."""
+    canceled, source = b'{"kind":"canceled"}', registry.find(job.function)
+    if ending.state is JobState.FAILED:
+        failed = b'{"kind":"failed","error":' + to_json(ending.error or "") + b"}"
+        return await check_args(function, _completion_json(job, failed))
+    if ending.state is not JobState.SUCCESS:
+        return await check_args(function, _completion_json(job, canceled))
+    result = ending.result or "null"
+    if source is not None and not source.signature.returns_nothing:
+        with suppress(ArgumentsInvalid, ValidationError):  # an annotation may ask for the result as JSON has it
+            arguments = await check_args(function, _completion_json(job, canceled))
+            value = source.signature.result_of_json(result)
+            is_any = isinstance(arguments["result"], dict)
+            success = {"kind": "success", "value": value} if is_any else Success(value)
+            return function.signature.check({**arguments, "result": success})
+    return await check_args(function, _completion_json(job, b'{"kind":"success","value":' + result.encode() + b"}"))
+
+
+def _completion_json(job: Job, result: bytes) -> bytes:
     context = (job.options.context or "null").encode()
     return b'{"work_id":"' + job_id(job.id).encode() + b'","result":' + result + b',"context":' + context + b"}"
 
@@ -269,20 +285,22 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
         return settlement
 
     execution = Execution(running.lease, settled, work=running.work, moment=running.moment)
-    await _mutate(runner, function, job.args, execution)
+    await _mutate(runner, function, partial(check_args, function, job.args), execution)
     if job.on_complete is None and states[0] in FINISHED:  # and was not put off
         runner.engine.journal.ended(job, states[0], runner.now())
 
 
-async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, execution: Execution) -> None:
+async def _mutate(
+    runner: Runner, function: AnyFunction, check: Callable[[], Awaitable[dict[str, Any]]], execution: Execution
+) -> None:
     """Run a mutation that settles its job in its own commit."""
     execution = replace(execution, caller=caller_of_job(function))
-    await runner.mutation(function, partial(check_args, function, args), execution=execution)
+    await runner.mutation(function, check, execution=execution)
 
 
 def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
     """A result as it is stored with a job; LimitExceeded if it is too large."""
-    kept = encode_kept(result)
+    kept = function.signature.result_json(result)
     limit = runner.engine.config.max_result_bytes
     if len(kept) > limit:
         raise LimitExceeded(

@@ -52,7 +52,7 @@ from penstock.transaction.pages import decode_journal, encode_journal
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
-from penstock.values import copier, encode_json
+from penstock.values import copier
 
 Ctx = QueryCtx | MutationCtx | ActionCtx
 Encode = Callable[[Any], bytes]
@@ -145,7 +145,7 @@ class Runner(Runs):
                 with self.engine.journal.call(function, entry.caller), log_lines(told=self.engine.config.dev) as lines:
                     run = self._in_transaction(transaction, function, entry.arguments, 0, thread)
                     result = await contained(function, run)
-            encoded = function.signature.result_json(result)
+            encoded = function.signature.result_json(result, checks=False)
         except Exception as error:  # noqa: BLE001 - it concerns those who watch this query, and nobody else
             is_late = isinstance(error, TimeoutError) and timer.expired()
             try:
@@ -224,7 +224,7 @@ class Runner(Runs):
                 await self._take_token(function, caller)
             await self.check_access_alone(function, arguments, depth + 1, caller)
             if function.runtime == "process":
-                text = encode_json(arguments, f"The arguments of {function.name}").encode()
+                text = function.signature.encode(arguments).encode()
                 work = None if attempt is None else attempt.work
                 return function.signature.result_of_json(await self.engine.processes.run(function, text, work))
             async with self.engine.thread(function, depth) as thread:

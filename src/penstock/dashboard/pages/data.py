@@ -11,11 +11,12 @@ from urllib.parse import quote, urlencode
 
 from penstock.api.live import Watch
 from penstock.dashboard.forms import changed, inputs_of_row, read_all, typed, wrong_fields
-from penstock.dashboard.mask import MASKED, is_secret, masked, secrets_in
+from penstock.dashboard.mask import is_secret, masked, secrets_in
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.rows import LISTED, condition_of, key_in, rows_of
 from penstock.errors import PenstockError, ValueInvalid
 from penstock.reactive.expression import Condition, Path, reads
+from penstock.schema.encoder import MASKED
 from penstock.schema.fields import Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.server.requests import Refused

@@ -44,7 +44,8 @@ async def _load(view: View) -> Mapping[str, Any]:
     asked, after, state = _asked(view), view.word("after"), view.word("state")
     where, (seen, pools), calls = _filter(view), await view.activity.look(), view.backend.job_calls
     below, jobs = ABOVE_ALL if after is None else job_uuid(after), calls.store.jobs
-    found = await calls.read(lambda session: jobs.list(session, where, _LISTED + 1, calls.now(), below))
+    listed = await calls.read(lambda session: jobs.list(session, where, _LISTED + 1, calls.now(), below))
+    found = list(map(calls.masked, listed))
     rows = {row.name: row for row in seen.pools}
     row = rows.get(where.pool or "")
     return {

@@ -1,0 +1,370 @@
+"""Encoders: the values of one annotation as JSON at rest, and back, equal and of the same class.
+
+Owns the form of stored values: arguments, results, contexts, messages and JSON columns alike. Secrets are stored as
+they are. A member of a union that would come back as another one is tagged: ``{"@str": "word"}``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, time
+from decimal import Decimal
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import (
+    CoreSchema,
+    PydanticSerializationUnexpectedValue,
+    SchemaSerializer,
+    SchemaValidator,
+    core_schema,
+    to_json,
+    to_jsonable_python,
+)
+
+from penstock.errors import ValueInvalid
+from penstock.schema.ids import Id
+from penstock.schema.proofs import IS_HIDDEN, proof_of
+from penstock.schema.tighten import changed, made_of
+from penstock.values import encode_json
+
+MASKED = "••••••"
+TAGGED = "@"  # the label of tagged members in pydantic's errors
+
+_CONFIG: Any = {
+    "ser_json_bytes": "base64",
+    "val_json_bytes": "base64",
+    "ser_json_timedelta": "iso8601",
+    "ser_json_temporal": "iso8601",
+    "ser_json_inf_nan": "constants",  # which `encode_json` refuses
+    "validate_by_alias": True,
+}
+_AS_TEXT = {"str", "bytes", "date", "datetime", "time", "timedelta", "uuid", "url", "multi-host-url", "complex"}
+_KINDS = {name: {"text"} for name in _AS_TEXT} | {name: {"array"} for name in ("list", "tuple", "set", "frozenset")}
+_KINDS |= {name: {"object"} for name in ("dict", "model", "typed-dict", "dataclass")}
+_KINDS |= {"none": {"null"}, "bool": {"bool"}, "int": {"number"}, "float": {"number"}, "decimal": {"text", "number"}}
+_ALL = {"text", "array", "object", "null", "bool", "number"}
+_NO_KEYS = {"list", "tuple", "set", "frozenset", "dict", "model", "typed-dict", "dataclass", "named-tuple", "call"}
+
+
+class Encoder:
+    """Encodes the values of one annotation, which are valid, and decodes them.
+
+    A value of an annotation that is not proven is read back at once, and refused if it would change.
+
+    Args:
+        schema: Pydantic's schema of the annotation.
+        read: Makes the validator that reads JSON, and checks Python values, from the schema as it is changed here.
+        result: Whether it is the annotation of a result: NaN and infinity are written as text.
+        given: Whether values may have been changed since they were validated, as those of rows.
+
+    Attributes:
+        schema: Pydantic's schema of the annotation.
+    """
+
+    def __init__(
+        self,
+        schema: CoreSchema,
+        read: Callable[[CoreSchema], SchemaValidator],
+        *,
+        result: bool = False,
+        given: bool = False,
+    ) -> None:
+        self.takes_tags = False  # whether the validator takes bytes as clients tag them
+        self.schema, self._strict = schema, False if result else None
+        self._config: Any = {**_CONFIG, "ser_json_inf_nan": "strings"} if result else _CONFIG
+        self._stored = self._changed()
+        self.validator = read(self._stored)
+        self._serializer = self._serializer_of(self._stored)
+        self._proof = proof_of(self._stored, {}, given=given)
+
+    def encode(self, value: Any, what: str) -> str:
+        """A value as JSON text.
+
+        Raises:
+            ValueInvalid: It would come back as another value or of another class, or JSON cannot hold it.
+            LimitExceeded: It is nested deeper than 64 levels.
+        """
+        text = encode_json(value, what, lambda given: _dump(self._serializer, given))
+        if self._proof(value) or (change := self.change(text, value)) is None:
+            return text
+        if (tagging := self._tagging) is not None:
+            tagged = encode_json(value, what, lambda given: _dump(tagging, given))
+            if (change := self.change(tagged, value)) is None:
+                return tagged
+        raise ValueInvalid(
+            f"{what} cannot be stored, as a reader would not get the same: {change}.",
+            fix="Annotate it with the type of the value itself, or use one that JSON gives back.",
+        )
+
+    def decode(self, text: str | bytes) -> Any:
+        return self.validator.validate_json(text, strict=self._strict)
+
+    def dump(self, value: Any) -> bytes:
+        """A value as JSON text, without a check."""
+        return _dump(self._serializer, value)
+
+    @cached_property
+    def secrets(self) -> frozenset[str]:
+        """The names under which values hold secrets; an empty one for the value itself."""
+        found = {""} if _hides(self._stored) else set[str]()
+
+        def note(node: dict[str, Any]) -> None:
+            for name, field in _fields(node):
+                if _hides(field["schema"]):
+                    found.update({name, field.get("serialization_alias", name)})
+
+        changed(self._stored, note)
+        return frozenset(found)
+
+    def masked(self, stored: Any) -> Any:
+        """A stored value, as JSON has it, with a mask for each secret; or all of it if it cannot be read."""
+        if not self.secrets:
+            return stored
+        try:
+            value = self.decode(to_json(stored))
+        except ValidationError:
+            return dict.fromkeys(stored, MASKED) if isinstance(stored, dict) else MASKED
+        return self._serializer.to_python(
+            value, mode="json", by_alias=True, round_trip=True, warnings="none", context=MASKED
+        )
+
+    @cached_property
+    def _tagging(self) -> SchemaSerializer | None:
+        found = self._changed(tagging=True)
+        return None if found == self._stored else self._serializer_of(found)
+
+    def _changed(self, *, tagging: bool = False) -> CoreSchema:
+        return changed(self.schema, lambda node: _store(node, self._config, tagging=tagging))
+
+    def _serializer_of(self, schema: CoreSchema) -> SchemaSerializer:
+        return made_of(schema, lambda: SchemaSerializer(schema, self._config))
+
+    def change(self, text: str | bytes, value: Any) -> str | None:
+        """How a value would change until it is read; None if it would not."""
+        try:
+            found = self.decode(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            return ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
+        except Exception as error:  # noqa: BLE001 - of a validator of the user's own
+            return f"{type(error).__name__} in its validator"
+        return difference(value, found)
+
+
+def difference(one: Any, other: Any, path: str = "") -> str | None:
+    """How two values differ, in words without the values; None if they are equal and of the same classes throughout.
+
+    An id may come back as text, which it is.
+    """
+    kind = str if isinstance(one, Id) and type(other) is str else type(one)
+    if kind is not type(other):
+        return f"{path or 'it'} is a {kind.__name__}, and comes back as a {type(other).__name__}"
+    for step, mine, theirs in _parts(one, other):
+        if (found := difference(mine, theirs, f"{path}.{step}".lstrip("."))) is not None:
+            return found
+    return None if _told(one) == _told(other) else f"{path or 'it'} changes, being a {kind.__name__}"
+
+
+def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]]:
+    """The parts of two values of one class, with their names; none of values that are compared as a whole."""
+    if isinstance(one, BaseModel):
+        names: Any = [*type(one).__pydantic_fields__, "__pydantic_extra__", "__pydantic_private__"]
+        return [(name, getattr(one, name, None), getattr(other, name, None)) for name in names]
+    if dataclasses.is_dataclass(one):
+        names = [field.name for field in dataclasses.fields(one)]
+        return [(name, getattr(one, name, None), getattr(other, name, None)) for name in names]
+    if isinstance(one, dict):
+        return [("keys", list(one), list(other)), *zip(one, one.values(), other.values(), strict=False)]
+    if isinstance(one, list | tuple | deque):
+        return [("length", len(one), len(other)), *zip(range(len(one)), one, other, strict=False)]
+    return ()
+
+
+def _told(value: Any) -> Any:
+    """What tells a value from all others of its class, where `==` does not."""
+    if isinstance(value, BaseModel | dict | list | tuple | deque) or dataclasses.is_dataclass(value):
+        return None  # its parts do
+    if isinstance(value, float | Decimal | time):
+        return repr(value)  # NaN, minus zero, the digits of a decimal
+    if isinstance(value, set | frozenset):
+        return sorted(f"{type(one).__qualname__} {one!r}" for one in value)
+    if isinstance(value, datetime):
+        return value if value.tzinfo is None else value.astimezone(UTC)
+    has_equality = type(value).__eq__ is not object.__eq__  # type: ignore[comparison-overlap]
+    return value if has_equality else getattr(value, "__dict__", value)
+
+
+# ----- pydantic's schema, changed
+
+
+def _dump(serializer: SchemaSerializer, value: Any) -> bytes:
+    return serializer.to_json(value, by_alias=True, round_trip=True, warnings="none")
+
+
+def _store(node: dict[str, Any], config: Any, *, tagging: bool) -> None:
+    """Change a node so that what it writes is what it reads."""
+    kind = node.get("type")
+    if kind in {"model", "dataclass", "typed-dict"} and "config" in node:
+        node["config"] = {**node["config"], **config}
+    if kind == "union":
+        _tag(node, tagging=tagging)
+    elif (change := _CHANGES.get(str(kind))) is not None:
+        change(node)
+    function = node.get("serialization", {}).get("function")
+    if getattr(function, "__module__", "") == "pydantic.types" and "_serialize_secret" in function.__name__:
+        node["serialization"] = core_schema.plain_serializer_function_ser_schema(_reveal, info_arg=True)
+        node["metadata"] = {**node.get("metadata", {}), IS_HIDDEN: True}
+
+
+def _reveal(value: Any, info: Any) -> Any:
+    if info.context == MASKED:
+        return MASKED
+    return value.get_secret_value() if hasattr(value, "get_secret_value") else value
+
+
+def _in_minutes(value: Any) -> Any:
+    """A point in time whose offset JSON can say: of whole minutes, which those of before 1900 often are not."""
+    if not isinstance(value, datetime):
+        raise PydanticSerializationUnexpectedValue("a datetime is expected")
+    offset = value.utcoffset()
+    return value.astimezone(UTC) if offset is not None and offset.seconds % 60 else value
+
+
+def _say_offset(node: dict[str, Any]) -> None:
+    node.setdefault("serialization", core_schema.plain_serializer_function_ser_schema(_in_minutes))
+
+
+def _write_all(node: dict[str, Any]) -> None:
+    """Write fields also if they are left out elsewhere, under names under which they are read."""
+    for name, field in _fields(node):
+        field.pop("serialization_exclude", None)
+        field.pop("serialization_exclude_if", None)
+        field.pop("serialization_alias", None)
+        if (given := field.get("validation_alias")) is None:
+            continue
+        paths = [[given]] if isinstance(given, str) else given if isinstance(given[0], list) else [given]
+        if all(len(path) > 1 for path in paths):
+            paths = field["validation_alias"] = [*paths, [name]]
+        field["serialization_alias"] = next(path[0] for path in paths if len(path) == 1)
+
+
+def _fields(node: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    fields = node.get("fields", {}) if node.get("type") in {"model-fields", "typed-dict", "dataclass-args"} else {}
+    return fields.items() if isinstance(fields, dict) else [(one["name"], one) for one in fields]
+
+
+def _hides(node: Any) -> bool:
+    """Whether values are secrets, or hold some without a name."""
+    if isinstance(node, list | tuple):
+        return any(map(_hides, node))
+    if not isinstance(node, dict) or _fields(node):
+        return False
+    return IS_HIDDEN in (node.get("metadata") or {}) or any(map(_hides, node.values()))
+
+
+def _write_pairs(node: dict[str, Any]) -> None:
+    """Write a dict as a list of pairs if its keys cannot be those of a JSON object, which are text."""
+    keys, values = (node.get(part, core_schema.any_schema()) for part in ("keys_schema", "values_schema"))
+    if keys["type"] not in _NO_KEYS:
+        return
+    pairs = core_schema.list_schema(core_schema.tuple_schema([keys, values]))
+    _replace(
+        node,
+        core_schema.json_or_python_schema(
+            core_schema.no_info_after_validator_function(dict, pairs),
+            {**node},
+            serialization=core_schema.plain_serializer_function_ser_schema(_pairs, return_schema=pairs),
+        ),
+    )
+
+
+def _pairs(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise PydanticSerializationUnexpectedValue("a dict is expected")
+    return list(value.items())
+
+
+def _replace(node: dict[str, Any], other: Any) -> None:
+    node.clear()
+    node.update(other)
+
+
+def _read_members(node: dict[str, Any]) -> None:
+    """Let a literal read enum members by their values."""
+    if not any(isinstance(one, enum.Enum) for one in node["expected"]):
+        return
+    members = {to_jsonable_python(one): one for one in node["expected"]}
+    if len(members) < len(node["expected"]):
+        return
+    by_value = core_schema.no_info_after_validator_function(members.__getitem__, core_schema.literal_schema([*members]))
+    _replace(node, core_schema.json_or_python_schema(by_value, {**node}))
+
+
+def _tag(node: dict[str, Any], *, tagging: bool) -> None:
+    """Let a union whose members may look alike in JSON read them with tags, too; and write tags."""
+    choices = [one[0] if isinstance(one, tuple) else one for one in node["choices"]]
+    kinds = [_kinds(one) for one in choices]
+    if sum(map(len, kinds)) == len(set().union(*kinds)):
+        return
+    names = _names(choices)
+    either = [
+        core_schema.no_info_after_validator_function(
+            itemgetter(name),
+            core_schema.typed_dict_schema(
+                {name: core_schema.typed_dict_field(choice)}, extra_behavior="forbid", config=_CONFIG
+            ),
+        )
+        for name, choice in zip(names, choices, strict=True)
+    ]
+    ref, metadata = node.pop("ref", None), node.pop("metadata", None)
+    plain: Any = {**node, "choices": list(map(_tagged, names, choices)) if tagging else choices}
+    read = core_schema.union_schema([*((one, TAGGED) for one in either), (plain, "")], mode="left_to_right")
+    _replace(node, core_schema.json_or_python_schema(read, plain, ref=ref, metadata=metadata))
+
+
+def _tagged(name: str, choice: Any) -> Any:
+    def write(value: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
+        return {name: handler(value)}
+
+    inner = {key: value for key, value in choice.items() if key != "ref"}
+    return {**choice, "serialization": core_schema.wrap_serializer_function_ser_schema(write, schema=inner)}
+
+
+def _names(choices: Iterable[Any]) -> list[str]:
+    found: list[str] = []
+    for choice in choices:
+        cls = choice.get("cls")
+        ref = choice.get("schema_ref", choice["type"]).partition(":")[0].rpartition(".")[2]
+        name = f"@{ref if cls is None else cls.__name__}"
+        found.append(name if name not in found else f"{name}{len(found)}")
+    return found
+
+
+def _kinds(node: Any) -> set[str]:
+    """The kinds of JSON that the values of a schema may be."""
+    kind = node["type"]
+    if kind == "nullable":
+        return {"null"} | _kinds(node["schema"])
+    if kind == "default":
+        return _kinds(node["schema"])
+    if kind in {"literal", "enum"}:
+        values = [one.value if isinstance(one, enum.Enum) else one for one in node.get("expected") or node["members"]]
+        by_type: dict[type[Any], set[str]] = {str: {"text"}, bool: {"bool"}, int: {"number"}, type(None): {"null"}}
+        return set().union(*(by_type.get(type(value), _ALL) for value in values))
+    return _KINDS.get(kind, _ALL) if "serialization" not in node or kind == "datetime" else _ALL
+
+
+_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "model-fields": _write_all,
+    "typed-dict": _write_all,
+    "dataclass-args": _write_all,
+    "dict": _write_pairs,
+    "datetime": _say_offset,
+    "literal": _read_members,
+}

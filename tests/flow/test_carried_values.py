@@ -1,0 +1,248 @@
+"""Any annotation, any value of it, through a database: rows, arguments, results, contexts, messages and cursors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SecretBytes, SecretStr
+from stage.annotations import FLOATS, Make, alike, annotation_of
+from stage.examples import examples
+
+from penstock import ActionCtx, App, Id, Message, MutationCtx, QueryCtx, Success, Table, WorkId, WorkResult
+from penstock.api.outbox.views import look_at_one
+from penstock.errors import DeclarationError, PenstockError, ValueInvalid
+from penstock.schema.encoder import MASKED
+from penstock.schema.table import definition_of
+from penstock.testing import TestApp
+from penstock.testing.app import MessagesFailed
+from penstock.wire.outgoing import Format, encode_result
+
+_NUMBERS = count()  # of tables, of which one database gets many
+REFUSED = (PenstockError, ValueError, TypeError)
+
+
+def annotated(function: Callable[..., Any], name: str, **types: Any) -> Any:
+    function.__annotations__ |= types
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+class Roads:
+    """One annotation, with a function, a table and a topic of its own; `got` has what came by each road."""
+
+    def __init__(self, app: App, number: int, annotation: Any) -> None:
+        self.app, self.got = app, dict[str, Any]()
+        got, topic = self.got, f"topic{number}"
+        names = {"__annotations__": {"v": annotation | None}, "__module__": __name__, "v": None}
+        self.table = table = type(f"Held{number}", (Table,), names)
+        definition_of(table)
+
+        async def take(ctx: ActionCtx, v: Any) -> Any:
+            got["argument"] = v
+            return v
+
+        async def after(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+            got["context"], got["on_complete"] = context, getattr(result, "value", None)
+
+        async def put(ctx: MutationCtx, v: Any) -> Any:
+            return await ctx.db.insert(table(v=v))
+
+        async def get(ctx: QueryCtx, row: Any) -> Any:
+            found: Any = await ctx.db.get(table, row)
+            return found.v
+
+        async def hear(ctx: ActionCtx, message: Message[Any]) -> None:
+            got["message"] = message.payload
+
+        types = {"ctx": ActionCtx, "v": annotation, "return": annotation}
+        self.take = app.internal_action(annotated(take, f"take{number}", **types))
+        self.after = app.internal_mutation(annotated(after, f"after{number}", context=annotation))
+        self.put = app.internal_mutation(annotated(put, f"put{number}"))
+        self.get = app.internal_query(annotated(get, f"get{number}"))
+        app.outbox(topic)(annotated(hear, f"hear{number}", message=Message[annotation]))
+        self.topic = topic
+
+    async def try_all(self, test: TestApp, pool: Any, value: Any) -> None:
+        """Send a value by each road: it comes as a direct call gets it, or it is refused before it is sent."""
+        self.got.clear()
+        try:
+            await test.run_action(self.take, value)
+        except REFUSED:
+            return
+        direct, sent = self.got.pop("argument"), list[str]()
+        try:
+            row = await test.run_mutation(self.put, value)
+        except REFUSED:
+            pass
+        else:
+            self.got["row"] = await test.run_query(self.get, row)
+            sent.append("row")
+        try:
+            await self.app.outboxes.send(test, self.topic, value)
+            sent.append("message")
+        except REFUSED:
+            pass
+        done = pool.with_options(on_complete=self.after, context=value)
+        work = None
+        try:
+            work = await done.enqueue(test, self.take, value)
+            sent += ["argument", "context"]
+        except REFUSED:
+            pass
+        await test.run_until_idle(raise_errors=False)
+        await test.relay.drain()
+        if work is not None:
+            result = await pool.result(test, work)
+            if result.kind == "success":  # or else it was refused, at the end of the function
+                self.got["result"] = result.value
+                sent += ["result", "on_complete"]
+        for road in sent:
+            assert road in self.got, f"{road} accepted what did not come: {value!r}"
+            if not (road in {"context", "on_complete"} and direct is None):
+                assert alike(direct, self.got[road]), f"{road}: {direct!r} is {self.got[road]!r}"
+
+
+@settings(max_examples=examples(50))
+@given(chance=st.randoms(use_true_random=True))
+def test_a_value_comes_back_as_it_is_or_is_refused_on_both_stores(database_url: str, chance: Any) -> None:
+    app, tried = App(), list[tuple[Roads, Make]]()
+    pool = app.workpool("carried", max_parallelism=10)
+    while len(tried) < 12:
+        annotation, make = annotation_of(chance, 1)
+        with suppress(DeclarationError, TypeError):  # there is no such type
+            tried.append((Roads(app, next(_NUMBERS), annotation), make))
+
+    async def story() -> None:
+        async with TestApp(app, database_url) as test:
+            for roads, make in tried:
+                for _ in range(2):
+                    try:
+                        value = make(chance)
+                    except (TypeError, ValueError):  # there is no such value
+                        continue
+                    await roads.try_all(test, pool, value)
+
+    asyncio.run(story())
+
+
+class Reading(Table):
+    plain: float | None = None
+    several: list[float] | None = None
+    anything: Any = None
+    either: int | float | None = None
+
+
+odd = App(tables=[Reading])
+
+
+@odd.internal_mutation
+async def read_off(ctx: MutationCtx, name: str, value: Any) -> Any:
+    return await ctx.db.insert(Reading.model_validate({name: value}))
+
+
+@odd.internal_query
+async def look(ctx: QueryCtx, row: Any) -> Any:
+    return await ctx.db.get(Reading, row)
+
+
+async def test_a_float_keeps_its_sign_and_its_class_or_is_refused(database_url: str) -> None:
+    async with TestApp(odd, database_url) as test:
+        kept = list[Any]()
+        for value in FLOATS:
+            for name, given_in in {
+                "plain": value,
+                "several": [value],
+                "anything": {"a": value},
+                "either": value,
+            }.items():
+                with suppress(ValueInvalid):
+                    row = await test.run_mutation(read_off, name, given_in)
+                    found = getattr(await test.run_query(look, row), name)
+                    assert alike(given_in, found), f"{name}: {given_in!r} is {found!r}"
+                    kept.append((name, value))
+        assert ("plain", 1e22) in kept
+        assert ("several", 0.1 + 0.2) in kept
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr
+
+
+class Account(Table):
+    key: SecretStr
+    logins: list[Login] = Field(default_factory=list)
+    seal: SecretBytes = SecretBytes(b"\xff")
+
+
+hidden = App(tables=[Account])
+vault = hidden.workpool("vault", max_parallelism=1)
+opened = list[Any]()
+
+
+@hidden.internal_action
+async def sign_in(ctx: ActionCtx, login: Login, codes: list[SecretStr]) -> SecretStr:
+    opened.append((login.password.get_secret_value(), codes[0].get_secret_value()))
+    return login.password
+
+
+@hidden.internal_mutation
+async def signed_in(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: dict[str, SecretStr]) -> None:
+    assert isinstance(result, Success)
+    opened.append((result.value.get_secret_value(), context["pin"].get_secret_value()))
+
+
+@hidden.outbox("logins")
+async def hear(ctx: ActionCtx, login: Login) -> None:
+    opened.append(login.password.get_secret_value())
+    raise ValueError("not today")
+
+
+@hidden.outbox(Account)
+async def share(ctx: ActionCtx, account: Account) -> None:
+    opened.append(account.key.get_secret_value())
+    raise ValueError("not today")
+
+
+@hidden.internal_mutation
+async def keep(ctx: MutationCtx, account: Account) -> Id[Account]:
+    return await ctx.db.insert(account)
+
+
+@hidden.internal_query
+async def kept(ctx: QueryCtx, row: Id[Account]) -> Account | None:
+    return await ctx.db.get(Account, row)
+
+
+async def test_secrets_are_stored_and_hidden_from_all_who_only_look(database_url: str) -> None:
+    opened.clear()
+    login, secret = Login(user="ada", password=SecretStr("hunter2")), SecretStr("hunter2")
+    async with TestApp(hidden, database_url) as test:
+        row = await test.run_mutation(keep, Account(key=secret, logins=[login], seal=SecretBytes(b"hunter2")))
+        found = await test.run_query(kept, row)
+        assert found is not None
+        assert (found.key, found.logins, found.seal.get_secret_value()) == (secret, [login], b"hunter2")
+        pool = vault.with_options(on_complete=signed_in, context={"pin": secret})
+        work = await pool.enqueue(test, sign_in, login, [secret])
+        await hidden.outboxes.send(test, "logins", login)
+        seen: list[Any] = [await test.jobs("pending")]
+        with pytest.raises(MessagesFailed):
+            await test.run_until_idle()
+        assert opened.count("hunter2") >= 2
+        assert opened.count(("hunter2", "hunter2")) == 2
+        assert await vault.result(test, work) == Success(secret)
+        seen += [await test.jobs(), await test.job(work)]
+        for outbox in ("hear", "share"):
+            seen += [
+                await look_at_one(test.engine.store, f"{__name__}:{outbox}", test.clock.now(), hidden.outboxes.find)
+            ]
+        assert str(seen).count(MASKED) >= 8
+        assert "hunter2" not in str(seen)
+        assert b"hunter2" not in encode_result([found, await vault.status(test, work)], Format.CLEAN)

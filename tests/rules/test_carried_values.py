@@ -1,0 +1,71 @@
+"""Any annotation, any value of it: what is accepted comes back equal and of the same class, or it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stage.annotations import Make, alike, annotation_of
+from stage.examples import examples
+
+from penstock import Table
+from penstock.errors import DeclarationError, PenstockError
+from penstock.functions.signature import Signature
+from penstock.schema.fields import Column
+from penstock.schema.table import definition_of
+
+Road = tuple[str, Callable[[], Any], Callable[[], Any]]
+
+
+def signature_of(annotation: Any) -> Signature:
+    async def give(ctx: Any, v: Any) -> Any:
+        """Is never called."""
+
+    give.__annotations__ = {"v": annotation, "return": annotation}
+    return Signature(give, "app:give")
+
+
+def column_of(annotation: Any) -> Column:
+    table = type("Odd", (Table,), {"__annotations__": {"v": annotation}, "__module__": __name__})
+    return definition_of(table).column("v")
+
+
+def roads(annotation: Any, make: Make, chance: Any) -> Iterator[Road]:
+    """For each value and road: its name, what gives the value at the door, and what gives it at the end."""
+    signature, column = signature_of(annotation), column_of(annotation)
+    value = make(chance)
+    stored, read = column.encode, column.decode or (lambda kept: kept)
+
+    def checked() -> Any:
+        return signature.check({"v": value})["v"]
+
+    def result() -> Any:
+        return signature.check_result(value)
+
+    yield "argument", checked, lambda: signature.check_json(signature.encode({"v": checked()}))["v"]
+    yield "context", checked, lambda: signature.check_json(f'{{"v":{signature.encode_one("v", value, "It")}}}')["v"]
+    yield "result", result, lambda: signature.result_of_json(signature.result_json(result()))
+    if value is not None:
+        yield "column", lambda: column.check(value), lambda: read(stored(column.check(value)))
+
+
+@settings(max_examples=examples(10_000))
+@given(st.randoms(use_true_random=True))
+def test_a_value_comes_back_as_it_is_or_is_refused_on_every_road(chance: Any) -> None:
+    annotation, make = annotation_of(chance)
+    try:
+        found = list(roads(annotation, make, chance))
+    except (DeclarationError, TypeError, ValueError):  # there is no such type, or no such value
+        return
+    for road, door, carry in found:
+        try:
+            given_in = door()
+        except (PenstockError, ValueError, TypeError):  # it is no value of the annotation
+            continue
+        try:
+            got = carry()
+        except PenstockError:
+            continue
+        assert alike(given_in, got), f"{road} changes, {annotation!r}: {given_in!r} is {got!r}"
