@@ -16,6 +16,7 @@ from stage.examples import examples
 from stage.outboxes import sql
 from stage.paging import PagedList, Subscription
 from stage.stories import Tell, one_backend, tell_in
+from stage.watching import settle, watched
 
 from penstock import App, CursorInvalid, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table, gte, lt
 from penstock.live.entry import Answer, Entry
@@ -346,6 +347,28 @@ async def test_who_watches_anew_gets_the_rows_that_it_asks_for(url: str) -> None
         assert late is one
         pages = [entry.answer.result for entry in (one, anew) if entry.answer is not None]
         assert [ranks(page) for page in pages] == [[0, 1, 2], [0, 1]]
+        await client.live.close()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_who_comes_while_rows_go_gets_a_page_of_its_own_size(url: str, *, leaves: bool) -> None:
+    async with TestApp(app, url) as backend:
+        await add(backend, 1, 2, 3, 4, 5)
+        client = Client(backend)
+        watched(client.live, listed, **album(num_items=9))
+        await settle(client.live)
+        await settle(client.live)  # the table is captured from now on
+        client.watch(listed, album(num_items=2))
+        await client.tick()
+        if leaves:
+            client.views.pop().close()
+        await sql(backend, "delete from song where rank in (1, 2)")
+        client.watch(listed, album(num_items=2))  # before a tick has seen that
+        await client.tick()
+        await add(backend, 0)
+        await client.tick()
+        shown = [view.queries[0].answer for view in client.views]
+        assert [ranks(one.result) for one in shown if one is not None] == [[0]] * (not leaves) + [[0, 3, 4]]
         await client.live.close()
 
 

@@ -27,6 +27,14 @@ class Note(Table):
     by_at = Index("at")
 
 
+class Due(Table):
+    owner: str = "a"
+    at: int | None = None
+
+    by_at = Index("at")
+    by_owner = Index("owner", "at")
+
+
 class Line(Table, source="line", key=("tenant", "number"), managed=False, live=True):
     tenant: int
     number: int
@@ -37,7 +45,12 @@ class Lines(Stage):
     """Queries that read one row, and a page."""
 
     def __init__(self) -> None:
-        super().__init__(Note, Line)
+        super().__init__(Note, Line, Due)
+
+        @self.app.query
+        async def due(ctx: QueryCtx, direction: Literal["asc", "desc"], owner: str | None, count: int) -> int:
+            index, where = (Due.by_at, {}) if owner is None else (Due.by_owner, {"owner": owner})
+            return len(await ctx.db.query(Due).with_index(index, **where).order(direction).take(count))
 
         @self.app.query
         async def note(ctx: QueryCtx, note: Id[Note]) -> bool:
@@ -55,7 +68,7 @@ class Lines(Stage):
         async def late(ctx: QueryCtx) -> int:
             return len(await ctx.db.query(Note).with_index(Note.by_at, at=gt(_NOW)).collect())
 
-        self.note, self.line, self.three, self.late = note, line, three, late
+        self.note, self.line, self.three, self.late, self.due = note, line, three, late, due
 
 
 @asynccontextmanager
@@ -111,6 +124,22 @@ async def test_a_page_has_read_up_to_its_last_row(database_url: str) -> None:
             assert not await ran(live, entry)
             await stage.insert(test, Note(number=near))
             assert await ran(live, entry)
+
+
+async def test_rows_without_a_value_are_the_first_of_an_index(database_url: str) -> None:
+    async with lines(database_url) as (stage, test, live):
+        await stage.insert(test, *(Due(at=at) for at in (None, 1, 2, 3)))
+        asked = [(way, owner, count) for way in ("asc", "desc") for owner in (None, "a") for count in (1, 2)]
+        entries = [watched(live, stage.due, direction=way, owner=owner, count=count) for way, owner, count in asked]
+        await begin(live)
+        for at, concerned in ((None, {("asc", 1), ("asc", 2)}), (0, {("asc", 2)}), (9, {("desc", 1), ("desc", 2)})):
+            before = [entry.runs for entry in entries]
+            (row,) = await stage.insert(test, Due(at=at))
+            await settle(live)
+            ran = {one for one, entry, runs in zip(asked, entries, before, strict=True) if entry.runs > runs}
+            assert ran == {(way, owner, count) for way, count in concerned for owner in (None, "a")}, at
+            await stage.delete(test, Due, row)
+            await settle(live)
 
 
 async def test_a_time_without_end_lies_in_a_range_without_end(postgres_url: str) -> None:
