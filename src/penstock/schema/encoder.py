@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, time
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -78,6 +78,7 @@ class Encoder:
         self.takes_tags = False  # whether the validator takes bytes as clients tag them
         self.schema, self._strict = schema, False if result else None
         self._config: Any = {**_CONFIG, "ser_json_inf_nan": "strings"} if result else _CONFIG
+        self._options: dict[str, Any] = {"by_alias": True, "warnings": False}
         self._stored = self._changed()
         self.validator = read(self._stored)
         self._serializer = self._serializer_of(self._stored)
@@ -90,11 +91,11 @@ class Encoder:
             ValueInvalid: It would come back as another value or of another class, or JSON cannot hold it.
             LimitExceeded: It is nested deeper than 64 levels.
         """
-        text = encode_json(value, what, lambda given: _dump(self._serializer, given))
+        text = encode_json(value, what, self.dump)
         if self._proof(value) or (change := self.change(text, value)) is None:
             return text
         if (tagging := self._tagging) is not None:
-            tagged = encode_json(value, what, lambda given: _dump(tagging, given))
+            tagged = encode_json(value, what, partial(tagging.to_json, **self._options))
             if (change := self.change(tagged, value)) is None:
                 return tagged
         raise ValueInvalid(
@@ -107,7 +108,7 @@ class Encoder:
 
     def dump(self, value: Any) -> bytes:
         """A value as JSON text, without a check."""
-        return _dump(self._serializer, value)
+        return self._serializer.to_json(value, **self._options)
 
     @cached_property
     def secrets(self) -> frozenset[str]:
@@ -130,9 +131,7 @@ class Encoder:
             value = self.decode(to_json(stored))
         except ValidationError:
             return dict.fromkeys(stored, MASKED) if isinstance(stored, dict) else MASKED
-        return self._serializer.to_python(
-            value, mode="json", by_alias=True, round_trip=True, warnings="none", context=MASKED
-        )
+        return self._serializer.to_python(value, mode="json", context=MASKED, **self._options)
 
     @cached_property
     def _tagging(self) -> SchemaSerializer | None:
@@ -140,7 +139,12 @@ class Encoder:
         return None if found == self._stored else self._serializer_of(found)
 
     def _changed(self, *, tagging: bool = False) -> CoreSchema:
-        return changed(self.schema, lambda node: _store(node, self._config, tagging=tagging))
+        def change(node: dict[str, Any]) -> None:
+            if node.get("type") == "json" or node.get("computed_fields"):
+                self._options["round_trip"] = True  # only for these, as it takes time
+            _store(node, self._config, tagging=tagging)
+
+        return changed(self.schema, change)
 
     def _serializer_of(self, schema: CoreSchema) -> SchemaSerializer:
         return made_of(schema, lambda: SchemaSerializer(schema, self._config))
@@ -201,10 +205,6 @@ def _told(value: Any) -> Any:
 
 
 # ----- pydantic's schema, changed
-
-
-def _dump(serializer: SchemaSerializer, value: Any) -> bytes:
-    return serializer.to_json(value, by_alias=True, round_trip=True, warnings="none")
 
 
 def _store(node: dict[str, Any], config: Any, *, tagging: bool) -> None:
