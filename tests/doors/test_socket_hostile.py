@@ -78,6 +78,7 @@ class Page:
 
     def __init__(self, client: SocketClient) -> None:
         self.client = client
+        client._request = 7 * BAD  # not what is left of a number of a broken call
         self.responses: dict[int, dict[str, Any]] = {}
 
     async def look(self) -> None:

@@ -20,7 +20,7 @@ from starlette.types import Receive
 from penstock.calls.run.threads import offload
 from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
-from penstock.wire.incoming import Message, check_keys
+from penstock.wire.incoming import BYTES_PER_BRACKET, Message, check_keys, count_brackets
 from penstock.wire.outgoing import Format, encoded_for, format_of
 from penstock.wire.tags import read_u64
 
@@ -29,7 +29,6 @@ T = TypeVar("T")
 _PATH = re.compile(r"[^\W\d]\w*(?:[./][^\W\d]\w*)*(?::[^\W\d]\w*)?")
 _LONGEST_PATH = 512
 _MOST_QUERIES = 1000
-_BYTES_PER_BRACKET = 32  # at least; deeply nested JSON takes ten times as long to read
 _LINGER = 32 * 1024 * 1024  # bytes over the limit that are read and thrown away, so that the sender sees the answer
 
 
@@ -186,8 +185,8 @@ async def _read_body(request: Request, config: Config, limit: int | None = None)
 
 def check_brackets(text: bytes, limit: int) -> None:
     """Refuse JSON of too many parts for a text of `limit` bytes."""
-    brackets = limit // _BYTES_PER_BRACKET
-    if text.count(b"{") + text.count(b"[") > brackets:
+    brackets = limit // BYTES_PER_BRACKET
+    if count_brackets(text) > brackets:
         raise Refused(413, "RequestTooLarge", f"A request may have {brackets} opening brackets.")
 
 

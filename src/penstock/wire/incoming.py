@@ -18,6 +18,7 @@ from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, ValueIn
 from penstock.wire.tags import KEYS_ARE, fits_key, read_tag
 
 MAX_NESTING = 64
+BYTES_PER_BRACKET = 32  # at least; JSON of many small parts takes ten times as much time and memory
 _CONTAINERS = frozenset({dict, list})
 _SUSPICIOUS = re.compile(rb'[\x7f-\xff\\]|__proto__|"[^"]{1025}')  # of a text with keys that do not fit, perhaps
 _MOST_ARGUMENTS = 1000  # more than any function has, and few enough to tell of each that it is unknown
@@ -52,7 +53,7 @@ class Message:
         except ValueError as error:
             raise InputError(f"This is not valid JSON: {error}.") from error
         self._tagged = b'"$' in raw or b"\\u0024" in raw
-        self._deep = raw.count(b"{") + raw.count(b"[") > MAX_NESTING
+        self._deep = count_brackets(raw) > MAX_NESTING
 
     def arguments(self, args: Any) -> bytes:
         """Arguments in this message, an object or an array of one, as the JSON text that a signature checks."""
@@ -85,6 +86,11 @@ def check_keys(arguments: bytes) -> None:
                 raise ValueInvalid(f"The key {key[:100]!r} is none {KEYS_ARE}.", fix="Send a list of pairs.")
         items = chain.from_iterable(one.values() if type(one) is dict else one for one in level)
         level = [item for item in items if type(item) in _CONTAINERS]
+
+
+def count_brackets(text: bytes) -> int:
+    """The opening brackets of a text: its parts, about."""
+    return text.count(b"{") + text.count(b"[")
 
 
 def _check_nesting(value: Any) -> None:

@@ -16,13 +16,12 @@ from pydantic_core import to_json
 
 from penstock.errors import InputError, LimitExceeded
 from penstock.wire import parts
-from penstock.wire.incoming import Message
+from penstock.wire.incoming import BYTES_PER_BRACKET, Message, count_brackets
 from penstock.wire.tags import u64_text
 
 MOST_BYTES = 32 * 1024 * 1024  # of a message; a larger one is thrown away, and its call fails
 _CHUNK = 5_000_000  # characters
 _DECODED = 4  # times the limit of arguments: longer texts are cut, and decoded part by part
-_BYTES_PER_BRACKET = 32  # at least; JSON of many small parts takes ten times as much time and memory
 _MOST_BRACKETS = 2**21
 ENDS = 1024  # bytes at each end of a message that is thrown away
 
@@ -125,7 +124,7 @@ def read_message(text: bytes, most: int) -> Incoming:
     Raises:
         InputError: It is no message, and names nothing that could fail.
     """
-    brackets = _brackets(text)
+    brackets = count_brackets(text)
     if len(text) <= _DECODED * most and brackets <= _most_brackets(text, most):
         try:
             message = Message(text)
@@ -183,7 +182,7 @@ def _value_of(text: bytes) -> Any:
 def _arguments_in(text: bytes, most: int) -> bytes | InputError:
     if len(text) > _DECODED * most:
         return LimitExceeded(f"The arguments have {len(text)} bytes; {most} are allowed.", limit=most)
-    brackets, allowed = _brackets(text), _most_brackets(text, most)
+    brackets, allowed = count_brackets(text), _most_brackets(text, most)
     if brackets > allowed:
         return LimitExceeded(f"The arguments have {brackets} opening brackets; {allowed} are allowed.", limit=allowed)
     try:
@@ -194,11 +193,7 @@ def _arguments_in(text: bytes, most: int) -> bytes | InputError:
 
 
 def _most_brackets(text: bytes, most: int) -> int:
-    return max(most, len(text)) // _BYTES_PER_BRACKET
-
-
-def _brackets(text: bytes) -> int:
-    return text.count(b"{") + text.count(b"[")
+    return max(most, len(text)) // BYTES_PER_BRACKET
 
 
 def _read(value: Any, message: Message | None = None, reason: InputError | None = None) -> Incoming:
