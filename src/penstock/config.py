@@ -151,10 +151,8 @@ _OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
     "PENSTOCK_APP",
     "PENSTOCK_LOG_FORMAT",
     "PENSTOCK_LOG_LEVEL",
-    "PENSTOCK_TEST_PGBOUNCER",
-    "PENSTOCK_TEST_POSTGRES_URL",
-    "PENSTOCK_WRITE_DOCS",
 }
+_OF_TESTS = ("PENSTOCK_TEST_", "PENSTOCK_WRITE_")
 
 
 def load_config(
@@ -224,7 +222,7 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         variable: next(iter(map(_variable, _near(variable.removeprefix(_PREFIX).lower()))), "")
         for variable, value in environment.items()
-        if value and variable.startswith(_PREFIX) and variable not in known
+        if value and variable.startswith(_PREFIX) and variable not in known and not variable.startswith(_OF_TESTS)
     }
 
 

@@ -43,6 +43,7 @@ P = ParamSpec("P")
 _EVERYTHING = Segment()
 _FIRST_PIECE = 64
 _LARGEST_PIECE = 1024
+_FEW = 16  # rows, which a mutation may change next
 _SPLIT_ABOVE = 0.75  # of the rows or bytes that a page may read
 
 
@@ -271,6 +272,8 @@ class Scan(Generic[T]):
         )
         async with self._scope.lock:
             rows = await self._transaction.fetch(statement, (*args, *self._where.args, limit))
+            if self._scope.writable and len(rows) <= _FEW:
+                self._transaction.know(self._statements.definition, rows)
         if noted:
             self._note([segment if len(rows) < limit or not rows else self._up_to(segment, rows[-1])])
         self._transaction.count_rows(self._statements, rows)

@@ -25,7 +25,7 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob, Work
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
-from penstock.schema.table import Table, definition_of
+from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.contract.store import Store
 from penstock.store.sql.statements import Statements, TableStatements
@@ -124,6 +124,10 @@ class Transaction:
         else:
             await self.execute(statement, args)
 
+    def know(self, definition: TableDefinition, rows: Sequence[Row]) -> None:
+        """Remember rows as they are now, so that they need not be read by their keys."""
+        self.rows.update({(definition.table, definition.key_at(row)): row for row in rows})
+
     def forget_rows(self) -> None:
         self.rows.clear()
         self.facts.clear()
@@ -212,6 +216,11 @@ class Transaction:
     def rows_counted(self) -> tuple[int, int]:
         """How many rows it has read, and written."""
         return self._rows_read, self._rows_written
+
+    @property
+    def bytes_counted(self) -> int:
+        """How many bytes it has read and written."""
+        return self.bytes_read + self._bytes_written
 
     @property
     def rows_left(self) -> int:

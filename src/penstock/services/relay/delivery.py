@@ -30,7 +30,6 @@ from penstock.services.service import Service
 from penstock.store.contract.feed import BACKSTOP
 from penstock.store.contract.outboxes import Aside
 
-_SLOW = 0.1  # seconds after which fewer are delivered together
 _STATE_EVERY = 1.0
 _STAND_BY = 1.0
 
@@ -43,7 +42,6 @@ class OutboxDelivery(Service):
     def __init__(self, runner: Runner, declared: DeclaredOutbox, lease: Lease) -> None:
         super().__init__(runner.engine.clock)
         self._signals = runner.engine.store.signals
-        self._machine = runner.engine.machine
         self._outbox = declared.outbox
         self._lease = lease
         self._messages = declared.messages(runner.engine.store.dialect)
@@ -214,13 +212,10 @@ class OutboxDelivery(Service):
             clock=self.clock, wake=self.wake, room=self._batching.whole,
             stops=self._stops, put_aside=self._halted,
         )  # fmt: skip
-        began = self._machine.monotonic()
         failure = await window.run(items, together=together or wall or self._source.largest == 1)
         if failure is not None:
             if self._cursor.row is not None:
                 await self._failed(failure)
-        elif self._sending.in_transaction and self._machine.monotonic() - began > _SLOW:
-            self._batching.slow(len(items))
         else:
             self._batching.more()
 

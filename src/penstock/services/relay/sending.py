@@ -17,6 +17,8 @@ from penstock.outbox.trouble import changes_lost
 from penstock.services.relay.cursor import Cursor, Item
 from penstock.store.contract.session import Session
 
+_PATIENCE = 5.0  # seconds for which messages wait for others to commit with them; then fewer are tried together
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -35,7 +37,7 @@ class Sending:
         self._runner = runner
         self._outbox = declared.outbox
         self._function = declared.function
-        self._limit = None if declared.outbox.timeout is None else declared.outbox.timeout.total_seconds()
+        self._seconds = None if declared.outbox.timeout is None else declared.outbox.timeout.total_seconds()
         self._messages = messages
         self._cursor = cursor
         # A mutation, so the cursor moves in its transaction:
@@ -74,8 +76,11 @@ class Sending:
         return None
 
     async def run(self, delivery: Delivery, seal: Seal | None = None) -> None:
+        seconds, calls = self._seconds, -(-len(delivery.given) // (self._outbox.batch or 1))
+        if self.in_transaction and calls > 1:  # of several, none waits longer for the commit
+            seconds = min(seconds or _PATIENCE, _PATIENCE)
         with uncanceled(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
-            await deliver(self._runner, self._function, delivery, self._limit, seal)
+            await deliver(self._runner, self._function, delivery, seconds, seal)
 
     async def _mutate(self, delivery: Delivery, items: Sequence[Item]) -> None:
         step, written = self._cursor.step(items, delivered=len(items)), None

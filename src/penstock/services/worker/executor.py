@@ -62,11 +62,6 @@ class Executor:
         return self._places - len(self.running) - len(self._overtaken) - len(self._lingering)
 
     @property
-    def is_nearly_full(self) -> bool:
-        """Whether few places are free; a claim for few jobs costs as much as one for many."""
-        return self.free < self._places // 4
-
-    @property
     def piece(self) -> int:
         """The number of jobs to claim at once: half of many places, so that some run while others are claimed.
 

@@ -53,7 +53,7 @@ class Worker(Service):
         self._bound, self._poll = engine.config.lease, engine.config.poll
         self._lease = Lease(engine, name, self._lose_lease, before=engine.learn_order)
         self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
-        self._claim_few_at, self._learned_at = 0.0, -math.inf
+        self._learned_at = -math.inf  # when it last learned which functions other programs have
         self._permits: dict[str, Permit] = {}
         self._slots = Slots(self._store, self.clock, pools)
         self._progress = ProgressBuffer(self._store, self.clock)
@@ -252,9 +252,6 @@ class Worker(Service):
         if free <= 0:
             await self._housekeeping.cancel()
             return min(self._poll, again)
-        early = self._claim_few_at - self.clock.monotonic()
-        if early > 0 and executor.is_nearly_full:
-            return min(self._poll, again, early)
         return await self._claim_into(lease, free, again)
 
     async def _claim_first(self, lease: int, free: int) -> float:
@@ -269,7 +266,7 @@ class Worker(Service):
         executor = self._executor
         if self._claim_unknown:
             await self._adopt(lease)
-        self._claim_unknown, began = True, self.clock.monotonic()  # until the answer has come
+        self._claim_unknown = True  # until the answer has come
         asked = min(free, executor.piece)
         rooms = [Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL])]
         rooms += self._slots.rooms(free, executor.busy)
@@ -291,8 +288,7 @@ class Worker(Service):
         if any(job.options.task is not None for job in claim.jobs):
             self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
         self._add(claim.jobs, lease)
-        self._claim_unknown, now = False, self.clock.monotonic()
-        self._claim_few_at = now + (now - began)  # a claim for few costs as much as one for many, so it waits as long
+        self._claim_unknown = False
         if claim.cancels and await self._housekeeping.cancel():
             return 0.0
         if claim.promoted and len(claim.jobs) < asked:
