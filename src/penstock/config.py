@@ -35,7 +35,7 @@ class Config:
         direct_database: URL of the PostgreSQL server itself, if ``database`` leads to a pooler such as PgBouncer.
         read_url: URL of a PostgreSQL replica of the database, on which live queries are read.
         max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite those that read. Services
-            have up to six more.
+            have up to seven more.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
         statement_timeout: How long a statement may take; at most 24 days.
         synchronous: Durability of SQLite's commits. ``full`` loses nothing. ``normal`` is faster, and may lose the last

@@ -74,10 +74,12 @@ class PenstockError(Exception):
     Attributes:
         code: Stable name of the error, for programs.
         raised_in: The function that raised it, if Python code called that.
+        from_function: Whether a function raised it by itself: then it says nothing about a transaction or a lease.
     """
 
     code: ClassVar[str] = "error"
     raised_in: str = ""
+    from_function: bool = False
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:  # errors of users have the code of the kind that they are

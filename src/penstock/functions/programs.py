@@ -6,7 +6,7 @@ Leaves the rows to `store.nouns.programs`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import DeclarationError, ProgramClash
@@ -88,10 +88,10 @@ class Known:
         self._unknown |= {} if self._registry.find(function) else {function: until}
         return function in self._unknown
 
-    def left(self, now: float) -> Mapping[str, object]:
-        """What a worker leaves to others now, as parameters of queries."""
+    def left(self, now: float, held: Iterable[str] = ()) -> Mapping[str, object]:
+        """What a worker leaves to others now, as parameters of queries; `held` are functions that wait here only."""
         self._unknown = {name: until for name, until in self._unknown.items() if until > now}
         names = {name for name, _program in self._others}
         shared = {name for name in names if self._registry.find(name)}
-        others, programs = [*(names - shared), *self._unknown], {program for _name, program in self._others}
+        others, programs = [*(names - shared), *self._unknown, *held], {program for _name, program in self._others}
         return {"others": others, "shared": [*shared], "programs": [*programs]}

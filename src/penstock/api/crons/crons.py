@@ -166,6 +166,7 @@ class Crons:
         if name in self._declared:
             raise DeclarationError(f"There are two crons called {name!r}.", fix="Give one of them another name.")
         declared = _declared_cron(name, schedule, function, args, options)
+        function.check_job(f"Cron {name!r}", guards=False)
         if self._registry.find(function.name) is not function:
             raise DeclarationError(f"Cron {name!r}: {function.name} is not a function of this app.")
         self._declared[name] = declared
@@ -208,6 +209,7 @@ class Crons:
             ArgumentsInvalid: The function does not take these arguments.
         """
         declared = _declared_cron(name, schedule, function, args, options)
+        function.check_job(f"Cron {name!r}", guards=False)
         calls.check_function(function)
         plan = _plan_of_declared(calls, declared)
 

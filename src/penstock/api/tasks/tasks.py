@@ -546,6 +546,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
     engine.tasks = {row.plan.name: row for row in rows}
     engine.reactive = {one.function.name: one.task for one in declared}
+    engine.journal.tables = {one.function.name: one.task.definition.name for one in declared}
     engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:

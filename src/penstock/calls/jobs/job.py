@@ -75,7 +75,7 @@ async def _run_job(runner: Runner, running: Running) -> Outcome | None:
             if outcome is None or outcome.event is JobEvent.HELD or running.job.on_complete is None:
                 return outcome
         return await _complete(runner, running, outcome)
-    except LeaseLost:
+    except LeaseLost:  # not of its functions: those have ended
         log_lost(running)
         return None
 
@@ -101,9 +101,9 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
         running.deadline = runner.now() + timedelta(seconds=job.options.timeout)
         async with time_limit(job.function, job.options.timeout):
             return await _call(runner, function, running)
-    except LeaseLost:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
+    except Exception as error:
+        if isinstance(error, LeaseLost) and not error.from_function:
+            raise
         void = runner.engine.store.tokens.void
         if running.issued and not await runner.attempt(lambda: void(job.id, job.attempt), for_ever=True):
             return None  # an external system has completed it already
@@ -145,9 +145,9 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
             engine.journal.attempted(job, settled.event)
             engine.journal.failed(job, settled)
         engine.journal.ended(job, ending.state, ending.finished_at)
-    except LeaseLost:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever user code raises is kept with the job
+    except Exception as error:
+        if isinstance(error, LeaseLost) and not error.from_function:
+            raise
         if isinstance(error, Snooze):
             return _snoozed(runner, job, error)
         tell_of_failed_on_complete(job, error)
@@ -191,11 +191,15 @@ def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
     job = running.job
     if isinstance(error, Withdrawn):
         return Outcome(JobEvent.HANDED_BACK)
-    if isinstance(error, Overloaded) and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0):
+    if (
+        isinstance(error, Overloaded)
+        and not error.from_function
+        and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0)
+    ):
         return replace(_parked(job, f"Overloaded: {error}"), blocks_key=True)  # so another worker need not take it
     if running.cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
-    if isinstance(error, TaskConditionFailed) and job.options.task is not None:
+    if isinstance(error, TaskConditionFailed) and job.options.task is not None and "reason" in error.facts:
         return Outcome(JobEvent.SKIPPED, error=failure(error).error)
     return _snoozed(runner, job, error) if isinstance(error, Snooze) else failure(error)
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
-from penstock.calls.lease import TICK_PART, Lease
+from penstock.calls.lease import Lease
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Permit, Running
 from penstock.errors import DatabaseUnavailable, TryAgain
@@ -51,9 +51,9 @@ class Worker(Service):
         self._store = engine.store
         self._label = name
         self._bound, self._poll = engine.config.lease, engine.config.poll
-        self._lease = Lease(engine, name, self._lose_lease, before=engine.learn_order)
+        self._lease = Lease(engine, name, self._lose_lease, wake=self.wake.set)
         self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
-        self._learned_at = -math.inf  # when it last learned which functions other programs have
+        self._learned_at = -math.inf
         self._permits: dict[str, Permit] = {}
         self._slots = Slots(self._store, self.clock, pools)
         self._progress = ProgressBuffer(self._store, self.clock)
@@ -83,7 +83,7 @@ class Worker(Service):
     async def tick(self) -> float:
         await self._keep_lease()
         try:
-            async with asyncio.timeout(self._bound * TICK_PART):
+            async with self._lease.limited():
                 await self._housekeeping.rescue(self.lease)
                 await self._reports.tell(self._executor.busy)
                 await self._progress.write(self.lease)
@@ -118,11 +118,12 @@ class Worker(Service):
             self._store.signals.notify()
         handed_back, lost = ended[JobEvent.HANDED_BACK], ended[JobEvent.LOST]
         log_event("worker.stopped", lease=lease, handed_back=handed_back, lost=lost)
-        self._lease.number = None
+        await self._lease.leave()
         self._slots.forget()
 
     async def kill(self) -> None:
         await asyncio.gather(super().kill(), self._stop_jobs())
+        await self._lease.leave()
 
     async def _guarded_tick(self) -> float:
         """A tick; after a failed one the worker is back in time to renew its lease."""
@@ -140,6 +141,7 @@ class Worker(Service):
             log_event("worker.started", lease=self.lease, worker=self._label)
         elif await self._lease.keep(busy=bool(self.running)):
             self._claim_unknown = True
+            await self._engine.learn_order()  # each merged write checks it, too
 
     async def _lose_lease(self, lease: int, reason: str) -> None:
         log_event("worker.lease_lost", logging.ERROR, lease=lease, reason=reason, jobs=len(self.running))
@@ -215,6 +217,8 @@ class Worker(Service):
             elif job.ending is not None:  # a failed on_complete was told when it raised
                 if job.failed is not None:
                     self._journal.failed(job, settlement)
+            elif settlement.event is JobEvent.HANDED_BACK:
+                self._store.signals.notify()  # another process may run it
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
                 self._journal.failed(job, settlement)
         return won
@@ -245,7 +249,7 @@ class Worker(Service):
         if now - self._learned_at >= _PROGRAMS_EVERY:
             known.learn(await self._store.programs.list())
             self._learned_at = now
-        self._store.jobs.leave(known.left(now))
+        self._store.jobs.leave(known.left(now, self._engine.left_to_others()))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), executor.busy)
@@ -289,6 +293,7 @@ class Worker(Service):
             self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
         self._add(claim.jobs, lease)
         self._claim_unknown = False
+        again = min(again, self._engine.pauses.seconds_here(self.clock.now()))
         if claim.cancels and await self._housekeeping.cancel():
             return 0.0
         if claim.promoted and len(claim.jobs) < asked:
