@@ -19,7 +19,7 @@ from stage.told import events
 from penstock import ActionCtx, App, JobId, MutationCtx, Retry, TokenBucket, WorkResult
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.errors import ProgramClash
+from penstock.errors import DeclarationError, ProgramClash, UsageError
 from penstock.store.contract.session import Statement, reading
 from penstock.store.open import make_store
 from penstock.testing import TestApp, TestClock
@@ -273,3 +273,43 @@ async def test_programs_share_a_database_or_are_refused(
     for _ in range(40):
         await world.step()
     await world.finish()
+
+
+async def test_what_another_program_declares_is_not_removed_or_called_lost(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, shop, erp = TestClock(), App(name="shop"), App(name="erp")
+
+    @erp.outbox("news", name="paper")
+    async def paper(ctx: ActionCtx, payload: str) -> None: ...
+
+    @erp.cron("0 0 * * *", name="nightly")
+    async def nightly(ctx: MutationCtx) -> None: ...
+
+    @erp.internal_mutation
+    async def created(ctx: MutationCtx) -> None: ...
+
+    async with TestApp(erp, database_url, clock=clock) as test:
+        await erp.outboxes.send(test, "news", "a message that waits while its program is away")
+        await erp.crons.create(test, "weekly", "0 0 * * 0", created)
+    async with TestApp(shop, database_url, clock=clock) as test:
+        assert not events(caplog, "outbox.unknown")
+        with pytest.raises(UsageError, match="declared by program 'erp'"):
+            await shop.crons.remove(test, "nightly")
+        assert await shop.crons.remove(test, "weekly"), "nobody declares it"
+    async with TestApp(erp, database_url, clock=clock) as test:
+        await erp.crons.create(test, "yearly", "0 0 1 1 *", created)
+    shop.crons.declare("yearly", "0 0 1 1 *", shop.internal_mutation(nightly.handler))
+    async with TestApp(shop, database_url, clock=clock) as test:
+        assert [(one["cron"], one["function"]) for one in events(caplog, "cron.replaced")] == [("yearly", created.name)]
+
+
+@pytest.mark.parametrize("name", ["", "shop", "a", "Shop_2.eu-1", "x" * 63])
+def test_names_of_apps(name: str) -> None:
+    assert App(name=name).name == name
+
+
+@pytest.mark.parametrize("name", [" ", "1", "ü", "a b", "a\n", "x" * 64, None, 7, '"', "penstock;"])
+def test_names_that_no_app_can_have(name: Any) -> None:
+    with pytest.raises(DeclarationError, match="An app cannot be called"):
+        App(name=name)
