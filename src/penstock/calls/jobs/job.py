@@ -265,7 +265,7 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
 
 async def _mutate(runner: Runner, function: AnyFunction, args: str | bytes, execution: Execution) -> None:
     """Run a mutation that settles its job in its own commit."""
-    execution = replace(execution, caller=caller_of_job(function))
+    execution = replace(execution, caller=caller_of_job(function), arguments=args)
     await runner.mutation(function, partial(check_args, function, args), execution=execution)
 
 

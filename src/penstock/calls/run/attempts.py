@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 from zlib import crc32
@@ -35,6 +36,7 @@ _MORE, _MORE_QUEUED = 0.05, 0.01
 _QUEUED = 2.0  # below this limit the function queues; two runs of a process do, so that one waits while one runs
 _LOST = 0.5  # below this limit it conflicts with other functions too, and waits for all queues
 _LEAST = 0.25
+_ITS_OWN = 3  # conflicts of a call in a row; before, only calls with the same arguments are limited
 _LONGEST_WAIT = 0.25
 
 
@@ -74,23 +76,41 @@ class Attempts:
 
     # ----- of anybody
 
-    async def attempt_write(self, once: Once[R], what: str, *, for_ever: bool = False) -> R:
-        """Attempt a write that may conflict; see `attempt` and `in_turn`."""
-        again = False
+    async def attempt_write(self, once: Once[R], what: str, arguments: object = "", *, for_ever: bool = False) -> R:
+        """Attempt a write that may conflict, each time once admission lets it; see `attempt`."""
+        call = Call(what, arguments)
 
         async def in_turn() -> R:
-            nonlocal again
-            begun_before, again = again, True
-            return await self.in_turn(once, what, again=begun_before)
+            with spent_on("waits"):
+                turn = await self._admission.begin(call)
+            try:
+                result = await once(turn.queue)
+            except Conflict:
+                call.conflicts += 1
+                turn.end(conflict=True)
+                raise
+            except BaseException:
+                turn.end(conflict=False)
+                raise
+            turn.end(conflict=False)
+            return result
 
-        return await self.attempt(in_turn, what, for_ever=for_ever)
+        return await self.attempt(in_turn, what, queues=lambda: self._admission.queues(call), for_ever=for_ever)
 
-    async def attempt(self, once: Callable[[], Awaitable[R]], what: str = _PENSTOCK, *, for_ever: bool = False) -> R:
+    async def attempt(
+        self,
+        once: Callable[[], Awaitable[R]],
+        what: str = _PENSTOCK,
+        *,
+        queues: Callable[[], bool] = lambda: False,
+        for_ever: bool = False,
+    ) -> R:
         """Attempt a transaction until it neither conflicts nor loses the database.
 
         Args:
             once: One attempt. After the database was lost it is made again, so making it twice must do no harm.
-            what: The function, for errors and queues.
+            what: The function, for errors.
+            queues: Whether it waits in a queue after a conflict, so that it need not pause.
             for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
         """
         config, machine = self.engine.config, self.engine.machine
@@ -98,7 +118,7 @@ class Attempts:
         while True:
             mark = None if spent is None else spent.mark()
             last = not for_ever and attempt >= config.conflict_attempts
-            queues = False
+            waits = False
             try:
                 return await once()
             except Conflict as error:
@@ -108,7 +128,7 @@ class Attempts:
                         fix="Try again. Read less, or spread contended writes over several rows.",
                     ) from error
                 self.engine.journal.conflicted(what)
-                queues = self._admission.queues(what)  # it waits in the queue instead
+                waits = queues()
             except DatabaseUnavailable as error:
                 uncertain = error.facts.get("uncertain", False)
                 if not for_ever and (last or uncertain or machine.monotonic() > until):
@@ -116,24 +136,11 @@ class Attempts:
             except (DatabaseBusy, DatabaseFull) as error:
                 if not for_ever or error.facts.get("slow", False):
                     raise
-            if not queues:
+            if not waits:
                 await self._pause(attempt)
             attempt += 1
             if spent is not None and mark is not None:
                 spent.retry_since(mark)
-
-    async def in_turn(self, once: Once[R], what: str, *, again: bool) -> R:
-        """Make one attempt once admission lets it; `again` says whether an earlier one conflicted."""
-        with spent_on("waits"):
-            queue = await self._admission.begin(what, again=again)
-        conflict = False
-        try:
-            return await once(queue)
-        except Conflict:
-            conflict = True
-            raise
-        finally:
-            self._admission.end(what, conflict=conflict)
 
     async def begin_write(self, queue: int | None, *, for_ever: bool) -> Session:
         """Begin a transaction; `for_ever` waits while the database is busy or away."""
@@ -160,38 +167,103 @@ class Attempts:
         await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))
 
 
+@dataclass(slots=True)
+class Call:
+    """A call as admission knows it."""
+
+    function: str
+    arguments: object
+    conflicts: int = 0  # in a row
+
+    @property
+    def own(self) -> str:
+        """What tells it from calls of its function for other rows."""
+        if not isinstance(self.arguments, str):
+            self.arguments = repr(self.arguments)
+        return self.arguments
+
+
 class Admission:
     """Admits the runs of one process; at most `most` of a function at the same time.
 
-    Databases detect conflicts by page, so writers of different rows can conflict too. Each conflict halves the limit of
-    its function; each success raises it a little. A function with a low limit queues: its runs go one after another
-    across all processes, in the order of the database's lock queue.
+    Each conflict halves the limit of calls with the same arguments; each success raises it a little. Calls with a low
+    limit queue: they go one after another across all processes, in the order of the database's lock queue. So calls for
+    different rows do not wait for each other. A call that conflicts again and again does so with them: databases detect
+    conflicts by page, and rows may be chosen otherwise. Then the limit of its function falls, too.
     """
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
-        self._functions: dict[str, _FunctionAdmission] = {}
+        self._functions: dict[str, _Limit] = {}
+        self._calls: dict[str, dict[str, _Limit]] = {}  # of functions that have conflicted, by arguments
 
-    async def begin(self, function: str, *, again: bool) -> int | None:
-        """Wait for admission; the database queue that the run joins, or None."""
-        one = self._functions.get(function)
-        if one is None:
-            one = self._functions[function] = _FunctionAdmission(self._most)
-        await one.begin(again=again)
-        if not one.queued:
+    async def begin(self, call: Call) -> Turn:
+        """Wait for admission."""
+        function, again = self._functions.setdefault(call.function, _Limit(self._most)), call.conflicts > 0
+        calls = self._calls.get(call.function)
+        own = None if calls is None else calls.get(call.own)
+        if own is not None:
+            await own.begin(again=again)
+        try:
+            await function.begin(again=again)
+        except BaseException:
+            if own is not None:
+                own.leave()
+            raise
+        return Turn(self, call, function, own)
+
+    def queues(self, call: Call) -> bool:
+        own = self._calls.get(call.function, {}).get(call.own)
+        function = self._functions.get(call.function)
+        return any(limit is not None and limit.queued for limit in (own, function))
+
+    def ended(self, call: Call, function: _Limit, own: _Limit | None, *, conflict: bool) -> None:
+        """See `Turn.end`."""
+        calls = self._calls.get(call.function, {})
+        if conflict and own is None:
+            own = calls.setdefault(call.own, _Limit(self._most))
+            self._calls[call.function] = calls
+            own.note(conflict=True)
+        elif own is not None:
+            own.note(conflict=conflict)
+            own.leave()
+            if own.is_idle:
+                calls.pop(call.own, None)
+                if not calls:
+                    self._calls.pop(call.function, None)
+        if not conflict or call.conflicts >= _ITS_OWN:
+            function.note(conflict=conflict)
+        function.leave()
+
+
+@dataclass(slots=True)
+class Turn:
+    """A run that was admitted."""
+
+    admission: Admission
+    call: Call
+    function: _Limit
+    own: _Limit | None
+
+    @property
+    def queue(self) -> int | None:
+        """The database queue that it joins, or None."""
+        if self.function.queued:
+            return EVERY_QUEUE if self.function.limit < _LOST else _queue(self.call.function)
+        if self.own is None or not self.own.queued:
             return None
-        return EVERY_QUEUE if one.limit < _LOST else 1 + crc32(function.encode()) % QUEUES
+        return EVERY_QUEUE if self.own.limit < _LOST else _queue(self.call.function + self.call.own)
 
-    def end(self, function: str, *, conflict: bool) -> None:
-        self._functions[function].end(conflict=conflict)
-
-    def queues(self, function: str) -> bool:
-        one = self._functions.get(function)
-        return one is not None and one.queued
+    def end(self, *, conflict: bool) -> None:
+        self.admission.ended(self.call, self.function, self.own, conflict=conflict)
 
 
-class _FunctionAdmission:
-    """Admission of one function: first come, first served, but a run that starts again goes first."""
+def _queue(name: str) -> int:
+    return 1 + crc32(name.encode()) % QUEUES
+
+
+class _Limit:
+    """How many runs of one kind go on at once: first come, first served, but a run that starts again goes first."""
 
     def __init__(self, most: float) -> None:
         self._most = self.limit = most
@@ -221,21 +293,26 @@ class _FunctionAdmission:
                 await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._end()
+                self.leave()
             turn.cancel()
             raise
         if not turn.done():  # no run waits long for a slow one that it may run beside
             turn.cancel()
             self._running += 1
 
-    def end(self, *, conflict: bool) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether it limits nothing, and nobody runs or waits."""
+        return self.limit >= self._most and not self._running and not self._waiting
+
+    def note(self, *, conflict: bool) -> None:
+        """Note how a run ended."""
         if conflict:
             self.limit = max(_LEAST, self.limit * _LESS)
         else:
             self.limit = min(self._most, self.limit + (_MORE_QUEUED if self.queued else _MORE))
-        self._end()
 
-    def _end(self) -> None:
+    def leave(self) -> None:
         self._running -= 1
         while self._waiting and self._is_free:
             turn = self._waiting.popleft()
