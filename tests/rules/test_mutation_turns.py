@@ -7,17 +7,13 @@ import asyncio
 import pytest
 from stage.waits import SOON
 
-from penstock.calls.run.attempts import Admission, Call, Turn
+from penstock.calls.run.attempts import Admission, Call
 from penstock.clock import SystemClock
 from penstock.store.contract.session import EVERY_QUEUE, QUEUES
 
 
-def call(function: str = "add", arguments: object = "", *, conflicts: int = 0) -> Call:
-    return Call(function, arguments, conflicts)
-
-
-async def try_begin(turns: Admission, of: Call) -> asyncio.Task[Turn]:
-    task = asyncio.ensure_future(turns.begin(of))
+async def try_begin(call: Call) -> asyncio.Task[int | None]:
+    task = asyncio.ensure_future(call.begin())
     for _ in range(3):
         await SystemClock().sleep(0)
     return task
@@ -27,18 +23,20 @@ async def run(turns: Admission, times: int, *, conflict: bool, arguments: object
     """Run a function so many times, one after another; the queue that it joined last."""
     queue = None
     for _ in range(times):
-        turn = await turns.begin(call(arguments=arguments))
-        queue, turn.call.conflicts = turn.queue, in_a_row * conflict
-        turn.end(conflict=conflict)
+        call = Call(turns, "add", arguments)
+        call.conflicts = in_a_row - 1
+        queue = await call.begin()
+        call.end(conflict=conflict)
     return queue
 
 
 def test_as_many_as_allowed_run_at_once_and_the_next_waits_its_turn() -> None:
     async def main() -> None:
         turns = Admission(3)
-        begun = [await try_begin(turns, call()) for _ in range(4)]
+        calls = [Call(turns, "add") for _ in range(4)]
+        begun = [await try_begin(call) for call in calls]
         assert [turn.done() for turn in begun] == [True, True, True, False]
-        (await begun[0]).end(conflict=False)
+        calls[0].end(conflict=False)
         await begun[3]
 
     asyncio.run(main())
@@ -48,13 +46,14 @@ def test_conflicts_halve_how_many_run_down_to_two_and_successes_raise_it_again()
     async def main() -> None:
         turns = Admission(4)
         await run(turns, 5, conflict=True)
-        first, second, third = [await try_begin(turns, call()) for _ in range(3)]
-        assert (first.done(), second.done(), third.done()) == (True, True, False)
-        for turn in (first, second, third):
-            (await turn).end(conflict=False)
+        calls = [Call(turns, "add") for _ in range(3)]
+        begun = [await try_begin(call) for call in calls]
+        assert [turn.done() for turn in begun] == [True, True, False]
+        for call, turn in zip(calls, begun, strict=True):
+            await turn
+            call.end(conflict=False)
         await run(turns, 300, conflict=False)
-        assert [(await try_begin(turns, call())).done() for _ in range(4)] == [True] * 4
-        assert not turns._calls, "calls that conflict no more are forgotten"
+        assert [(await try_begin(Call(turns, "add"))).done() for _ in range(4)] == [True] * 4
 
     asyncio.run(main())
 
@@ -65,34 +64,44 @@ def test_calls_queue_after_conflicts_then_in_all_queues_and_leave_them_after_suc
         assert await run(turns, 2, conflict=True) is None
         own = await run(turns, 1, conflict=True)
         assert own in range(1, QUEUES + 1)
-        assert turns.queues(call())
         assert await run(turns, 2, conflict=True) == EVERY_QUEUE
         assert await run(turns, 30, conflict=False) == own
         assert await run(turns, 200, conflict=False) is None
-        assert not turns.queues(call())
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("other", [call("other"), call(arguments={"row": 2})])
-def test_conflicts_hold_up_no_other_function_and_no_other_row(other: Call) -> None:
+@pytest.mark.parametrize("other", [("other", ""), ("add", {"row": 2})])
+def test_conflicts_hold_up_no_other_function_and_no_other_row(other: tuple[str, object]) -> None:
     async def main() -> None:
         turns = Admission(4)
         await run(turns, 5, conflict=True, arguments={"row": 1})
-        assert [(await (await try_begin(turns, other))).queue for _ in range(4)] == [None] * 4
-        assert not turns.queues(other)
+        assert [await (await try_begin(Call(turns, *other))) for _ in range(4)] == [None] * 4
 
     asyncio.run(main())
 
 
 def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> None:
     async def main() -> None:
-        turns, other = Admission(4), call(arguments="other")
+        turns = Admission(4)
         await run(turns, 1, conflict=True, in_a_row=3)
-        assert (await turns.begin(other)).queue is None
+        assert await Call(turns, "add", "other").begin() is None
         await run(turns, 1, conflict=True, in_a_row=3)
-        assert (await turns.begin(other)).queue in range(1, QUEUES + 1)
-        assert turns.queues(other)
+        assert await Call(turns, "add", "other").begin() in range(1, QUEUES + 1)
+
+    asyncio.run(main())
+
+
+def test_calls_that_have_conflicted_are_forgotten_where_there_are_many() -> None:
+    async def main() -> None:
+        turns = Admission(4)
+        held = Call(turns, "add", "held")
+        held.end(conflict=True)
+        await held.begin()
+        for number in range(3000):
+            await run(turns, 1, conflict=True, arguments=number)
+        assert len(turns._calls) <= 1000
+        assert "add 'held'" in turns._calls
 
     asyncio.run(main())
 
@@ -100,12 +109,14 @@ def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> 
 def test_whoever_starts_again_goes_first() -> None:
     async def main() -> None:
         turns = Admission(1)
-        first = await turns.begin(call())
-        newcomer = await try_begin(turns, call())
-        again = await try_begin(turns, call(conflicts=1))
+        first, newcomer, again = (Call(turns, "add") for _ in range(3))
+        again.conflicts = 1
+        await first.begin()
+        later, sooner = await try_begin(newcomer), await try_begin(again)
         first.end(conflict=False)
-        (await again).end(conflict=False)
-        await newcomer
+        await sooner
+        again.end(conflict=False)
+        await later
 
     asyncio.run(main())
 
@@ -113,9 +124,9 @@ def test_whoever_starts_again_goes_first() -> None:
 def test_nobody_waits_long_for_a_slow_one() -> None:
     async def main() -> None:
         turns = Admission(1)
-        await turns.begin(call())
+        await Call(turns, "add").begin()
         async with asyncio.timeout(SOON):
-            await turns.begin(call())
+            await Call(turns, "add").begin()
 
     asyncio.run(main())
 
@@ -123,8 +134,9 @@ def test_nobody_waits_long_for_a_slow_one() -> None:
 def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
     async def main() -> None:
         turns = Admission(1)
-        first = await turns.begin(call())
-        gives_up, next_one = await try_begin(turns, call()), await try_begin(turns, call())
+        first = Call(turns, "add")
+        await first.begin()
+        gives_up, next_one = await try_begin(Call(turns, "add")), await try_begin(Call(turns, "add"))
         gives_up.cancel()
         first.end(conflict=False)
         await next_one

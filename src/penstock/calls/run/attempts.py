@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 from zlib import crc32
@@ -37,6 +36,7 @@ _QUEUED = 2.0  # below this limit the function queues; two runs of a process do,
 _LOST = 0.5  # below this limit it conflicts with other functions too, and waits for all queues
 _LEAST = 0.25
 _ITS_OWN = 3  # conflicts of a call in a row; before, only calls with the same arguments are limited
+_MOST_CALLS = 1000  # with a limit of their own; then the idle ones are forgotten
 _LONGEST_WAIT = 0.25
 
 
@@ -78,24 +78,21 @@ class Attempts:
 
     async def attempt_write(self, once: Once[R], what: str, arguments: object = "", *, for_ever: bool = False) -> R:
         """Attempt a write that may conflict, each time once admission lets it; see `attempt`."""
-        call = Call(what, arguments)
+        call = Call(self._admission, what, arguments)
 
         async def in_turn() -> R:
             with spent_on("waits"):
-                turn = await self._admission.begin(call)
+                queue = await call.begin()
+            conflict = False
             try:
-                result = await once(turn.queue)
+                return await once(queue)
             except Conflict:
-                call.conflicts += 1
-                turn.end(conflict=True)
+                conflict = True
                 raise
-            except BaseException:
-                turn.end(conflict=False)
-                raise
-            turn.end(conflict=False)
-            return result
+            finally:
+                call.end(conflict=conflict)
 
-        return await self.attempt(in_turn, what, queues=lambda: self._admission.queues(call), for_ever=for_ever)
+        return await self.attempt(in_turn, what, queues=lambda: call.queue is not None, for_ever=for_ever)
 
     async def attempt(
         self,
@@ -167,99 +164,75 @@ class Attempts:
         await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))
 
 
-@dataclass(slots=True)
-class Call:
-    """A call as admission knows it."""
-
-    function: str
-    arguments: object
-    conflicts: int = 0  # in a row
-
-    @property
-    def own(self) -> str:
-        """What tells it from calls of its function for other rows."""
-        if not isinstance(self.arguments, str):
-            self.arguments = repr(self.arguments)
-        return self.arguments
-
-
 class Admission:
     """Admits the runs of one process; at most `most` of a function at the same time.
 
     Each conflict halves the limit of calls with the same arguments; each success raises it a little. Calls with a low
     limit queue: they go one after another across all processes, in the order of the database's lock queue. So calls for
     different rows do not wait for each other. A call that conflicts again and again does so with them: databases detect
-    conflicts by page, and rows may be chosen otherwise. Then the limit of its function falls, too.
+    conflicts by page, and calls find one row by different arguments. Then the limit of its function falls, too.
     """
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
         self._functions: dict[str, _Limit] = {}
-        self._calls: dict[str, dict[str, _Limit]] = {}  # of functions that have conflicted, by arguments
+        self._calls: dict[str, _Limit] = {}  # that have conflicted, by function and arguments
+        self._conflicted: set[str] = set()  # functions
 
-    async def begin(self, call: Call) -> Turn:
-        """Wait for admission."""
-        function, again = self._functions.setdefault(call.function, _Limit(self._most)), call.conflicts > 0
-        calls = self._calls.get(call.function)
-        own = None if calls is None else calls.get(call.own)
-        if own is not None:
-            await own.begin(again=again)
+    def limits(self, function: str, arguments: object) -> dict[str, _Limit]:
+        """The limits that hold for a call, by their names: first that of calls like it, if one has conflicted."""
+        own = f"{function} {arguments!r}" if function in self._conflicted else ""
+        limits = {own: self._calls[own]} if own in self._calls else {}
+        return limits | {function: self._functions.setdefault(function, _Limit(self._most))}
+
+    def watch(self, function: str, arguments: object) -> None:
+        """Have calls like this one, which has conflicted, get a limit of their own."""
+        self._conflicted.add(function)
+        if len(self._calls) >= _MOST_CALLS:
+            self._calls = {name: limit for name, limit in self._calls.items() if limit.is_used}
+        self._calls.setdefault(f"{function} {arguments!r}", _Limit(self._most))
+
+
+class Call:
+    """A call that takes turns."""
+
+    def __init__(self, admission: Admission, function: str, arguments: object = "") -> None:
+        self._admission = admission
+        self._of = function, arguments
+        self._held: list[_Limit] = []
+        self.conflicts = 0  # in a row
+
+    async def begin(self) -> int | None:
+        """Wait for admission; the database queue that the run joins, or None."""
         try:
-            await function.begin(again=again)
+            for limit in self._admission.limits(*self._of).values():
+                await limit.begin(again=self.conflicts > 0)
+                self._held.append(limit)
         except BaseException:
-            if own is not None:
-                own.leave()
+            self._leave()
             raise
-        return Turn(self, call, function, own)
+        return self.queue
 
-    def queues(self, call: Call) -> bool:
-        own = self._calls.get(call.function, {}).get(call.own)
-        function = self._functions.get(call.function)
-        return any(limit is not None and limit.queued for limit in (own, function))
-
-    def ended(self, call: Call, function: _Limit, own: _Limit | None, *, conflict: bool) -> None:
-        """See `Turn.end`."""
-        calls = self._calls.get(call.function, {})
-        if conflict and own is None:
-            own = calls.setdefault(call.own, _Limit(self._most))
-            self._calls[call.function] = calls
-            own.note(conflict=True)
-        elif own is not None:
-            own.note(conflict=conflict)
-            own.leave()
-            if own.is_idle:
-                calls.pop(call.own, None)
-                if not calls:
-                    self._calls.pop(call.function, None)
-        if not conflict or call.conflicts >= _ITS_OWN:
-            function.note(conflict=conflict)
-        function.leave()
-
-
-@dataclass(slots=True)
-class Turn:
-    """A run that was admitted."""
-
-    admission: Admission
-    call: Call
-    function: _Limit
-    own: _Limit | None
+    def end(self, *, conflict: bool) -> None:
+        self.conflicts += conflict
+        if conflict:
+            self._admission.watch(*self._of)
+        for name, limit in self._admission.limits(*self._of).items():
+            if not conflict or name != self._of[0] or self.conflicts >= _ITS_OWN:
+                limit.note(conflict=conflict)
+        self._leave()
 
     @property
     def queue(self) -> int | None:
-        """The database queue that it joins, or None."""
-        if self.function.queued:
-            return EVERY_QUEUE if self.function.limit < _LOST else _queue(self.call.function)
-        if self.own is None or not self.own.queued:
-            return None
-        return EVERY_QUEUE if self.own.limit < _LOST else _queue(self.call.function + self.call.own)
+        limits = self._admission.limits(*self._of)
+        if any(limit.limit < _LOST for limit in limits.values()):
+            return EVERY_QUEUE
+        queued = [name for name, limit in limits.items() if limit.queued]
+        return 1 + crc32(queued[-1].encode()) % QUEUES if queued else None
 
-    def end(self, *, conflict: bool) -> None:
-        self.admission.ended(self.call, self.function, self.own, conflict=conflict)
-
-
-def _queue(name: str) -> int:
-    return 1 + crc32(name.encode()) % QUEUES
+    def _leave(self) -> None:
+        while self._held:
+            self._held.pop().leave()
 
 
 class _Limit:
@@ -301,9 +274,8 @@ class _Limit:
             self._running += 1
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it limits nothing, and nobody runs or waits."""
-        return self.limit >= self._most and not self._running and not self._waiting
+    def is_used(self) -> bool:
+        return bool(self._running or self._waiting)
 
     def note(self, *, conflict: bool) -> None:
         """Note how a run ended."""
