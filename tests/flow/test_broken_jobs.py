@@ -193,7 +193,7 @@ async def test_a_broken_job_frees_its_key(database_url: str) -> None:
 async def test_a_broken_job_says_nothing_of_the_run_that_a_circuit_breaker_tries() -> None:
     now, pauses = datetime(2030, 1, 1, tzinfo=UTC), TaskPauses()
     pauses.watch(1, "task", CircuitBreaker(failures=1, within=timedelta(minutes=1), open_for=timedelta(minutes=1)))
-    pauses.hold(1, now + timedelta(seconds=1), local=True)
+    pauses.hold(1, now + timedelta(seconds=1), local=False)
     assert pauses.begin(1, "[1]", now) is not None
     now += timedelta(seconds=2)
     assert pauses.begin(1, "[1]", now) is None, "it is tried"

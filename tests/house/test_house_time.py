@@ -24,7 +24,10 @@ _NAMES = {
 # follow from the time that something took: on a busy machine, or far from the database, it would follow that.
 _PURPOSES = {
     "a lease or lock ends": {
-        "calls/lease": {"Lease._renew", "Lease.due", "Lease.keep"},
+        "calls/lease": {
+            "Lease._ask", "Lease.due", "Lease.keep", "Lease.limited", "Lease.limited.look", "Lease.renew",
+            "Lease.renew_in",
+        },
         "calls/locks/locks": {
             "Holding.lost", "Locks._keep", "Locks._leave_to_others", "Locks._look_until", "Locks._renew", "Locks._try",
         },
@@ -61,6 +64,8 @@ _PURPOSES = {
         "services/relay/source": {"Source._is_late"},
         "services/relay/window": {"Window.__init__", "Window._go_on", "Window._read_on", "Window._write"},
         "services/scheduler": {"CronScheduler._guarded_tick", "CronScheduler._synchronize", "CronScheduler.tick"},
+        "calls/jobs/job": {"_left"},
+        "services/worker/worker": {"Worker._claim"},
         "services/worker/reports": {"ProgressBuffer.due", "ProgressBuffer.write", "Reports.__init__", "Reports.tell"},
         "services/worker/slots": {"Slots.balance"},
         "store/postgres/heads": {"Heads.after", "Heads.learn", "Heads.now", "Heads.until_whole"},
@@ -70,6 +75,7 @@ _PURPOSES = {
         "calls/handlers/mark_completed": {"_is_marked"},
         "calls/jobs/group": {"Groups._attempt"},
         "calls/journal": {"Journal._call"},
+        "calls/run/renewals": {"Renewals._look_at_loop"},
         "migrations/running": {"Runner._batch.work"},
         "services/live/live": {"LiveQueries._tick", "LiveQueries.report"},
         "services/worker/executor": {"Executor._run_job"},

@@ -18,6 +18,7 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.noun import Access
 from penstock.store.open import make_store
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.push.migrate import push
@@ -200,6 +201,7 @@ async def postgres_plan(url: str, query: Query, asked: dict[str, Any], how: str)
 
 def postgres_value(query: Query, name: str, asked: dict[str, Any]) -> Any:
     """What was asked; the other parameters of a settlement are arrays of nothing."""
+    asked = {**Access.left, **asked}
     if name in asked:
         return asked[name]
     assert query.name == "settle", name
@@ -457,6 +459,7 @@ def steps_of_claim(file: Path, *before: str) -> int:
     for name in ("look", "next_run_at", "claim_ending", "claim", "waiting"):
         query = queries[name]
         values = {"pool": "default", "pools": '["default"]', "lease": 1, "epoch": None, "limit": 10}
+        values |= {"others": "[]", "shared": "[]", "programs": "[]"}
         connection.execute(query.statement.sql, query.args(values)).fetchall()
     connection.set_progress_handler(None, 1)
     connection.execute("rollback")

@@ -5,13 +5,16 @@ Owns the words for a connection of the user's. Leaves triggers to the store: see
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from logging import ERROR
 from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.errors import PenstockError
+from penstock.observe.logs import event as log_event
 from penstock.store.guest.session import GuestSession, finish, guest_session
 from penstock.store.nouns.interests import Interests
 from penstock.store.open import make_store
@@ -30,38 +33,59 @@ def hold(connection: Any, table: str) -> list[str]:
         table: The SQL name of the table, as the program that watches it declares it.
 
     Returns:
-        The names of the interests that are held; none if nobody watches the table.
+        The names of the interests that are held; none if nobody watches the table, or penstock has no tables yet.
     """
-    session, interests = _interests(connection)
-    return finish(interests.hold(table, session))
+    return _within(connection, lambda interests, session: interests.hold(table, session))
 
 
 def release(connection: Any, table: str) -> list[str]:
     """Capture the changes of a held table again.
 
     Returns:
-        The names of the interests that the table does not fit any more, as a column of theirs is gone. Each is told
-        that a change was lost. It captures again once a program declares it in a form that fits.
+        The names of the interests that the table does not fit any more, as a column of theirs is gone or has another
+        type. Each is logged as ``changes.interest_broken``, and told that a change was lost. It captures again once it
+        fits, or once a program declares it in a form that fits.
     """
-    session, interests = _interests(connection)
-    return finish(interests.release(table, session))
+    misfits = _release(connection, table)
+    for name in misfits:
+        fix = "Declare it in a form that fits the table."
+        log_event("changes.interest_broken", ERROR, interest=name, table=table, state="altered", mended=False, fix=fix)
+    return misfits
 
 
 @contextmanager
 def held(connection: Any, *tables: str) -> Iterator[None]:
-    """Hold tables for the block of a ``with`` statement, and release them at its end.
+    """Hold tables for the block of a ``with`` statement, and release them at its end, also after an error.
 
-    In an Alembic migration the connection is ``op.get_bind()``.
+    In an Alembic migration the connection is ``op.get_bind()``. Interests that a table does not fit any more are logged
+    by name. Where penstock has no tables yet, nothing is held.
     """
-    for table in tables:
-        hold(connection, table)
-    yield
+    try:
+        for table in tables:
+            hold(connection, table)
+        yield
+    except BaseException:
+        with suppress(PenstockError):  # a failed transaction has nothing to release: its end undoes the hold
+            for table in tables:
+                _release(connection, table)  # mostly undone, so it is not logged
+        raise
     for table in tables:
         release(connection, table)
 
 
-def _interests(connection: Any) -> tuple[GuestSession, Interests[Any]]:
+def _release(connection: Any, table: str) -> list[str]:
+    return _within(connection, lambda interests, session: interests.release(table, session))
+
+
+def _within(connection: Any, verb: Callable[[Interests[Any], GuestSession], Awaitable[list[str]]]) -> list[str]:
     session = guest_session(connection)
     session.check_sync()
-    store = make_store(replace(Config(), database=NOWHERE[session.dialect]), SystemClock())
-    return session, store.interests
+    interests = make_store(replace(Config(), database=NOWHERE[session.dialect]), SystemClock()).interests
+
+    async def work() -> list[str]:
+        if not await interests.exist(session):
+            return []
+        await session.check_transaction()
+        return await verb(interests, session)
+
+    return finish(work())

@@ -20,8 +20,10 @@ from penstock.cli.options import Listing, Options, json_option, pass_options
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError, SchemaMismatch, UsageError
+from penstock.observe.readable import counted
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.store import Store
+from penstock.store.nouns.interests import Interests
 from penstock.store.nouns.migration_files import FileProgress, Step
 from penstock.store.open import make_store
 from penstock.store.push.locks import lock_of
@@ -170,7 +172,7 @@ def hold(options: Options, table: str) -> None:
     A statement that writes the table before `penstock release` tells its readers that a change was lost: tasks scan all
     rows then, and outboxes halt.
     """
-    names = with_backend(options, lambda backend: backend.engine.store.interests.hold(table))
+    names = _with_interests(options, lambda interests: interests.hold(table))
     said = f"{table} is held for {', '.join(names)}" if names else f"No changes of {table} are captured"
     say(f"{said}.")
 
@@ -180,13 +182,22 @@ def hold(options: Options, table: str) -> None:
 @pass_options
 def release(options: Options, table: str) -> None:
     """Capture the changes of a held table again. Exit status 1 if that of some interests cannot be."""
-    names = with_backend(options, lambda backend: backend.engine.store.interests.release(table))
+    names = _with_interests(options, lambda interests: interests.release(table))
     if names:
         raise SchemaMismatch(
-            f"{', '.join(names)} cannot be captured any more: a column of {table} is gone.",
+            f"{', '.join(names)} cannot be captured any more: a column of {table} is gone, or has another type.",
             fix="Start a program that declares them in a form that fits. They were told that changes are lost.",
         )
-    say(f"Changes of {table} are captured.")
+    say(f"{table} is released.")
+
+
+@click.command("forget")
+@click.argument("program")
+@pass_options
+def forget(options: Options, program: str) -> None:
+    """Forget what a program has declared that was renamed or is gone, so that others may declare it."""
+    count = with_backend(options, lambda backend: backend.engine.store.programs.forget(program))
+    say(f"{counted(count, 'declaration')} of {program} are forgotten.")
 
 
 async def files_with_progress(
@@ -203,13 +214,25 @@ async def files_with_progress(
 # ----- steps
 
 
+def _with_interests(options: Options, use: Callable[[Interests[Any]], Awaitable[list[str]]]) -> list[str]:
+    """The names that a step gives; none where penstock has no tables yet, as when a history runs from the beginning."""
+
+    async def work(store: Store, _definitions: Sequence[TableDefinition], _files: list[MigrationFile]) -> list[str]:
+        if not await store.catalog.applied_migrations():
+            return []
+        await store.open()
+        return await use(store.interests)
+
+    return _with_store(options, None, work)
+
+
 def _with_store(
     options: Options,
-    folder: Path,
+    folder: Path | None,
     use: Callable[[Store, Sequence[TableDefinition], list[MigrationFile]], Awaitable[T]],
 ) -> T:
     app = open_app(options)
-    files = load(folder)
+    files = [] if folder is None else load(folder)
 
     async def work() -> T:
         store = make_store(app.config(database=options.database), SystemClock())

@@ -114,7 +114,9 @@ class FeedWatch:
             return True
         error: PenstockError | None = None
         mended, told_at = False, 0
-        if row.state != "gone" and retries_at(looks):
+        if row.state == "held":
+            told_at = 1  # perhaps its schema is being changed just now
+        elif row.state != "gone" and retries_at(looks):
             try:
                 mended = await self._store.interests.mend(row.id)
             except (DeclarationError, DataError) as refused:

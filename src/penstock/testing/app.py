@@ -293,6 +293,10 @@ class TestApp(Backend):
     async def _next_run_at(self) -> datetime | None:
         """The time at which more is to run, without runs of paused tasks."""
         found, now = self.worker.next_run_at, self.clock.now()
+        if here := self.engine.pauses.here(now):
+            waiting = [job.options.task for job in await self.jobs("pending", _MOST_JOBS) if job.run_at <= now]
+            times = (found, *(here.get(task) for task in waiting if task is not None))
+            found = min((one for one in times if one is not None), default=None)
         held = {} if found is None or found <= now else await self.engine.store.tasks.held(now)
         paused = {task for task, until in held.items() if until is None}
         if not paused:

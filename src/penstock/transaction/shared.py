@@ -30,6 +30,7 @@ class Shared:
         self.session = session
         self._ordered = ordered
         self.found: set[str] = set()  # names of such tables that were not known
+        self.reordered: set[str] = set()  # tables whose changes were sent in another order than they were made
         # an error that no savepoint undoes: nothing of this transaction may be committed
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}  # rows as those have left them who have ended well
@@ -91,6 +92,8 @@ class Shared:
         return others
 
     async def _send_together(self, changes: dict[tuple[str, Statement], list[Sequence[Any]]]) -> None:
+        names = [name for name, _statement in changes]
+        self.reordered.update(name for name in names if names.count(name) > 1)
         for (name, statement), rows in changes.items():
             if len(rows) == 1:
                 await self.surely(self.session.execute(statement, rows[0]))
@@ -98,10 +101,14 @@ class Shared:
                 last = {row[-1]: row for row in rows}  # one statement changes the same columns each time
                 lists = [list(values) for values in zip(*last.values(), strict=True)]
                 if not await self.surely(self.session.execute(statement.many, lists)):
-                    self.found.add(name)
-                    await self.surely(_again(name))
+                    await self.surely(self.refuse({name}))
             else:
                 await self.surely(self.session.execute_many(statement, rows))
+
+    async def refuse(self, tables: Collection[str]) -> None:
+        """Begin again: an outbox counts each change of these tables, in its order, and nobody knew."""
+        self.found.update(tables)
+        raise Conflict(f"An outbox of {', '.join(tables)} was declared meanwhile.")
 
     async def surely(self, work: Awaitable[T]) -> T:
         """Await a step for all: if it fails, all fail."""
@@ -111,11 +118,6 @@ class Shared:
         except BaseException as error:
             self.failure = error
             raise
-
-
-async def _again(table: str) -> None:
-    """Begin anew: changes of a table were about to be merged, of which an outbox now counts each."""
-    raise Conflict(f"An outbox of {table} was declared meanwhile.")
 
 
 class NeedsSavepoint(Exception):

@@ -6,6 +6,7 @@ Owns the pauses known in this process. Those for all processes are stored with t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -50,7 +51,8 @@ class TaskPauses:
 
     def __init__(self) -> None:
         self._known: Mapping[int, datetime | None] = {}
-        self._local: dict[int, datetime] = {}
+        self._here: dict[int, datetime] = {}  # in this process only
+        self._local: dict[int, datetime] = {}  # in all, until the workers have learned what is stored
         self._unwritten: dict[int, datetime] = {}
         self._put_off: dict[int, datetime] = {}
         self._watched: dict[int, _Breaker] = {}
@@ -61,9 +63,19 @@ class TaskPauses:
 
     def hold(self, task: int, until: datetime, *, local: bool) -> None:
         """Hold a task until a time, in this process or, once written, in all."""
-        self._local[task] = max(until, self._local.get(task, until))
-        if not local:
-            self._unwritten[task] = max(until, self._unwritten.get(task, until))
+        for kept in (self._here,) if local else (self._local, self._unwritten):
+            kept[task] = max(until, kept.get(task, until))
+
+    def here(self, now: datetime) -> Mapping[int, datetime]:
+        """The tasks that are held in this process only, each until a time."""
+        for task, until in [*self._here.items()]:  # a handler in a thread may add one
+            if until <= now:
+                del self._here[task]
+        return dict(self._here)
+
+    def seconds_here(self, now: datetime) -> float:
+        """The seconds until the first of them is held no more."""
+        return min(((until - now).total_seconds() for until in self.here(now).values()), default=math.inf)
 
     def learn(self, known: Mapping[int, datetime | None]) -> None:
         """Learn the stored times until which tasks are held; None for paused ones."""
@@ -82,7 +94,7 @@ class TaskPauses:
 
     def concerns(self, task: int) -> bool:
         """Whether the runs of a task have to ask before they begin."""
-        return task in self._known or task in self._local or task in self._watched
+        return any(task in kept for kept in (self._known, self._local, self._here, self._watched))
 
     def begin(self, task: int, key: str, now: datetime) -> timedelta | None:
         """The wait of a run; None if it may begin."""
@@ -109,7 +121,7 @@ class TaskPauses:
     def has(self, task: int, now: datetime) -> bool:
         """Whether a task starts no runs; asking puts no run off."""
         known = self._known.get(task, now)
-        return known is None or max(known, self._local.get(task, now)) > now
+        return known is None or max(known, self._local.get(task, now), self._here.get(task, now)) > now
 
     async def look_again(self, store: Store, now: datetime) -> None:
         """Release runs that were put off after their task had been resumed, as resuming it released only the others."""

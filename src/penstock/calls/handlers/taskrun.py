@@ -139,6 +139,8 @@ class TaskRun:
         if not self.engine.pauses.concerns(self.number):
             return None
         wait = self.engine.pauses.begin(self.number, self.key, self.engine.clock.now())
+        if wait is None and self.number in self.engine.pauses.here(self.engine.clock.now()):
+            return Outcome(JobEvent.HANDED_BACK)
         return None if wait is None else Outcome(JobEvent.SNOOZED, delay=wait, error=HELD, blocks_key=True)
 
     def defer(self, delay: timedelta | None, until: datetime | None, now: datetime) -> None:

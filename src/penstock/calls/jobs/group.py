@@ -259,9 +259,9 @@ class Groups:
                     part, function, call.arguments, running.moment, running.work, caller_of_job(function)
                 )
             settlement = returned(runner, function, running.job, result, now)
-        except TryAgain:
-            raise
-        except Exception as error:  # noqa: BLE001 - it is the job's outcome
+        except Exception as error:
+            if isinstance(error, TryAgain) and not error.from_function:
+                raise
             if await part.undo():
                 self._careful[function.name] = _CAREFUL
             if shared.failure is None:

@@ -26,6 +26,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from penstock import errors
+from penstock.calls.run import djangodb
 from penstock.calls.run.running import no_work
 from penstock.calls.run.threads import Threads
 from penstock.clock import SystemClock, random_of
@@ -230,7 +231,8 @@ def _answer(where: bytes, args: bytes) -> bytes:
     try:
         module, file, name, work = json.loads(where)
         function: AnyFunction = getattr(_import(module, file), name)
-        result = function.handler(ProcessCtx(_work(work)), **function.signature.check_json(args))
+        given = function.signature.check_json(args)
+        result = djangodb.in_thread(lambda: function.handler(ProcessCtx(_work(work)), **given))
         return _RETURNED + function.signature.result_json(function.signature.check_result(result))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
         told = {**_told(error), "traceback": trace_text(error)[-_LONGEST:]}

@@ -48,6 +48,7 @@ class LeaseRow:
     started_at: datetime
     expires_at: datetime
     running: int  # how many jobs run under it
+    blocked: str = ""  # what has blocked the event loop of its process
 
     @property
     def is_worker(self) -> bool:

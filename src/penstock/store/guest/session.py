@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from penstock.errors import ContextError, PenstockError
+from penstock.errors import ContextError, DataError, PenstockError
 from penstock.store.contract.session import Row, Statement
 from penstock.store.guest.drivers import (
     AsyncpgDriver,
@@ -26,6 +26,9 @@ from penstock.store.guest.drivers import (
 from penstock.store.guest.parameters import check_values, plain_result
 from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
 
+_TRANSACTION = Statement("select txid_current()")
+_NOTHING = Statement("update penstock_interest set capture = null where false")
+_BEGIN, _ROLLBACK = Statement("begin"), Statement("rollback")
 _TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 _CORE = partial(SqlalchemyDriver, is_session=False, is_async=False)
 _ASYNC_CORE = partial(SqlalchemyDriver, is_session=False, is_async=True)
@@ -107,6 +110,26 @@ class GuestSession:
             raise ContextError(
                 f"The {self._driver.name} connection is async, but this call is not awaited.",
                 fix="Await the call of penstock, or pass a sync connection.",
+            )
+
+    async def check_transaction(self) -> None:
+        """Raise `ContextError` where each statement commits by itself."""
+        if self.dialect == "postgres":
+            (first,), (second,) = [(await self.fetch(_TRANSACTION))[0] for _ in range(2)]
+            is_open = first == second
+        else:
+            await self.execute(_NOTHING)  # sqlite3 begins with a statement that writes
+            try:
+                await self.execute(_BEGIN)
+            except DataError:  # one is open
+                is_open = True
+            else:
+                await self.execute(_ROLLBACK)
+                is_open = False
+        if not is_open:
+            raise ContextError(
+                f"The {self._driver.name} connection commits each statement by itself.",
+                fix="Open a transaction first. In Django, leave out atomic = False, or use atomic().",
             )
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:

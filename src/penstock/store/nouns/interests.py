@@ -30,7 +30,6 @@ from penstock.store.rows.interests import (
     identity_of,
     namesakes,
     replaced,
-    still_fits,
     stored_interest,
 )
 from penstock.store.sql.conditions import ConditionSql
@@ -125,6 +124,10 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
                 stored = (await self._stored(self._within(right))).values()
                 await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
 
+    async def exist(self, session: OpenTransaction) -> bool:
+        """Whether penstock has its tables."""
+        return bool(await self._fetch(session, "exists"))
+
     async def hold(self, table: str, session: OpenTransaction | None = None) -> builtins.list[str]:
         """Let the columns of a table be dropped and retyped, until `release`: its triggers name none of them.
 
@@ -138,32 +141,32 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
             async with self._writing() as own:
                 return await self.hold(table, own)
         stored = await self._stored(session)
-        found = [one for one in stored.values() if self._is_of(one, table) and one.installed]
+        found = [one for one in stored.values() if self._is_of(one, table) and one.installed and one.found]
+        broken = [one.id for one in found if self._state(one) not in IN_ORDER]
         for number in sorted({one.capture for one in found if one.capture is not None and self._state(one) != "held"}):
             await self._hold(session, number, [one for one in found if one.capture == number])
-        return [one.interest.name for one in found]
+        if broken:  # what they have missed so far
+            await session.execute(Statement(self._lost(broken)))
+        return [one.interest.name for one in found if one.capture is not None]
 
     async def release(self, table: str, session: OpenTransaction | None = None) -> builtins.list[str]:
         """Capture the changes of a held table again. They are told ``lost`` if another table has its name by now.
 
         Returns:
-            The names of the interests that do not fit the table any more. Each is told ``lost``, and nothing after that
-            until a program declares it in a form that fits.
-
-        Raises:
-            DeclarationError: The database refuses a condition, as a column has another type.
+            The names of the interests that do not fit the table any more: a column is gone, or the database refuses a
+            condition, as a column has another type. Each is told ``lost``, and captured again once it fits.
         """
         if session is None:
             async with self._writing() as own:
                 return await self.release(table, own)
         stored = await self._stored(session)
         held = [one for one in stored.values() if self._is_of(one, table) and self._state(one) == "held"]
+        misfits = [one for one in held if await self._is_refused(session, one)]
         for number in sorted({one.capture for one in held if one.capture is not None}):
-            fitting = [one for one in held if one.capture == number and still_fits(one)]
-            if fitting:  # otherwise it stays held, and each write goes on to tell that it is lost
-                missed = [identity_of(one.interest) for one in fitting if has_other_rows(one)]
-                await self._release(session, Rebuild(stored, fitting, missed=missed))
-        misfits = [one for one in held if not still_fits(one)]
+            fitting = [one for one in held if one.capture == number and one not in misfits]
+            missed = [identity_of(one.interest) for one in fitting if has_other_rows(one)]
+            unfit = [one for one in misfits if one.capture == number]
+            await self._release(session, Rebuild(stored, fitting, missed=missed, misfits=unfit))
         if misfits:
             await session.execute(Statement(self._lost([one.id for one in misfits])))
         return [one.interest.name for one in misfits]
@@ -308,6 +311,10 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     @abstractmethod
     async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
         """Replace triggers by such that name no column, and tell that a change was lost."""
+
+    @abstractmethod
+    async def _is_refused(self, session: OpenTransaction, one: StoredInterest) -> bool:
+        """Whether a held interest does not fit its table any more. The transaction goes on."""
 
     @abstractmethod
     async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:

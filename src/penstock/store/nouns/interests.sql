@@ -40,6 +40,12 @@ from penstock.interest i order by i.id;
 select i.id, i.spec, i.declared_at, i.capture, i.installed, f.found::text
 from penstock.interest i join penstock.interest_found f on f.id = i.id order by i.id;
 
+-- exists: whether penstock's tables are there.
+-- SQLite:
+select 1 from sqlite_schema where name = 'penstock.interest';
+-- PostgreSQL: a role that may not use the schema sees it in the catalog.
+select 1 from pg_class c join pg_namespace s on s.oid = c.relnamespace where s.nspname = 'penstock' and c.relname = 'interest';
+
 -- declared: the names and digests of the interests with which tasks are declared now.
 -- Unbounded: it reads all tasks.
 select 'task:' || t.name, t.spec::jsonb ->> 'interest' from penstock.task t

@@ -155,6 +155,12 @@ def try_out(capture: int, asked: Sequence[Interest]) -> tuple[str, ...]:
     return function, _trial(f"_penstock_change_{capture}_trial", capture, POSTGRES.table(asked[0].table), asked)
 
 
+def trial(capture: int, interest: Interest) -> str:
+    """The statements by which PostgreSQL says whether it takes the conditions of an interest that shares triggers."""
+    table, name = POSTGRES.table(interest.table), f"_penstock_change_{capture}_trial"
+    return f"{_trial(name, capture, table, [interest])}; drop trigger {name} on {table}"
+
+
 def _trial(name: str, capture: int, table: str, asked: Sequence[Interest]) -> str:
     """A trigger that asks all conditions: PostgreSQL checks the SQL of a trigger when it makes it."""
     tried = any_of(*(conditions_of(one).exact_update() for one in asked))

@@ -16,8 +16,9 @@ from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.nouns.interests import Interests, by_one_if_refused
 from penstock.store.nouns.noun import Access
-from penstock.store.postgres.capture import EVENTS, function_name, hold, install, source, triggers, try_out
+from penstock.store.postgres.capture import EVENTS, function_name, hold, install, source, trial, triggers, try_out
 from penstock.store.postgres.catalog import PostgresCatalog
+from penstock.store.postgres.conditions import literal
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.triggerbodies import append_plain
 from penstock.store.rows.interests import (
@@ -49,6 +50,16 @@ _HELD = """
 update penstock.interest i set installed =
 (select f.found || '{{"held": true}}' from penstock.interest_found f where f.id = i.id)
 where i.capture = {number}"""
+# In the transaction of a caller an error would be its end, and a savepoint might be known to its driver.
+_TRIED = """
+do $penstock$ begin
+    perform pg_catalog.set_config('penstock.refused', '', true);
+    execute {};
+exception
+    when lock_not_available or deadlock_detected then raise;
+    when others then perform pg_catalog.set_config('penstock.refused', sqlerrm, true);
+end $penstock$"""
+_REFUSED = Statement("select pg_catalog.current_setting('penstock.refused')")
 _LAST_ID = 2**31 - 1  # trials use the numbers that no interest reaches
 _VIRTUAL = " virtual"  # the view adds this to the type of such a column
 _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
@@ -98,17 +109,28 @@ class PostgresInterests(Interests[SchemaLock]):
             raise _refused(interest, error) from error
 
     async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
-        one = members[0]
-        made = () if one.found is None else hold(number, [each.id for each in members], one.interest.table, one.found)
+        interest, found = members[0].interest, members[0].found
+        assert found is not None  # noqa: S101 - `hold` leaves others alone
+        made = hold(number, [each.id for each in members], interest.table, found)
         for statement in (_LOCK_INTERESTS, *made, _HELD.format(number=number)):
             await session.execute(Statement(statement))
+
+    async def _is_refused(self, session: OpenTransaction, one: StoredInterest) -> bool:
+        try:
+            _checked(one)
+        except DeclarationError:
+            return True
+        tried = _TRIED.format(literal(trial(one.capture or one.id, one.interest)))
+        for statement in (_LOCK_INTERESTS, tried):
+            await session.execute(Statement(statement))
+        return bool((await session.fetch(_REFUSED))[0][0])
 
     async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
         try:
             for statement in await self._statements(rebuild, session):
                 await session.execute(Statement(statement))
         except DataError as error:
-            raise _refused(rebuild.asked[0].interest, error) from error
+            raise _refused((*rebuild.asked, *rebuild.misfits)[0].interest, error) from error
 
     def _lost(self, numbers: Sequence[int]) -> str:
         return append_plain(numbers, "lost")
@@ -122,7 +144,7 @@ class PostgresInterests(Interests[SchemaLock]):
                 _checked(one)
             if not members:
                 made += (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
-                made.append(f"drop sequence if exists penstock.demand_{number}")
+                made += (f"drop sequence if exists penstock.demand_{number}", _CAPTURED.format(number=number, ids="{}"))
             elif capture.found is not None:
                 made += install(number, members, capture.found, path, [one.interest for one in capture.asked])
                 ids = f"{{{','.join(map(str, members))}}}"
@@ -183,9 +205,8 @@ def _checked(one: StoredInterest) -> FoundTable:
             f"Interest {interest.name}: other tables inherit from {interest.table}, whose changes would be missed.",
             fix="Use partitions, or an interest in each of them.",
         )
-    sql = " ".join((interest.matches or "", *(interest.watches or ())))
-    for column, type_name in table.columns.items():
-        if type_name.endswith(_VIRTUAL) and (column in interest.columns or POSTGRES.quote(column) in sql):
+    for column, type_name in columns_read(one, table).items():
+        if (type_name or "").endswith(_VIRTUAL):
             raise DeclarationError(
                 f"Interest {interest.name}: no trigger sees {column} of {interest.table}, a virtual column.",
                 fix="Make it a stored generated column, or leave it out.",

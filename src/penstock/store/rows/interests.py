@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from penstock.changes.interest import Interest
+from penstock.changes.interest import ROW, Interest
 from penstock.errors import DeclarationError
 from penstock.store.contract.changes import State
 
 Interests = Mapping[int, Interest]  # by number
 Identity = tuple[str, str]  # name and digest
 IN_ORDER: Collection[State] = ("ok", "held")  # nothing is missed, and nobody needs to mend them
+_NAMED = re.compile(re.escape(ROW) + r'\.(?:"((?:[^"]|"")+)"|(\w+))')  # a column in the SQL of an interest
 _Shared = tuple[str, tuple[str, ...], str]  # table, key, and the digest of an interest on demand
 
 
@@ -26,7 +28,7 @@ class FoundTrigger:
     name: str
     table: str = ""  # as SQL: that of the interest or a partition; on SQLite only if it is on another one by now
     enabled: str = ""  # the sessions for which it fires, as the catalog says it
-    here: bool = True  # whether it is on the interest's table itself
+    here: bool | None = None  # PostgreSQL only: whether it is on the interest's table itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +58,8 @@ class FoundTable:
 
     @property
     def trigger_names(self) -> set[tuple[str, str]]:
-        """Table and name of each trigger."""
-        return {(one.table, one.name) for one in self.triggers}
+        """Table and name of each trigger. The session's search path decides how SQL names the table itself."""
+        return {("" if one.here else one.table, one.name) for one in self.triggers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +129,13 @@ class Capture(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Interests to capture, which share triggers, and interests to drop."""
+    """Interests to capture, which share triggers, and interests to drop, or to keep without triggers."""
 
     stored: Stored
     asked: Sequence[StoredInterest] = ()
     dropped: Sequence[StoredInterest] = ()
     missed: Collection[Identity] = ()  # interests that should have been captured before
+    misfits: Sequence[StoredInterest] = ()
 
     def captures(self, state: Callable[[StoredInterest], State]) -> Iterator[Capture]:
         """The triggers to be made anew, given whether the changes of an interest are captured.
@@ -140,8 +143,9 @@ class Rebuild:
         An interest that does not fit its table any more is left out, so that it keeps no other from being captured.
         """
         own = _number(self.asked, self.stored) if self.asked else None
-        apart = {one.id for one in (*self.dropped, *self.asked)}
-        for number in sorted(one for one in {own, *(each.capture for each in self.dropped)} if one is not None):
+        left = (*self.dropped, *self.misfits)
+        apart = {one.id for one in (*left, *self.asked)}
+        for number in sorted(one for one in {own, *(each.capture for each in left)} if one is not None):
             sharing = [one for one in self.stored.values() if one.capture == number and one.id not in apart]
             asked = self.asked if number == own else ()
             members = sorted([*filter(_fits, sharing), *asked], key=lambda one: one.id)
@@ -165,15 +169,6 @@ def _fits(one: StoredInterest) -> bool:
     return columns_read(one, one.installed) == columns_read(one, one.found)
 
 
-def still_fits(one: StoredInterest) -> bool:
-    """Whether the columns of a held interest are there, so that it can be captured again."""
-    return (
-        one.installed is not None
-        and one.found is not None
-        and {*columns_read(one, one.installed)} <= {*one.found.columns}
-    )
-
-
 def has_other_rows(one: StoredInterest) -> bool:
     """Whether another table has taken the name of a held one, or partitions have come or gone.
 
@@ -187,9 +182,9 @@ def has_other_rows(one: StoredInterest) -> bool:
 
 
 def columns_read(one: StoredInterest, table: FoundTable) -> dict[str, str | None]:
-    """The columns that an interest's triggers read, with their types; also those whose name is part of its SQL."""
+    """The columns that an interest's triggers read, with their types."""
     sql = " ".join((one.interest.matches or "", *(one.interest.watches or ())))
-    named = [column for column in (one.installed or table).columns if column in sql]
+    named = [quoted.replace('""', '"') or bare for quoted, bare in _NAMED.findall(sql)]
     return {column: table.columns.get(column) for column in (*one.interest.columns, *named)}
 
 

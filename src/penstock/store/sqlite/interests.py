@@ -81,16 +81,22 @@ class SqliteInterests(Interests[Session]):
             _checked_triggers(capture)
 
     async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
-        one = members[0]
-        if one.found is None:
-            return
-        made = hold(number, [each.id for each in members], one.interest.table)
+        ids, found = [each.id for each in members], members[0].found
+        assert found is not None  # noqa: S101 - `hold` leaves others alone
+        made = hold(number, ids, members[0].interest.table)
         # First: Python's driver begins a transaction for an update, but for no change of the schema.
-        await self._installed(session, number, [each.id for each in members], one.found, made, held=True)
-        for trigger in one.found.triggers:
+        await self._installed(session, number, ids, found, made, held=True)
+        for trigger in found.triggers:
             await session.execute(Statement(f"drop trigger {trigger.name}"))
         for statement in made.values():
             await session.execute(Statement(statement))
+
+    async def _is_refused(self, session: OpenTransaction, one: StoredInterest) -> bool:  # noqa: ARG002 - it is tried elsewhere
+        try:
+            _checked_triggers(Capture(one.id, {one.id: one.interest}, [one], one.found, []))
+        except DeclarationError:
+            return True
+        return False
 
     async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
         await self._rebuild(session, rebuild)
@@ -117,9 +123,9 @@ class SqliteInterests(Interests[Session]):
     async def _rebuild(self, right: OpenTransaction, rebuild: Rebuild) -> None:
         for capture in rebuild.captures(self._state):
             made = _checked_triggers(capture)
+            await self._fetch(right, "uncaptured", capture=capture.number)  # first, as in `_hold`
             for event in ("insert", "update", "delete"):
                 await right.execute(Statement(f"drop trigger if exists _penstock_change_{capture.number}_{event}"))
-            await self._fetch(right, "uncaptured", capture=capture.number)
             if capture.found is None:
                 continue
             for statement in made.values():
