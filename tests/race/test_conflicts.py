@@ -19,6 +19,8 @@ from penstock.testing.gates import Gate
 
 OPENED = ledger.app
 
+FEW = 5
+
 
 async def balance(backend: Backend, owner: str) -> int | None:
     return await backend.run_query(ledger.balance, owner=owner)
@@ -140,6 +142,27 @@ def test_callers_that_had_conflicts_queue_across_processes(postgres_url: str) ->
                 assert len(held.arrivals) == 1, "the others wait before they read"
                 held.open()
                 assert sorted(await asyncio.gather(*calls)) == [2, 3, 4, 5]
+
+    asyncio.run(story())
+
+
+def test_calls_for_other_rows_do_not_wait_for_one_that_queues(postgres_url: str) -> None:
+    async def story() -> None:
+        async with (
+            ledger.app.open(postgres_url, max_connections=2) as backend,
+            ledger.app.open(postgres_url) as other,
+        ):
+            for owner in ("ada", "bob"):
+                await other.run_mutation(ledger.open_account, owner=owner)
+            await conflict(ledger.add, backend, other, times=2, owner="ada", amount=1)
+            with ledger.held_between(1) as held:
+                slow = asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
+                await held.arrived()
+                for _ in range(FEW):
+                    await backend.run_mutation(ledger.add, owner="bob", amount=1)
+                held.open()
+                await slow
+            assert [await balance(other, owner) for owner in ("ada", "bob")] == [2, FEW]
 
     asyncio.run(story())
 

@@ -134,15 +134,15 @@ async def test_the_same_jobs_and_messages_share_a_transaction_by_any_clock_and_o
     empty_database_url: str, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     await create(empty_database_url)
+    if how in {"fast", "still"}:
+        lie(monkeypatch, how)
     async with AsyncExitStack() as stack:
         url = empty_database_url
         if how == "far" and not url.startswith("sqlite"):
             proxy = await stack.enter_async_context(Proxy(url).running())
             url, proxy.delay = proxy.url, 0.01
-        test = await stack.enter_async_context(TestApp(app, url, lease=FAR, database_wait=FAR))
+        test = await stack.enter_async_context(TestApp(app, url, lease=FAR, database_wait=FAR, statement_timeout=FAR))
         await test.run_until_idle()
-        if how in {"fast", "still"}:
-            lie(monkeypatch, how)
         for job, most in JOBS.items():
             for number in range(MANY):
                 await test.scheduler.run_after(timedelta(0), job, number=number)

@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from stage.waits import SOON
 
-from penstock.calls.run.attempts import Admission
+from penstock.calls.run.attempts import Admission, Call
 from penstock.clock import SystemClock
 from penstock.store.contract.session import EVERY_QUEUE, QUEUES
 
 
-async def try_begin(turns: Admission, function: str = "add", *, again: bool = False) -> asyncio.Task[int | None]:
-    task = asyncio.ensure_future(turns.begin(function, again=again))
+async def try_begin(call: Call) -> asyncio.Task[int | None]:
+    task = asyncio.ensure_future(call.begin())
     for _ in range(3):
         await SystemClock().sleep(0)
     return task
 
 
-async def run(turns: Admission, times: int, *, conflict: bool) -> int | None:
+async def run(turns: Admission, times: int, *, conflict: bool, arguments: object = "", in_a_row: int = 1) -> int | None:
     """Run a function so many times, one after another; the queue that it joined last."""
     queue = None
     for _ in range(times):
-        queue = await turns.begin("add", again=False)
-        turns.end("add", conflict=conflict)
+        call = Call(turns, "add", arguments)
+        call.conflicts = in_a_row - 1
+        queue = await call.begin()
+        call.end(conflict=conflict)
     return queue
 
 
 def test_as_many_as_allowed_run_at_once_and_the_next_waits_its_turn() -> None:
     async def main() -> None:
         turns = Admission(3)
-        begun = [await try_begin(turns) for _ in range(4)]
+        calls = [Call(turns, "add") for _ in range(4)]
+        begun = [await try_begin(call) for call in calls]
         assert [turn.done() for turn in begun] == [True, True, True, False]
-        turns.end("add", conflict=False)
+        calls[0].end(conflict=False)
         await begun[3]
 
     asyncio.run(main())
@@ -42,38 +46,62 @@ def test_conflicts_halve_how_many_run_down_to_two_and_successes_raise_it_again()
     async def main() -> None:
         turns = Admission(4)
         await run(turns, 5, conflict=True)
-        first, second, third = [await try_begin(turns) for _ in range(3)]
-        assert (first.done(), second.done(), third.done()) == (True, True, False)
-        for turn in (first, second, third):
+        calls = [Call(turns, "add") for _ in range(3)]
+        begun = [await try_begin(call) for call in calls]
+        assert [turn.done() for turn in begun] == [True, True, False]
+        for call, turn in zip(calls, begun, strict=True):
             await turn
-            turns.end("add", conflict=False)
+            call.end(conflict=False)
         await run(turns, 300, conflict=False)
-        assert [(await try_begin(turns)).done() for _ in range(4)] == [True] * 4
+        assert [(await try_begin(Call(turns, "add"))).done() for _ in range(4)] == [True] * 4
 
     asyncio.run(main())
 
 
-def test_a_function_queues_after_conflicts_then_in_all_queues_and_leaves_them_after_successes() -> None:
+def test_calls_queue_after_conflicts_then_in_all_queues_and_leave_them_after_successes() -> None:
     async def main() -> None:
         turns = Admission(4)
         assert await run(turns, 2, conflict=True) is None
         own = await run(turns, 1, conflict=True)
         assert own in range(1, QUEUES + 1)
-        assert turns.queues("add")
         assert await run(turns, 2, conflict=True) == EVERY_QUEUE
         assert await run(turns, 30, conflict=False) == own
         assert await run(turns, 200, conflict=False) is None
-        assert not turns.queues("add")
 
     asyncio.run(main())
 
 
-def test_conflicts_of_one_function_hold_up_no_other() -> None:
+@pytest.mark.parametrize("other", [("other", ""), ("add", {"row": 2})])
+def test_conflicts_hold_up_no_other_function_and_no_other_row(other: tuple[str, object]) -> None:
     async def main() -> None:
         turns = Admission(4)
-        await run(turns, 5, conflict=True)
-        assert [await (await try_begin(turns, "other")) for _ in range(4)] == [None] * 4
-        assert not turns.queues("other")
+        await run(turns, 5, conflict=True, arguments={"row": 1})
+        assert [await (await try_begin(Call(turns, *other))) for _ in range(4)] == [None] * 4
+
+    asyncio.run(main())
+
+
+def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> None:
+    async def main() -> None:
+        turns = Admission(4)
+        await run(turns, 1, conflict=True, in_a_row=3)
+        assert await Call(turns, "add", "other").begin() is None
+        await run(turns, 1, conflict=True, in_a_row=3)
+        assert await Call(turns, "add", "other").begin() in range(1, QUEUES + 1)
+
+    asyncio.run(main())
+
+
+def test_calls_that_have_conflicted_are_forgotten_where_there_are_many() -> None:
+    async def main() -> None:
+        turns = Admission(4)
+        held = Call(turns, "add", "held")
+        held.end(conflict=True)
+        await held.begin()
+        for number in range(3000):
+            await run(turns, 1, conflict=True, arguments=number)
+        assert len(turns._calls) <= 1000
+        assert "add 'held'" in turns._calls
 
     asyncio.run(main())
 
@@ -81,14 +109,14 @@ def test_conflicts_of_one_function_hold_up_no_other() -> None:
 def test_whoever_starts_again_goes_first() -> None:
     async def main() -> None:
         turns = Admission(1)
-        await turns.begin("add", again=False)
-        newcomer = await try_begin(turns)
-        again = await try_begin(turns, again=True)
-        turns.end("add", conflict=False)
-        await again
-        assert not newcomer.done()
-        turns.end("add", conflict=False)
-        await newcomer
+        first, newcomer, again = (Call(turns, "add") for _ in range(3))
+        again.conflicts = 1
+        await first.begin()
+        later, sooner = await try_begin(newcomer), await try_begin(again)
+        first.end(conflict=False)
+        await sooner
+        again.end(conflict=False)
+        await later
 
     asyncio.run(main())
 
@@ -96,9 +124,9 @@ def test_whoever_starts_again_goes_first() -> None:
 def test_nobody_waits_long_for_a_slow_one() -> None:
     async def main() -> None:
         turns = Admission(1)
-        await turns.begin("add", again=False)
+        await Call(turns, "add").begin()
         async with asyncio.timeout(SOON):
-            await turns.begin("add", again=False)
+            await Call(turns, "add").begin()
 
     asyncio.run(main())
 
@@ -106,10 +134,11 @@ def test_nobody_waits_long_for_a_slow_one() -> None:
 def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
     async def main() -> None:
         turns = Admission(1)
-        await turns.begin("add", again=False)
-        gives_up, next_one = await try_begin(turns), await try_begin(turns)
+        first = Call(turns, "add")
+        await first.begin()
+        gives_up, next_one = await try_begin(Call(turns, "add")), await try_begin(Call(turns, "add"))
         gives_up.cancel()
-        turns.end("add", conflict=False)
+        first.end(conflict=False)
         await next_one
         assert gives_up.cancelled()
 

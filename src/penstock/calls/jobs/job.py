@@ -142,7 +142,9 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     if function is None:
         return _left(runner, job, job.on_complete, "in the program of this worker, which is its on_complete")
     try:
-        execution = Execution(running.lease, lambda _: completed(job, ending, runner.now(), engine.keep))
+        execution = Execution(
+            running.lease, lambda _: completed(job, ending, runner.now(), engine.keep), arguments=job.args
+        )
         await _mutate(runner, function, partial(_completion_args, engine.registry, function, job, ending), execution)
         if settled is not None and settled.failed is not None:
             engine.journal.attempted(job, settled.event)
@@ -284,7 +286,7 @@ async def _run_mutation(runner: Runner, function: AnyFunction, running: Running)
         states[0] = settlement.state
         return settlement
 
-    execution = Execution(running.lease, settled, work=running.work, moment=running.moment)
+    execution = Execution(running.lease, settled, work=running.work, moment=running.moment, arguments=job.args)
     await _mutate(runner, function, partial(check_args, function, job.args), execution)
     if job.on_complete is None and states[0] in FINISHED:  # and was not put off
         runner.engine.journal.ended(job, states[0], runner.now())

@@ -35,6 +35,8 @@ _MORE, _MORE_QUEUED = 0.05, 0.01
 _QUEUED = 2.0  # below this limit the function queues; two runs of a process do, so that one waits while one runs
 _LOST = 0.5  # below this limit it conflicts with other functions too, and waits for all queues
 _LEAST = 0.25
+_ITS_OWN = 3  # conflicts of a call in a row; before, only calls with the same arguments are limited
+_MOST_CALLS = 1000  # with a limit of their own; then the idle ones are forgotten
 _LONGEST_WAIT = 0.25
 
 
@@ -74,23 +76,38 @@ class Attempts:
 
     # ----- of anybody
 
-    async def attempt_write(self, once: Once[R], what: str, *, for_ever: bool = False) -> R:
-        """Attempt a write that may conflict; see `attempt` and `in_turn`."""
-        again = False
+    async def attempt_write(self, once: Once[R], what: str, arguments: object = "", *, for_ever: bool = False) -> R:
+        """Attempt a write that may conflict, each time once admission lets it; see `attempt`."""
+        call = Call(self._admission, what, arguments)
 
         async def in_turn() -> R:
-            nonlocal again
-            begun_before, again = again, True
-            return await self.in_turn(once, what, again=begun_before)
+            with spent_on("waits"):
+                queue = await call.begin()
+            conflict = False
+            try:
+                return await once(queue)
+            except Conflict as error:
+                conflict = not error.from_function
+                raise
+            finally:
+                call.end(conflict=conflict)
 
-        return await self.attempt(in_turn, what, for_ever=for_ever)
+        return await self.attempt(in_turn, what, queues=lambda: call.queue is not None, for_ever=for_ever)
 
-    async def attempt(self, once: Callable[[], Awaitable[R]], what: str = _PENSTOCK, *, for_ever: bool = False) -> R:
+    async def attempt(
+        self,
+        once: Callable[[], Awaitable[R]],
+        what: str = _PENSTOCK,
+        *,
+        queues: Callable[[], bool] = lambda: False,
+        for_ever: bool = False,
+    ) -> R:
         """Attempt a transaction until it neither conflicts nor loses the database.
 
         Args:
             once: One attempt. After the database was lost it is made again, so making it twice must do no harm.
-            what: The function, for errors and queues.
+            what: The function, for errors.
+            queues: Whether it waits in a queue after a conflict, so that it need not pause.
             for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
         """
         config, machine = self.engine.config, self.engine.machine
@@ -98,7 +115,7 @@ class Attempts:
         while True:
             mark = None if spent is None else spent.mark()
             last = not for_ever and attempt >= config.conflict_attempts
-            queues = False
+            waits = False
             try:
                 return await once()
             except TryAgain as error:
@@ -111,25 +128,12 @@ class Attempts:
                     raise
                 if isinstance(error, Conflict):
                     self.engine.journal.conflicted(what)
-                    queues = self._admission.queues(what)  # it waits in the queue instead
-            if not queues:
+                    waits = queues()  # it waits in the queue instead
+            if not waits:
                 await self._pause(attempt)
             attempt += 1
             if spent is not None and mark is not None:
                 spent.retry_since(mark)
-
-    async def in_turn(self, once: Once[R], what: str, *, again: bool) -> R:
-        """Make one attempt once admission lets it; `again` says whether an earlier one conflicted."""
-        with spent_on("waits"):
-            queue = await self._admission.begin(what, again=again)
-        conflict = False
-        try:
-            return await once(queue)
-        except Conflict as error:
-            conflict = not error.from_function
-            raise
-        finally:
-            self._admission.end(what, conflict=conflict)
 
     async def begin_write(self, queue: int | None, *, for_ever: bool) -> Session:
         """Begin a transaction; `for_ever` waits while the database is busy or away."""
@@ -170,35 +174,76 @@ def _is_final(error: TryAgain, *, for_ever: bool, late: bool) -> bool:
 class Admission:
     """Admits the runs of one process; at most `most` of a function at the same time.
 
-    Databases detect conflicts by page, so writers of different rows can conflict too. Each conflict halves the limit of
-    its function; each success raises it a little. A function with a low limit queues: its runs go one after another
-    across all processes, in the order of the database's lock queue.
+    Each conflict halves the limit of calls with the same arguments; each success raises it a little. Calls with a low
+    limit queue: they go one after another across all processes, in the order of the database's lock queue. So calls for
+    different rows do not wait for each other. A call that conflicts again and again does so with them: databases detect
+    conflicts by page, and calls find one row by different arguments. Then the limit of its function falls, too.
     """
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
-        self._functions: dict[str, _FunctionAdmission] = {}
+        self._functions: dict[str, _Limit] = {}
+        self._calls: dict[str, _Limit] = {}  # that have conflicted, by function and arguments
+        self._conflicted: set[str] = set()  # functions
 
-    async def begin(self, function: str, *, again: bool) -> int | None:
+    def limits(self, function: str, arguments: object) -> dict[str, _Limit]:
+        """The limits that hold for a call, by their names: first that of calls like it, if one has conflicted."""
+        own = f"{function} {arguments!r}" if function in self._conflicted else ""
+        limits = {own: self._calls[own]} if own in self._calls else {}
+        return limits | {function: self._functions.setdefault(function, _Limit(self._most))}
+
+    def watch(self, function: str, arguments: object) -> None:
+        """Have calls like this one, which has conflicted, get a limit of their own."""
+        self._conflicted.add(function)
+        if len(self._calls) >= _MOST_CALLS:
+            self._calls = {name: limit for name, limit in self._calls.items() if limit.is_used}
+        self._calls.setdefault(f"{function} {arguments!r}", _Limit(self._most))
+
+
+class Call:
+    """A call that takes turns."""
+
+    def __init__(self, admission: Admission, function: str, arguments: object = "") -> None:
+        self._admission = admission
+        self._of = function, arguments
+        self._held: list[_Limit] = []
+        self.conflicts = 0  # in a row
+
+    async def begin(self) -> int | None:
         """Wait for admission; the database queue that the run joins, or None."""
-        one = self._functions.get(function)
-        if one is None:
-            one = self._functions[function] = _FunctionAdmission(self._most)
-        await one.begin(again=again)
-        if not one.queued:
-            return None
-        return EVERY_QUEUE if one.limit < _LOST else 1 + crc32(function.encode()) % QUEUES
+        try:
+            for limit in self._admission.limits(*self._of).values():
+                await limit.begin(again=self.conflicts > 0)
+                self._held.append(limit)
+        except BaseException:
+            self._leave()
+            raise
+        return self.queue
 
-    def end(self, function: str, *, conflict: bool) -> None:
-        self._functions[function].end(conflict=conflict)
+    def end(self, *, conflict: bool) -> None:
+        self.conflicts += conflict
+        if conflict:
+            self._admission.watch(*self._of)
+        for name, limit in self._admission.limits(*self._of).items():
+            if not conflict or name != self._of[0] or self.conflicts >= _ITS_OWN:
+                limit.note(conflict=conflict)
+        self._leave()
 
-    def queues(self, function: str) -> bool:
-        one = self._functions.get(function)
-        return one is not None and one.queued
+    @property
+    def queue(self) -> int | None:
+        limits = self._admission.limits(*self._of)
+        if any(limit.limit < _LOST for limit in limits.values()):
+            return EVERY_QUEUE
+        queued = [name for name, limit in limits.items() if limit.queued]
+        return 1 + crc32(queued[-1].encode()) % QUEUES if queued else None
+
+    def _leave(self) -> None:
+        while self._held:
+            self._held.pop().leave()
 
 
-class _FunctionAdmission:
-    """Admission of one function: first come, first served, but a run that starts again goes first."""
+class _Limit:
+    """How many runs of one kind go on at once: first come, first served, but a run that starts again goes first."""
 
     def __init__(self, most: float) -> None:
         self._most = self.limit = most
@@ -228,21 +273,25 @@ class _FunctionAdmission:
                 await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._end()
+                self.leave()
             turn.cancel()
             raise
         if not turn.done():  # no run waits long for a slow one that it may run beside
             turn.cancel()
             self._running += 1
 
-    def end(self, *, conflict: bool) -> None:
+    @property
+    def is_used(self) -> bool:
+        return bool(self._running or self._waiting)
+
+    def note(self, *, conflict: bool) -> None:
+        """Note how a run ended."""
         if conflict:
             self.limit = max(_LEAST, self.limit * _LESS)
         else:
             self.limit = min(self._most, self.limit + (_MORE_QUEUED if self.queued else _MORE))
-        self._end()
 
-    def _end(self) -> None:
+    def leave(self) -> None:
         self._running -= 1
         while self._waiting and self._is_free:
             turn = self._waiting.popleft()

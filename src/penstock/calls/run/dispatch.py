@@ -243,9 +243,8 @@ class Dispatch:
             timer.reschedule(None)
             return answer
 
-        return await contained(
-            function, self._runner.mutation(function, begin, execution=Execution(finish=end, caller=caller, seal=seal))
-        )
+        execution = Execution(finish=end, caller=caller, seal=seal, arguments=args)
+        return await contained(function, self._runner.mutation(function, begin, execution=execution))
 
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:

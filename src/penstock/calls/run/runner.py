@@ -83,6 +83,7 @@ class Runner(Runs):
         expect(function, FunctionKind.MUTATION)
         bound = function.signature.bind(*given)
         copied = copier(bound)
+        execution = Execution(work=work, caller=caller, arguments=bound)
 
         async def check() -> Arguments:
             try:
@@ -91,7 +92,7 @@ class Runner(Runs):
                 error.at_the_door = not depth
                 raise
 
-        return await _named(function, self.mutation(function, check, depth, Execution(work=work, caller=caller)))
+        return await _named(function, self.mutation(function, check, depth, execution))
 
     async def run_action(
         self,
@@ -197,7 +198,8 @@ class Runner(Runs):
                         has_paid = True
                     return await self._mutation_once(function, arguments, depth, thread, queue, moment, execution)
 
-                return await self.attempt_write(once, function.name, for_ever=execution.settle is not None)
+                for_ever = execution.settle is not None
+                return await self.attempt_write(once, function.name, execution.arguments, for_ever=for_ever)
 
     async def shared_mutation(
         self, part: Part, function: AnyFunction, arguments: Arguments, moment: Moment, work: Work, caller: Caller

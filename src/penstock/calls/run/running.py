@@ -154,6 +154,7 @@ class Execution:
         moment: Its time and chance, if it has been run before.
         caller: Who it runs for.
         seal: Writes last in the same transaction: the cursor of an outbox, or the request of a client.
+        arguments: Its arguments, by which admission tells it from calls for other rows.
     """
 
     lease: int | None = None
@@ -163,6 +164,7 @@ class Execution:
     moment: Moment | None = None
     caller: Caller = SYSTEM
     seal: Seal | None = None
+    arguments: object = ""
 
 
 PLAIN = Execution()
