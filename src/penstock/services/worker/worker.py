@@ -54,7 +54,7 @@ class Worker(Service):
         self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
         self._claim_few_at = 0.0
         self._permits: dict[str, Permit] = {}
-        self._slots = Slots(self._store, self.clock, pools)
+        self._slots = Slots(self._store, self.clock, pools, engine.left_to_others)
         self._progress = ProgressBuffer(self._store, self.clock)
         self._executor = Executor(runner, jobs, self._progress, self.wake.set)
         self._housekeeping = Housekeeping(runner, self._executor)
@@ -244,7 +244,7 @@ class Worker(Service):
             return self._poll
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
-        again = await self._slots.balance(lease, max(0, free), executor.busy, self._engine.left_to_others())
+        again = await self._slots.balance(lease, max(0, free), executor.busy)
         if free <= 0:
             await self._housekeeping.cancel()
             return min(self._poll, again)
@@ -258,9 +258,7 @@ class Worker(Service):
         had = self._slots.held()
         pause = await self._claim_into(lease, free, math.inf)
         self._executor.start()
-        again = await self._slots.balance(
-            lease, max(0, self._executor.free), self._executor.busy, self._engine.left_to_others()
-        )
+        again = await self._slots.balance(lease, max(0, self._executor.free), self._executor.busy)
         return min(pause, again) if self._slots.held() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
@@ -271,7 +269,7 @@ class Worker(Service):
         asked = min(free, executor.piece)
         left = self._engine.left_to_others()
         rooms = [Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL], without=left)]
-        rooms += self._slots.rooms(free, executor.busy, left)
+        rooms += self._slots.rooms(free, executor.busy)
         rooms.sort(key=executor.last_turn)
         machine = self._engine.machine
         since = machine.monotonic()
