@@ -7,7 +7,7 @@ CHAT := examples/chat
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-long check docs bench chaos format dist deploy-check lock clean
+.PHONY: help demo chat test test-long matrix check docs bench chaos format dist deploy-check lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -37,6 +37,9 @@ test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
 
 test-long: $(READY) ## run all tests, and try many more examples where hypothesis invents them
 	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200
+
+matrix: $(READY) ## run the tests where programs are missing or old, without rights or network, ...; ONLY=laptop for one
+	PYTHONPATH=tests $(BIN)/python tests/matrix.py "$(ONLY)"
 
 check: $(READY) ## formatting, lint, types, import rules, and best practices in the examples and the docs
 	$(BIN)/ruff format --check .

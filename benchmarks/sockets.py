@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
+import re
 import statistics
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from websockets.asyncio.client import connect
 
 from benchmarks.databases import StoreName
 from benchmarks.footprint import dev_program, memory_of
@@ -88,6 +91,7 @@ _AT_ONCE = 100
 _PER_SECOND = 10
 _QUERIES, _SIZE = 5, 2048
 _CALLERS = 20
+_LARGE_CLIENTS = 9
 _TEXT, _PING, _PONG = 0x81, 0x89, 0x8A
 _FIRST = b'{"type":"Connect","sessionId":"%s","connectionCount":0,"lastCloseReason":"InitialConnect"}'
 
@@ -384,6 +388,43 @@ async def socket_memory(bench: Bench, store: StoreName) -> float:
     return taken * 1000 / clients
 
 
+async def large_messages(bench: Bench, store: StoreName) -> float:
+    """Megabytes that a server grows, at its peak, while nine clients send it messages of 31 and of 40 MiB at once."""
+    parts = (b'"y",', b"1.5,", b'{"a":"%b"},' % (b"x" * 64))  # many small values take the most memory
+    call = b'{"type":"Mutation","requestId":0,"udfPath":"main:put","args":[{"number":0,"value":[%bnull]}]}'
+    query = b'{"type":"Add","queryId":%d,"udfPath":"main:cell","args":[{"number":[%bnull]}]}'
+    change = b'{"type":"ModifyQuerySet","baseVersion":0,"newVersion":1,"modifications":[%b]}'
+    messages = [call % (part * (mebibytes * 1024**2 // len(part))) for part in parts for mebibytes in (31, 40)]
+    messages += [
+        change % b",".join(query % (at, part * (31 * 1024 // len(part))) for at in range(1000)) for part in parts
+    ]
+    async with _serving(bench, store, 1) as (address, http, process):
+        before = memory_of(process.pid)[0]
+        patient: dict[str, Any] = {"max_size": None, "compression": None, "ping_interval": None}
+
+        async def send(client: int) -> None:
+            message = messages[client % len(messages)]
+            async with connect(f"ws://{address[0]}:{address[1]}/api/sync", **patient) as socket:
+                await socket.send((_FIRST % b"%d" % client).decode())
+                await socket.send(message, text=True)
+                while b'"success":false' not in (answer := await socket.recv(decode=False)) and (
+                    b"QueryFailed" not in answer
+                ):
+                    pass
+
+        async with asyncio.timeout(_PATIENCE):
+            await asyncio.gather(*map(send, range(_LARGE_CLIENTS)))
+        await _call(http, "main:put", number=0, value="z")
+        peak = re.search(r"VmHWM:\s+(\d+)", _status(process.pid))
+    grown = int(peak[1]) / 1000 - before if peak else math.inf
+    bench.row(f"{_LARGE_CLIENTS} clients with messages of 31 and 40 MiB", f"{grown:.0f} MB")
+    return grown
+
+
+def _status(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text("utf-8")
+
+
 async def back_after_restart(bench: Bench, store: StoreName) -> float:
     """Seconds from when a server answers again until all clients have their answers."""
     clients, taken = bench.sizes.sockets, []
@@ -501,6 +542,10 @@ BENCHMARKS = (
     *(Benchmark(f"socket_refresh_{store}", partial(refresh, store=store), Bar(at_most=0)) for store in _STORES),
     *(
         Benchmark(f"socket_memory_kb_{store}", partial(socket_memory, store=store), Bar(at_most=60))
+        for store in _STORES
+    ),
+    *(
+        Benchmark(f"socket_large_messages_mb_{store}", partial(large_messages, store=store), Bar(at_most=450))
         for store in _STORES
     ),
     *(Benchmark(f"socket_back_{store}", partial(back_after_restart, store=store), Bar(at_most=3)) for store in _STORES),

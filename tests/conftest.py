@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -50,6 +51,15 @@ shared_preload_libraries = plpgsql  # each connection that runs a trigger would 
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
     os.environ["TMPDIR"] = str(_MEMORY)  # processes inherit it
     tempfile.tempdir = None
+
+# Tests take up no settings of the shell: of penstock, of drivers, of Django, of proxies and of colours.
+for _name in list(os.environ):
+    if re.match(
+        r"PENSTOCK_(?!TEST_|WRITE_)|PG[A-Z]+$|DATABASE_URL$|DJANGO_|(HTTPS?|ALL|NO)_PROXY$|(FORCE|NO)_COLOR$|COLUMNS$|LINES$",
+        _name,
+        re.IGNORECASE,
+    ):
+        del os.environ[_name]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
@@ -29,12 +30,14 @@ from penstock.calls.run.runner import Runner
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.crons.plan import CronPlan
-from penstock.errors import DeclarationError
+from penstock.errors import DataError, DeclarationError
 from penstock.functions.function import QueryFunction
+from penstock.functions.programs import Declaration, check_program, clashes, refuse_clashes
 from penstock.functions.registry import distinct, tables_of
 from penstock.identity.caller import Caller
 from penstock.identity.providers import Provider, providers_of
 from penstock.jobs.retry import Retry
+from penstock.live.capture import live_interest
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
 from penstock.pools.pool import LogLevel, PoolDefinition
@@ -48,11 +51,15 @@ from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
+from penstock.store.nouns.pools import declared_of
+from penstock.store.nouns.rates import rate_text
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
+from penstock.store.rows.interests import identity_of
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "pruner"]
+_CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "pruner")
 
 
@@ -60,6 +67,8 @@ class App(Declaring):
     """A program's declarations: its functions, its tables and its settings.
 
     Args:
+        name: The name of the program, which tells it from other programs on its database. What it declares is stored
+            with it.
         tables: Tables beside those that the modules of its functions name, which are found by themselves.
         auth: The providers whose tokens say who calls: `OIDC` and `CustomJWT`. API keys need none.
         **settings: Settings of `Config` that this program fixes; see there for those that are left open.
@@ -78,10 +87,15 @@ class App(Declaring):
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
+        DeclarationError: The name cannot be.
     """
 
-    def __init__(self, *, tables: Iterable[type[Table]] = (), auth: Iterable[Provider] = (), **settings: Any) -> None:
+    def __init__(
+        self, *, name: str = "", tables: Iterable[type[Table]] = (), auth: Iterable[Provider] = (), **settings: Any
+    ) -> None:
         super().__init__()
+        check_program(name)
+        self.name = self.registry.program = name
         self._tables = list(tables)
         self.auth = providers_of(auth)
         self._settings = settings
@@ -197,6 +211,22 @@ class App(Declaring):
         )
         return [definition_of(table) for table in tables]
 
+    def declarations(self) -> list[Declaration]:
+        """What is stored under the name of the program, to be compared with what other programs declare."""
+        pools = sorted(self.pool_definitions(), key=lambda one: one.name)
+        groups = {one.group: json.dumps([each.name for each in pools if each.group == one.group]) for one in pools}
+        found = [
+            *(("pool", one.name, json.dumps(declared_of(one)[1:])) for one in pools),
+            *(("pool group", group, names) for group, names in groups.items() if group),
+            *(("rate limit", name, rate_text(policy) or "") for name, policy in self.rate_limits.items()),
+            *(("cron", name, function) for name, function in self.crons.functions()),
+            *(("task", one.task.name, f"{one.function.name} {one.task.definition.name}") for one in self.tasks),
+            *(("outbox", one.outbox.name, f"{one.function.name} {one.outbox.source}") for one in self.outboxes),
+            *(("function", name, kind) for name, kind in self.registry.kinds().items()),
+            *(("live", *identity_of(live_interest(one))) for one in self.definitions() if one.live),
+        ]
+        return [Declaration(*one, self.name) for one in found]
+
     # ----- running
 
     def config(self, **settings: Any) -> Config:
@@ -238,6 +268,7 @@ class App(Declaring):
         Raises:
             DatabaseUnavailable: The database cannot be reached.
             SchemaMismatch: Its tables do not fit, and changing them would lose or break data.
+            ProgramClash: Another program on the database declares something of a name that this one declares.
         """
         backend = Backend(self, config or self.config(database=database, **settings), clock or SystemClock())
         await backend.start(services, push_schema=push_schema)
@@ -287,6 +318,8 @@ class Backend(CallerBackend):
         await store.open()
         try:
             if push_schema:
+                with suppress(DataError):  # a new database has no declarations yet
+                    refuse_clashes(self.app.declarations(), await store.programs.list())
                 await push(store, definitions)
             if push_schema or services:
                 await self.declare(crons)
@@ -308,7 +341,9 @@ class Backend(CallerBackend):
 
         Raises:
             DeclarationError: The changes of a table cannot be captured.
+            ProgramClash: Another program declares one of the names.
         """
+        refuse_clashes(self.app.declarations(), await self.engine.store.programs.list())
         await check_tasks(self.engine, self.app.tasks, besides)
         await check_outboxes(self.engine, self.app.outboxes, besides, tells=tells)
 
@@ -318,14 +353,19 @@ class Backend(CallerBackend):
         Raises:
             DeclarationError: The changes of a table cannot be captured; nothing was written.
         """
-        store = self.engine.store
+        store, ours = self.engine.store, self.app.declarations()
         await self.check()
+        known = await store.programs.register(self.app.name, ours)
+        for one, other in clashes(ours, known):  # with programs without a name, as others are refused
+            told: dict[str, Any] = {"noun": one.noun, "name": one.name, "program": one.program, "other": other.program}
+            event("program.clash", logging.WARNING, **told, fix=_CLASH)
         await store.pools.declare(self.app.pool_definitions())
         await store.programs.declare(self.app.registry.kinds())
         await store.crons.declare(crons, self.engine.clock.now())
         await declare_tasks(self.engine, self.app.tasks)
         await declare_outboxes(self.engine, self.app.outboxes)
-        await declare_live(store, self.app.definitions(), self.engine.clock.now())
+        kept = {(one.name, one.spec) for one in known if one.noun == "live" and one.program != self.app.name}
+        await declare_live(store, self.app.definitions(), self.engine.clock.now(), kept)
 
     async def health(self, calls: Mapping[str, tuple[int, int]] | None = None) -> list[HealthFinding]:
         """What an operator has to act on, the worst first: what is wrong, where, and the next step.

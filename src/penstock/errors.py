@@ -3,6 +3,7 @@
 PenstockError
 ├── UsageError                    you: the program is written or configured wrongly
 │   ├── DeclarationError          a wrong declaration of a table, an index or a function
+│   │   └── ProgramClash          another program on the database declares something of this name
 │   ├── ConfigError               a wrong setting, project file or database URL, or a missing right on the database
 │   ├── SchemaMismatch            the declared tables do not fit the stored ones; a change would lose data
 │   ├── TopicNotFound             a message to a topic without any outbox
@@ -73,10 +74,12 @@ class PenstockError(Exception):
     Attributes:
         code: Stable name of the error, for programs.
         raised_in: The function that raised it, if Python code called that.
+        from_function: Whether a function raised it by itself: then it says nothing about a transaction or a lease.
     """
 
     code: ClassVar[str] = "error"
     raised_in: str = ""
+    from_function: bool = False
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:  # errors of users have the code of the kind that they are
@@ -98,6 +101,10 @@ class UsageError(PenstockError):
 
 class DeclarationError(UsageError):
     """A declaration of a table, an index or a function is wrong. Raised at import."""
+
+
+class ProgramClash(DeclarationError):
+    """Another program on the database declares a cron, a pool or the like of one name. Raised when an app opens."""
 
 
 class ConfigError(UsageError):

@@ -21,6 +21,7 @@ from penstock import (
     ApplicationError,
     Id,
     Index,
+    Int64,
     MutationCtx,
     Page,
     PaginationOptions,
@@ -129,6 +130,12 @@ async def remove_oldest(ctx: MutationCtx) -> None:
         await ctx.db.delete(Book, book.id)
 
 
+@app.mutation
+async def say_back(ctx: MutationCtx, text: str) -> str:
+    await ctx.db.insert(Book(title=text[:9]))
+    return text
+
+
 @app.query
 async def none_or_fail(ctx: QueryCtx) -> None:
     for book in await ctx.db.query(Book).collect():
@@ -172,6 +179,11 @@ async def typed(ctx: QueryCtx, number: int = 0, real: float = 0.0, when: datetim
 @app.query
 async def same_number(ctx: QueryCtx, number: int) -> int:
     return number
+
+
+@app.query
+async def same_large(ctx: QueryCtx, large: Int64) -> Int64:
+    return large
 
 
 @app.query

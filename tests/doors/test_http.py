@@ -10,7 +10,14 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from penstock.errors import DatabaseFull, DatabaseUnavailable
 from penstock.testing import gate, raising
@@ -53,11 +60,11 @@ def test_values_that_json_cannot_say_travel_in_tags(door: Door) -> None:
     async def story() -> None:
         async with door() as api:
             large, raw = {"$integer": "AAAAAAAAABA="}, {"$bytes": "+/8="}
-            await api.value("mutation", "add", title="Emma", copies=large, cover=raw)
-            found = await api.value("query", "find", "convex_encoded_json", title="Emma")
-            assert (found["copies"], found["cover"]) == (large, raw)
-            found = await api.value("query", "find", "json", title="Emma")
-            assert (found["copies"], found["cover"]) == (str(2**60), "+/8=")
+            await api.value("mutation", "add", title="Emma", cover=raw)
+            assert (await api.value("query", "find", "convex_encoded_json", title="Emma"))["cover"] == raw
+            assert (await api.value("query", "find", "json", title="Emma"))["cover"] == "+/8="
+            assert await api.value("query", "same_large", "convex_encoded_json", large=large) == large
+            assert await api.value("query", "same_large", "json", large=large) == str(2**60)
             infinite = await api.value("query", "typed", real={"$float": "AAAAAAAA8H8="})
             assert infinite == "0 inf None"
 
@@ -78,8 +85,8 @@ def _tag(name: str, layout: str, value: float) -> dict[str, str]:
         ("number", 2**53, 2**53, 2**53),
         ("number", -(2**53), -(2**53), -(2**53)),
         *[
-            ("number", _tag("$integer", "<q", large), _tag("$integer", "<q", large), str(large))
-            for large in (2**53 + 1, 2**63 - 1, -(2**63))
+            ("large", _tag("$integer", "<q", large), _tag("$integer", "<q", large), str(large))
+            for large in (0, 2**53 + 1, 2**63 - 1, -(2**63))
         ],
         ("real", 1, 1.0, 1.0),
         ("real", 0.1, 0.1, 0.1),
@@ -585,6 +592,39 @@ def test_web_pages_of_known_origins_may_call(near_door: Door) -> None:
             assert not [name for name in refused.headers if name.startswith("access-control")]
 
     asyncio.run(story())
+
+
+async def test_web_pages_of_known_origins_may_call_what_is_mounted_and_no_header_comes_twice(near_door: Door) -> None:
+    async def hook(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"allow": "PUT"})
+        own = {"access-control-allow-origin": "https://own.example"} if request.url.path.endswith("own") else {}
+        return PlainTextResponse("done", headers=own)
+
+    def allowed(response: httpx.Response) -> list[str]:
+        return response.headers.get_list("access-control-allow-origin")
+
+    page, other = "https://shop.example", "https://evil.example"
+    ask = {"access-control-request-method": "PUT", "access-control-request-headers": "authorization"}
+    async with near_door(cors_origins=page) as api:
+        routes = [Route(path, hook, methods=["PUT", "OPTIONS"]) for path in ("/hook", "/own")]
+        api.asgi.mount("/hooks", Starlette(routes=routes))
+        outer = FastAPI()
+        outer.mount("/inner", api.asgi)
+        outer.add_middleware(CORSMiddleware, allow_origins=[page], allow_methods=["*"], allow_headers=["*"])
+        async with httpx.AsyncClient(base_url="http://outer", transport=httpx.ASGITransport(outer)) as through:
+            for http, path in (api.http, "/hooks"), (through, "/inner/hooks"):
+                asked = await http.options(f"{path}/hook", headers={"origin": page, **ask})
+                assert (asked.status_code, allowed(asked)) == (200, [page])
+                assert "PUT" in asked.headers["access-control-allow-methods"]
+                assert allowed(await http.put(f"{path}/hook", headers={"origin": page})) == [page]
+                assert allowed(await http.put(f"{path}/hook", headers={"origin": other})) == []
+            called = await through.post("/inner/api/query", json={"path": "x:y", "args": {}}, headers={"origin": page})
+            assert (called.status_code, allowed(called)) == (200, [page])
+        assert allowed(await api.http.put("/hooks/own", headers={"origin": page})) == ["https://own.example"]
+        left = await api.http.options("/hooks/hook", headers={"origin": other, **ask})
+        assert (left.status_code, left.headers["allow"], allowed(left)) == (204, "PUT", [])
+        assert allowed(await api.http.get("/healthz", headers={"origin": page})) == []
 
 
 # ----- limits and time

@@ -98,9 +98,9 @@ async def test_a_reader_gets_the_answer_at_once_and_each_other_one(far_shop: Sho
 async def test_answers_have_the_form_that_the_reader_asks_for(far_shop: Shop) -> None:
     async with far_shop() as (api, _):
         large = {"$integer": "AAAAAAAAABA="}
-        async with reading(api, "echo", value=large) as reader:
+        async with reading(api, "same_large", large=large) as reader:
             assert await reader.value() == str(2**60)
-        async with reading(api, "echo", "convex_encoded_json", value=large) as reader:
+        async with reading(api, "same_large", "convex_encoded_json", large=large) as reader:
             assert await reader.value() == large
         async with reading(api, "echo", value="two\nlines\r\n\u2028data: x") as reader:
             assert await reader.value() == "two\nlines\r\n\u2028data: x"

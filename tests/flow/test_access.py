@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,8 @@ from penstock import (
     RateLimited,
     Table,
     TokenBucket,
+    WorkId,
+    WorkResult,
     owner_of,
     public,
     signed_in,
@@ -177,7 +180,10 @@ async def test_no_road_leads_round_a_guard(database_url: str, how: str) -> None:
     async with TestApp(club.app, database_url) as test:
         team = await test.run_mutation(club.found, "ada")
         nobody = test.with_identity()
-        if how in {"schedule", "send"}:
+        if how == "send":
+            with pytest.raises(DeclarationError, match="signed_in, which asks who calls, and a job has no user"):
+                await test.with_identity(**ADA).run_mutation(club.around, how, team)
+        elif how == "schedule":
             await test.run_mutation(club.close, team)
             club.ran.clear()
             await test.with_identity(**ADA).run_mutation(club.around, how, team)
@@ -188,7 +194,8 @@ async def test_no_road_leads_round_a_guard(database_url: str, how: str) -> None:
             with pytest.raises(NotSignedIn):
                 await nobody.run_mutation(club.around, how, team)
         assert club.ran == []
-        await test.run_mutation(club.around, how, team)
+        if how != "send":
+            await test.run_mutation(club.around, how, team)
         for road in ("helper", "run_action", "run_query"):
             club.ran.clear()
             with pytest.raises(AccessDenied):
@@ -326,3 +333,38 @@ async def test_a_rate_limit_that_nobody_declares_is_refused(tmp_path: Path) -> N
     with pytest.raises(DeclarationError, match="no rate limit 'logins'"):
         async with app.open(f"sqlite:///{tmp_path}/app.db"):
             pass
+
+
+def test_what_has_no_user_cannot_call_a_function_that_asks_for_one() -> None:
+    """A cron, an on_complete and jobs: refused where they are declared, or at the call."""
+    app = App()
+
+    def asks(ctx: sync.QueryCtx) -> bool:
+        return ctx.auth.get_user_identity() is not None
+
+    async def ended(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None: ...
+
+    async def work(ctx: MutationCtx, team: Id[Team] | None = None) -> None: ...
+
+    owner = owner_of(Team, "team", field="founder")
+    refused: list[tuple[Any, bool, bool]] = [  # the access, whether a cron is refused, and jobs
+        (signed_in, True, True),
+        (owner, True, True),
+        (owner | signed_in, True, True),
+        (asks & signed_in, True, True),
+        (asks, True, False),
+        (asks | signed_in, True, False),
+        (public, False, False),
+        (public | signed_in, False, False),
+    ]
+    for number, (access, by_cron, by_job) in enumerate(refused):
+        work.__name__, ended.__name__ = f"work{number}", f"ended{number}"
+        one, done = app.mutation(access=access)(work), app.mutation(access=signed_in if by_job else access)(ended)
+        with pytest.raises(DeclarationError, match="has no user") if by_cron else nullcontext():
+            app.crons.declare(f"cron{number}", "0 9 * * *", one)
+        with pytest.raises(DeclarationError, match="has no user") if by_job else nullcontext():
+            app.workpool(f"pool{number}").with_options(on_complete=done)
+        with pytest.raises(DeclarationError, match="has no user") if by_job else nullcontext():
+            one.check_job()
+    work.__name__ = "inside"
+    app.crons.declare("inside", "0 9 * * *", app.internal_mutation(access=signed_in)(work))

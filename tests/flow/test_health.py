@@ -179,7 +179,7 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
             of(statistics=Statistics(0, connections=used, max_connections=97))["connections-few"].severity == severity
         )
     few = of(statistics=Statistics(0, connections=3, max_connections=22))["connections-few"]
-    assert (few.where, "26 connections" in few.what) == ("max_connections", True)
+    assert (few.where, "27 connections" in few.what) == ("max_connections", True)
     assert "200 MiB" in of(statistics=Statistics(0, log_size=200 * 2**20))["log-long"].what
     assert "does not answer" in of(replica="away")["replica-behind"].what
     assert "64 MiB behind" in of(replica=64 * 2**20)["replica-behind"].what

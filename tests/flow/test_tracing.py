@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from stage.programs import run_example
 
-from penstock import ActionCtx, App, MutationCtx, QueryCtx, Retry, WorkId, WorkResult, asgi_app
+from penstock import ActionCtx, App, MutationCtx, QueryCtx, Retry, Table, TaskCtx, WorkId, WorkResult, asgi_app
 from penstock.calls.run.syncctx import SyncMutationCtx
 from penstock.observe.tracing import find_tracing
 from penstock.store.rows.jobs import options_of, options_text
@@ -228,3 +231,152 @@ async def test_a_call_over_http_goes_on_with_the_trace_of_its_caller(
     assert first.parent is not None
     assert f"{first.parent.trace_id:032x}-{first.parent.span_id:016x}" == parent[3:-3]
     assert second.parent is third.parent is None
+
+
+# ----- baggage, and the writers of rows
+
+
+carried = App()
+pool = carried.workpool("carrying")
+seen: dict[str, list[Any]] = {}
+
+
+class Order(Table):
+    number: int
+
+
+def see(road: str) -> None:
+    seen.setdefault(road, []).append(baggage.get_baggage("tenant"))
+
+
+@carried.internal_action
+async def carry(ctx: ActionCtx, road: str) -> None:
+    see(road)
+    if road == "retry" and len(seen[road]) == 1:
+        raise OSError("not now")
+
+
+@carried.internal_mutation
+async def carry_in_group(ctx: MutationCtx, tenant: str) -> None:
+    see(f"group {tenant}")
+
+
+@carried.internal_mutation
+async def ended(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    see("on_complete")
+    await pool.enqueue(ctx, carry, road="child")
+
+
+@carried.mutation
+async def place(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Order(number=1))
+    await pool.with_options(on_complete=ended).enqueue(ctx, carry, road="pool")
+    await pool.with_options(retry=Retry(max_attempts=2)).enqueue(ctx, carry, road="retry")
+    await ctx.scheduler.run_after(timedelta(hours=1), carry, road="later")
+    await ctx.outbox.send("placed", "an order")
+
+
+@carried.cron(timedelta(minutes=10), name="by cron")
+async def by_cron(ctx: MutationCtx) -> None:
+    see("cron")
+
+
+@carried.outbox(Order, name="rows")
+async def of_row(ctx: ActionCtx, order: Order) -> None:
+    see("outbox")
+
+
+@carried.outbox("placed")
+async def of_message(ctx: ActionCtx, text: str) -> None:
+    see("message")
+
+
+@carried.reactive_task(Order, name="task")
+async def of_task(ctx: TaskCtx[Order]) -> None:
+    see("task")
+
+
+@contextmanager
+def tenant(name: str) -> Iterator[None]:
+    token = context.attach(baggage.set_baggage("tenant", name))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+async def test_baggage_is_in_all_work_and_in_no_work_of_others(database_url: str, spans: InMemorySpanExporter) -> None:
+    seen.clear()
+    async with TestApp(carried, database_url) as test:
+        with tenant("ada"):
+            await test.run_mutation(place)
+        with tenant("bob"):
+            await pool.enqueue(test, carry_in_group, tenant="bob")
+        with tenant("eve"):
+            await pool.enqueue(test, carry_in_group, tenant="eve")
+            await test.scheduler.run_after(timedelta(0), carry, road="program")
+        with tenant("x" * 9000):
+            await pool.enqueue(test, carry, road="too large")
+        await pool.enqueue(test, carry_in_group, tenant="none")
+        with tenant("zoe"):  # of the program that runs a worker
+            await test.run_until(test.clock.now() + timedelta(hours=2))
+    wanted: dict[str, list[Any]] = {
+        "pool": ["ada"],
+        "on_complete": ["ada"],
+        "child": ["ada"],
+        "retry": ["ada", "ada"],
+        "later": ["ada"],
+    }
+    wanted |= {"message": ["ada"], "group bob": ["bob"], "group eve": ["eve"], "group none": [None], "program": ["eve"]}
+    assert seen.items() >= (wanted | {"outbox": [None], "task": [None], "too large": [None]}).items()
+    assert set(seen["cron"]) == {None}
+    by_name = {span.name: span for span in spans.get_finished_spans()}
+    writer = by_name[f"mutation {__name__}:place"].context
+    (link,) = by_name["deliver rows"].links
+    assert link.context.span_id == writer.span_id
+    (link,) = next(one for one in spans.get_finished_spans() if one.name == "run default" and one.links).links
+    assert link.context.span_id == writer.span_id
+    assert (
+        next(
+            one for name, one in by_name.items() if name.startswith("deliver ") and "rows" not in name
+        ).context.trace_id
+        == writer.trace_id
+    )
+
+
+@dataclass
+class Parcel:
+    number: int
+
+
+@carried.internal_action(batch=10, of=Parcel)
+async def carry_together(ctx: ActionCtx, items: list[Parcel]) -> list[None]:
+    see("batch")
+    return [None for _ in items]
+
+
+async def test_a_batch_has_baggage_if_all_its_jobs_have_the_same(
+    database_url: str, spans: InMemorySpanExporter
+) -> None:
+    async with TestApp(carried, database_url) as test:
+        for names in (["ada", "ada"], ["ada", "bob"], ["ada", ""]):
+            seen.clear()
+            for name in names:
+                with tenant(name) if name else nullcontext():
+                    await pool.enqueue(test, carry_together, number=1)
+            await test.run_until_idle()
+            assert set(seen["batch"]) == ({"ada"} if names == ["ada", "ada"] else {None})
+
+
+async def test_baggage_comes_with_a_request_and_leaves_with_its_jobs(
+    database_url: str, spans: InMemorySpanExporter
+) -> None:
+    seen.clear()
+    async with TestApp(carried, database_url) as test:
+        transport = httpx.ASGITransport(asgi_app(carried, backend=test))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            for headers in ({"baggage": "tenant=ada,x=1;y=2"}, {"baggage": "tenant=" + "x" * 9000}):
+                body = {"path": f"{__name__}:place", "args": {}}
+                assert (await http.post("/api/mutation", json=body, headers=headers)).status_code == 200
+        await test.run_until_idle()
+    assert seen["pool"] == ["ada", None]

@@ -17,7 +17,7 @@ Access AccessDenied ActionCtx ActionWork App ApplicationError ArgumentsInvalid A
 CallerBackend Canceled CircuitBreaker Completion Config ConfigError Conflict ConstraintViolation ContextError
 CronExpression CronStatus CursorInvalid CustomJWT DataError DatabaseBusy DatabaseFull DatabaseUnavailable
 DeclarationError DuplicateJob Failed Finished FixedWindow FunctionNotFound Id IdInvalid Identity Index InputError
-Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded Lock LockLost LockTaken Message
+Int64 Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded Lock LockLost LockTaken Message
 MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique OIDC OutboxMessage OutboxNotFound OutboxPage
 OutboxStatus Overloaded Page PaginationOptions Pending PenstockError PracticeBroken Progress ProviderUnavailable
 QueryCtx Range RateLimited RateLimiter RateStatus ResultInvalid Retry RowInvalid RowNotFound Rules Running

@@ -46,7 +46,8 @@ def ran(folder: Path, text: str, **environment: str) -> subprocess.CompletedProc
     file.write_text(text)
     tests = Path(__file__).parents[1]
     command = [sys.executable, "-m", "pytest", "-p", "stage.reporting", "-p", "no:cacheprovider", "-q", str(file)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_TEST_", INSISTS))}
+    given = ("PENSTOCK_TEST_", INSISTS, "PYTEST_")  # as a shell may set them
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(given)}
     return subprocess.run(
         command, cwd=folder, env=clean | {"PYTHONPATH": str(tests)} | environment, capture_output=True, text=True,
         check=False,
@@ -67,9 +68,20 @@ def test_tests_fail_whose_server_is_missing_where_all_are_to_run(tmp_path: Path)
     assert "redis-server is missing" in done.stdout
 
 
-def test_a_program_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_TEST_NATS_SERVER", "/opt/nats")
-    assert program("nats-server", places=["/nowhere"]) == "/opt/nats"
+def test_a_program_may_be_named_and_is_missing_if_it_is_too_old_or_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(INSISTS, raising=False)
+    for script, version in ("echo nats-server: v2.10.1", True), ("echo v2.8.4", False), ("exit 1", False):
+        named = tmp_path / f"nats-{len(script)}"
+        named.write_text(f"#!/bin/sh\n{script}\n")
+        named.chmod(0o755)
+        monkeypatch.setenv("PENSTOCK_TEST_NATS_SERVER", str(named))
+        if version:
+            assert program("nats-server", places=["/nowhere"]) == str(named)
+        else:
+            with pytest.raises(pytest.skip.Exception, match=r"needs nats-server, from version 2\.9 on"):
+                program("nats-server", places=["/nowhere"])
 
 
 def test_a_failure_is_told_whatever_finalizers_do(tmp_path: Path) -> None:

@@ -20,6 +20,76 @@ _NAMES = {
     "uuid.uuid1",
     "uuid.uuid4",
 }
+# Where the engine may look at a monotonic clock, and what for. No size of a group, a batch or a page, and no rate, may
+# follow from the time that something took: on a busy machine, or far from the database, it would follow that.
+_PURPOSES = {
+    "a lease or lock ends": {
+        "calls/lease": {
+            "Lease._ask", "Lease.due", "Lease.keep", "Lease.limited", "Lease.limited.look", "Lease.renew",
+            "Lease.renew_in",
+        },
+        "calls/locks/locks": {
+            "Holding.lost", "Locks._keep", "Locks._leave_to_others", "Locks._look_until", "Locks._renew", "Locks._try",
+        },
+        "services/relay/delivery": {"OutboxDelivery._is_late"},
+        "services/rescue": {"Rescue.is_due", "Rescue.look"},
+        "services/worker/worker": {"Worker._claim_into", "Worker._holds"},
+        "calls/run/running": {"Permit._ask", "Permit._is_fresh"},
+    },
+    "a timeout ends": {
+        "api/identity/keys": {"_read"},
+        "api/pools/workpool": {"Workpool._result"},
+        "api/tasks/selection": {"Selection.change"},
+        "calls/locks/locks": {"Locks._wait_for"},
+        "calls/run/attempts": {"Attempts.attempt"},
+        "calls/run/engine": {"Engine._stop_left", "Engine.abandon", "Engine.begin_stop"},
+        "store/postgres/catalog": {"PostgresCatalog._take_lock"},
+        "store/postgres/connections": {"Connections.__init__", "Connections._connect", "Connections._watch"},
+        "store/sqlite/contention": {"begin_write"},
+        "store/sqlite/store": {"SqliteStore._connect", "SqliteStore._pin"},
+    },
+    "a wait ends, of a length that is written in the code": {
+        "api/guests": {"_Home.set_clock"},
+        "api/identity/keys": {"KeySet._age", "KeySet._begin", "KeySet._fetch"},
+        "api/identity/tokens": {"Tokens._verify_key"},
+        "calls/run/snapshots": {"Snapshots._keep"},
+        "services/live/live": {"LiveQueries._drop_kept", "LiveQueries._idle", "LiveQueries.enter", "LiveQueries.leave"},
+        "services/live/reads": {"Reads.due", "Reads.note", "Reads.pause"},
+        "services/planner/planner": {"Planner._forget", "Planner._list", "Planner._plan", "Planner._tick"},
+        "services/pruner": {"Pruner.__init__", "Pruner._pause", "Pruner.tick"},
+        "services/reconciler": {"Reconciler._leave_alone", "Reconciler.due", "Reconciler.step"},
+        "services/relay/batching": {"Batching.linger", "Batching.lingers"},
+        "services/relay/cursor": {"Cursor.take", "Cursor.written"},
+        "services/relay/delivery": {"OutboxDelivery._is_changed", "OutboxDelivery._take"},
+        "services/relay/source": {"Source._is_late"},
+        "services/relay/window": {"Window.__init__", "Window._go_on", "Window._read_on", "Window._write"},
+        "services/scheduler": {"CronScheduler._guarded_tick", "CronScheduler._synchronize", "CronScheduler.tick"},
+        "calls/jobs/job": {"_left"},
+        "services/worker/worker": {"Worker._claim"},
+        "services/worker/reports": {"ProgressBuffer.due", "ProgressBuffer.write", "Reports.__init__", "Reports.tell"},
+        "services/worker/slots": {"Slots.balance"},
+        "store/postgres/heads": {"Heads.after", "Heads.learn", "Heads.now", "Heads.until_whole"},
+        "store/postgres/signals": {"PostgresSignals._look", "PostgresSignals.until_fed", "PostgresSignals.wrote"},
+    },
+    "people are told, or the clock is set": {
+        "calls/handlers/mark_completed": {"_is_marked"},
+        "calls/jobs/group": {"Groups._attempt"},
+        "calls/journal": {"Journal._call"},
+        "calls/run/renewals": {"Renewals._look_at_loop"},
+        "migrations/running": {"Runner._batch.work"},
+        "services/live/live": {"LiveQueries._tick", "LiveQueries.report"},
+        "services/worker/executor": {"Executor._run_job"},
+        "store/postgres/store": {"PostgresStore._set_clock"},
+        "transaction/transaction": {"Transaction._remembering"},
+    },
+    "it decides where or when work runs, and never how much of it": {
+        "migrations/running": {"Runner._batch"},  # it pauses between batches, so that others have the database
+        "services/live/batch": {"Batch._work", "Batch.give_back"},  # a query that takes long keeps no other waiting
+        "store/sqlite/writer": {"Writer._timed_commit"},  # a slow disk is waited for in a thread
+    },
+}  # fmt: skip
+_ENGINE = ("api", "calls", "live", "migrations", "reactive", "services", "store", "transaction")
+_TIMERS = {"monotonic", "profile_timer", "steady"}
 _SLEEPS = {"asyncio.sleep", "time.sleep", "sleep"}
 
 
@@ -62,8 +132,33 @@ def sleeps(tree: ast.Module) -> list[int]:
     ]
 
 
+def timers(tree: ast.Module) -> set[str]:
+    """The functions that look at a monotonic clock."""
+    found: set[str] = set()
+
+    def look(node: ast.AST, names: tuple[str, ...]) -> None:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names = (*names, node.name)
+        if isinstance(node, ast.Name | ast.Attribute) and dotted(node).rpartition(".")[2] in _TIMERS:
+            found.add(".".join(names))
+        for child in ast.iter_child_nodes(node):
+            look(child, names)
+
+    look(tree, ())
+    return found
+
+
 def test_only_the_clock_knows_time_and_chance(trees: dict[str, ast.Module]) -> None:
     assert {path: found for path, tree in trees.items() if path != _DOOR and (found := own_time(tree))} == {}
+
+
+def test_what_the_engine_does_follows_from_work_and_not_from_the_time_it_took(trees: dict[str, ast.Module]) -> None:
+    known: dict[str, set[str]] = {}
+    for places in _PURPOSES.values():
+        for module, functions in places.items():
+            known[f"penstock/{module}.py"] = known.get(f"penstock/{module}.py", set()) | functions
+    engine = {path: tree for path, tree in trees.items() if path.split("/")[1] in _ENGINE}
+    assert {path: found for path, tree in engine.items() if (found := timers(tree))} == known
 
 
 def test_tests_do_not_sleep(test_trees: dict[str, ast.Module]) -> None:
@@ -73,4 +168,6 @@ def test_tests_do_not_sleep(test_trees: dict[str, ast.Module]) -> None:
 def test_these_rules_would_notice() -> None:
     guilty = ast.parse("import random\nfrom time import monotonic\nnow = datetime.now()\nawait asyncio.sleep(1)")
     assert own_time(guilty) == {"random", "time", "time.monotonic", "datetime.now", "asyncio.sleep"}
+    sized = ast.parse("class Groups:\n  async def run(self):\n    while machine.monotonic() < until: take()")
+    assert timers(sized) == {"Groups.run"}
     assert sleeps(ast.parse("await asyncio.sleep(0)\ntime.sleep(0.1)\nclock.sleep(5)")) == [2]

@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 from stage.outboxes import OutboxStage, Sent, drain, outbox_row, relaying, sql
+from stage.reactive import Stage
 from stage.waits import SOON, until
 
 from penstock import MutationCtx, Table
 from penstock.app import Backend
 from penstock.outbox.message import Message
+from penstock.services.relay.backfill import Backfill
 from penstock.services.relay.relay import Relay
 from penstock.testing import TestClock
 
 RENEWS = timedelta(seconds=8)  # a quarter of a lease, and a little
 ROUNDS = 6
+BATCH = 30
 
 
 class Item(Table):
@@ -107,6 +110,42 @@ async def test_a_relay_that_loses_its_lease_while_it_stops_ends_what_is_under_wa
         clock.advance(RENEWS)
         await asyncio.wait_for(stopping, SOON / 2)
         assert (stage.texts(), (await outbox_row(backend)).delivered) == ([], 0)
+
+
+@pytest.mark.parametrize("taker", ["itself", "another"])
+async def test_after_a_lost_lease_a_backfill_reads_as_many_rows_at_once_as_before(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, taker: str
+) -> None:
+    """Only another relay delivers a batch's worth of messages one by one, as the first may have died of one."""
+    rows = Stage(Item)
+    async with rows.open(database_url) as before:
+        await rows.insert(before, *[Item(note=str(number)) for number in range(4 * BATCH)])
+    stage, clock, pages, page = OutboxStage(Item), TestClock(), list[int](), Backfill.page
+    stage.outbox(Item, batch=BATCH)
+
+    async def counted(backfill: Backfill, *args: Any) -> Any:
+        pages.append(args[-1])
+        return await page(backfill, *args)
+
+    monkeypatch.setattr(Backfill, "page", counted)
+    async with (
+        relaying(stage.app, database_url, clock) as (backend, relay),
+        relaying(stage.app, database_url, clock) as (_backend, other),
+    ):
+        await relay.tick()
+        await relay.outboxes[0].tick()
+        assert (stage.calls, pages) == ([BATCH], [BATCH])
+        lease = relay.outboxes[0]._cursor.lease
+        assert lease is not None
+        clock.advance(timedelta(seconds=31))
+        await backend.engine.store.leases.rescue(lease, clock.now(), lambda _jobs: [])
+        if taker == "itself":
+            await relay.tick()  # it learns that the lease is lost
+        await (relay if taker == "itself" else other).drain()
+        assert stage.calls[1:] == ([] if taker == "itself" else [1] * BATCH) + [BATCH] * (3 - (taker == "another"))
+        assert set(pages) == {BATCH}
+        assert len(pages) <= 6
+        assert sorted(map(int, stage.texts())) == list(range(4 * BATCH))
 
 
 async def test_a_rebuild_whose_reset_takes_longer_than_a_lease_is_kept_from_relays(postgres_url: str) -> None:

@@ -48,6 +48,12 @@ async def there_and_back(ctx: MutationCtx, item: Id[Item]) -> None:
     await ctx.db.patch(Item, item, note="0")
 
 
+@old.internal_mutation
+async def replace(ctx: MutationCtx, item: Id[Item]) -> None:
+    await ctx.db.insert(Item(note="new"))
+    await ctx.db.delete(Item, item)
+
+
 def declared(name: str = "send", **options: Any) -> OutboxStage:
     """Another program, with an outbox of the table."""
     stage = OutboxStage(Item)
@@ -114,6 +120,22 @@ async def test_updates_are_told_each_by_a_transaction_that_had_begun_before(
             await working
             await drain(two)
             assert told(stage) == [("update", "0", number + 1) for number in range(MANY)]
+        await worker.finish()
+
+
+async def test_inserts_and_deletes_of_jobs_that_share_a_transaction_are_told_in_their_order(database_url: str) -> None:
+    async with TestApp(old, database_url) as one:
+        worker = make_worker(one)
+        await worker.tick()
+        items = await one.run_mutation(add, 2)
+        stage = declared()
+        async with stage.open(database_url, clock=one.clock) as two:
+            await drain(two)
+            for item in items:
+                await one.scheduler.run_after(NOW, replace, item)
+            await drained(worker)
+            await drain(two)
+            assert [one.kind for one in stage.got] == ["insert", "delete"] * 2
         await worker.finish()
 
 

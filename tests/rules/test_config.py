@@ -64,7 +64,7 @@ def test_other_variables_of_the_environment_are_none_of_ours(tmp_path: Path) -> 
 def test_a_variable_that_is_no_setting_is_found_with_the_one_that_is_meant() -> None:
     given = {"PENSTOCK_LEESE": "5", "PENSTOCK_MAX_CONECTIONS": "5", "PENSTOCK_THREAD": "", "PENSTOCK_LEASE": "5"}
     known = {"PENSTOCK_APP": "x", "PENSTOCK_LOG_LEVEL": "info", "PENSTOCK_LOG_FORMAT": "json"}
-    of_tests = {"PENSTOCK_TEST_POSTGRES_URL": "x", "PENSTOCK_WRITE_DOCS": "1"}
+    of_tests = {"PENSTOCK_TEST_NODE": "x", "PENSTOCK_WRITE_DOCS": "1"}
     assert unknown_variables(given | known | of_tests) == {
         "PENSTOCK_LEESE": "PENSTOCK_LEASE",
         "PENSTOCK_MAX_CONECTIONS": "PENSTOCK_MAX_CONNECTIONS",

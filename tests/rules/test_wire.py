@@ -62,7 +62,7 @@ def arguments_of(text: str | bytes) -> Any:
     return json.loads(message.arguments(message.value))
 
 
-def sent(value: Any, form: Format = Format.ENCODED) -> Any:
+def sent(value: Any, form: Format = Format.TAGGED) -> Any:
     """A result as a plain JSON parser sees it."""
     return json.loads(encode_result(value, form))
 
@@ -226,7 +226,7 @@ def test_whatever_comes_in_is_taken_or_refused(text: bytes | str) -> None:
 
 
 def test_formats_have_their_names() -> None:
-    assert {format_of(name) for name in (None, "json", "convex_clean_json")} == {Format.CLEAN}
+    assert {format_of(name) for name in (None, "json", "convex_clean_json")} == {Format.JSON}
     assert {format_of(name) for name in ("convex_encoded_json", "convex_json")} == {Format.ENCODED}
     wrong: Any
     for wrong in ("xml", "", 1, ["json"], {}):
@@ -240,13 +240,13 @@ def test_formats_have_their_names() -> None:
 @given(VALUES)
 @settings(max_examples=examples(300))
 def test_a_client_gets_what_a_function_returned(value: Any) -> None:
-    assert alike(client.decode(encode_result(value, Format.ENCODED)), value)
+    assert alike(client.decode(encode_result(value, Format.TAGGED)), value)
 
 
 @given(VALUES)
 @settings(max_examples=examples(300))
 def test_a_client_and_the_server_write_alike(value: Any) -> None:
-    assert json.loads(client.encode(value)) == json.loads(encode_result(value, Format.ENCODED))
+    assert json.loads(client.encode(value)) == json.loads(encode_result(value, Format.TAGGED))
 
 
 @given(VALUES)
@@ -327,7 +327,7 @@ def test_arguments_of_every_kind_arrive_from_the_client(arguments: dict[str, Any
 @given(ARGUMENTS)
 @settings(max_examples=examples(200))
 def test_what_leaves_is_taken_back_as_arguments(arguments: dict[str, Any]) -> None:
-    message = Message(encode_result(arguments, Format.ENCODED))
+    message = Message(encode_result(arguments, Format.TAGGED))
     assert alike(_plain(SIGNATURE.check_json(message.arguments(message.value))), _plain(arguments))
 
 
@@ -369,7 +369,7 @@ def test_what_leaves_is_taken_back_as_arguments(arguments: dict[str, Any]) -> No
     ],
 )
 def test_values_leave_in_two_formats(value: Any, encoded: Any, clean: Any) -> None:
-    assert sent(value, Format.ENCODED) == encoded
+    assert sent(value, Format.TAGGED) == encoded
     assert sent([value], Format.CLEAN) == [clean]
 
 
@@ -497,7 +497,7 @@ def test_rows_of_other_programs_bear_their_key() -> None:
 def test_rows_with_keys_of_several_columns_bear_them_as_an_array() -> None:
     line = {"place": 7, "day": "2030-01-02", "raw": ""}
     assert sent(Line(day=date(2030, 1, 2), place=7), Format.CLEAN) == {"_id": ["2030-01-02", 7], **line}
-    large = sent(Line(day=date(2030, 1, 2), place=2**60), Format.ENCODED)
+    large = sent(Line(day=date(2030, 1, 2), place=2**60), Format.TAGGED)
     assert large["_id"] == ["2030-01-02", {"$integer": "AAAAAAAAABA="}]
     assert "_id" not in sent(Line(day=date(2030, 1, 2)))
 

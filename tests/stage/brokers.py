@@ -16,12 +16,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stage.needs import PLACES, program
+from stage.needs import program
 from stage.processes import TESTS
 from stage.programs import EXAMPLES
 from stage.waits import until
-
-_RABBITMQ_PLACES = ("/usr/lib/rabbitmq/bin", *PLACES)  # Debian's in the path is only for root and for rabbitmq
 
 
 def free_port() -> int:
@@ -130,7 +128,7 @@ class RabbitMQ(Broker):
         (folder / "rabbitmq.conf").write_text("log.console.level = warning\n")
 
     def command(self) -> list[str]:
-        return [program("rabbitmq-server", places=_RABBITMQ_PLACES)]
+        return [program("rabbitmq-server")]
 
     def environment(self) -> dict[str, str]:
         folder = str(self.folder)

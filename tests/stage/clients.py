@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import httpx
 from stage.brokers import free_port
-from stage.needs import lack, program
+from stage.needs import THEN, lack, program
 from stage.processes import TESTS, Command, Process
 from stage.programs import EXAMPLES
 from stage.waits import SOON, until
@@ -34,7 +34,7 @@ def node_modules(folder: Path = CHAT) -> Path:
     if folder == CHAT:
         folder = Path(os.environ.get("PENSTOCK_TEST_NODE_MODULES", CHAT))
     if not (folder / "node_modules" / "convex").is_dir():
-        lack(f"npm, and npm ci --prefix {folder.relative_to(TESTS.parent)} --ignore-scripts")
+        lack(f"npm{THEN}npm ci --prefix {os.path.relpath(folder, TESTS.parent)} --ignore-scripts")
     return folder
 
 
@@ -225,14 +225,16 @@ class Server:
 
 @cache
 def build_page() -> None:
-    """Build the page of the chat, once for all tests of a run."""
+    """Build the page of the chat, once for all tests of a run; the test is skipped where its packages are missing."""
+    npm = program("npm")
+    node_modules()
     this_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
     with (Path(tempfile.gettempdir()) / "penstock-chat.lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
         if lock.read() == this_run != "":
             return
-        subprocess.run([program("npm"), "run", "--silent", "build"], cwd=CHAT, check=True, capture_output=True)
+        subprocess.run([npm, "run", "--silent", "build"], cwd=CHAT, check=True, capture_output=True)
         lock.truncate(0)
         lock.write(this_run)
 

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import uvicorn
 from starlette.applications import Starlette
 
+from penstock.server.frames import WebSocketFrames
+
 
 class Uvicorn(uvicorn.Server):
     """A server that tells when it takes connections."""
@@ -23,6 +25,7 @@ class Uvicorn(uvicorn.Server):
                 access_log=False,
                 lifespan=lifespan,
                 timeout_keep_alive=75,  # as penstock serve has it: no client sends into a connection that just closes
+                ws=WebSocketFrames,  # as penstock serve has it
                 ws_ping_interval=None,  # a client that is kept from the processor for long is not gone
             )
         )

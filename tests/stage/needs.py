@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Sequence
+from functools import cache
 from typing import NoReturn
 
 import pytest
@@ -12,12 +15,19 @@ import pytest
 INSISTS = "TESTS_NEED_SERVERS"
 INSTALL = "sudo apt-get install"
 NEEDS = "needs "
-PLACES = (os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin", "/opt/homebrew/bin",
-          "/opt/homebrew/sbin")  # fmt: skip
+THEN = ", and "  # between a package and a command to type once it is installed
+_SYSTEM = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/opt/homebrew/bin", "/opt/homebrew/sbin")
+_RABBITMQ = "/usr/lib/rabbitmq/bin"  # Debian's in the path is only for root and for rabbitmq
+_ONLY = os.environ.get("PENSTOCK_TEST_PATH")  # `make matrix` hides programs that the system has
+PLACES = (_ONLY,) if _ONLY else (_RABBITMQ, os.environ.get("PATH", os.defpath), *_SYSTEM)
+# The oldest version of each that tests can use; of some any that starts.
+OLDEST = {"node": (20,), "pgbouncer": (1, 18), "redis-server": (6, 2), "nats-server": (2, 9)} | dict.fromkeys(
+    ("chromium", "git", "npm", "promtool"), (0,)
+)
 
 
 def program(name: str, package: str | None = None, places: Sequence[str] = PLACES) -> str:
-    """Where a program is; the test is skipped if it is nowhere.
+    """Where a program is; the test is skipped if it is nowhere, does not start, or is too old.
 
     Args:
         name: What it is called.
@@ -28,7 +38,21 @@ def program(name: str, package: str | None = None, places: Sequence[str] = PLACE
     found = os.environ.get(variable) or shutil.which(name, path=os.pathsep.join(places))
     if not found:
         lack(package or name)
+    oldest = OLDEST.get(name)
+    if oldest is not None and _version(found) < oldest:
+        lack(f"{package or name}, from version {'.'.join(map(str, oldest))} on: {found} is older, or does not start")
     return found
+
+
+@cache
+def _version(path: str) -> tuple[int, ...]:
+    """The version that a program prints, or none if it cannot be started."""
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    found = re.search(r"(\d+)\.(\d+)", said)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def lack(package: str) -> NoReturn:

@@ -14,6 +14,8 @@ from penstock.live.entry import Answer
 from penstock.live.view import Step, View
 from penstock.services.live.live import LiveQueries
 
+_WHOLE = PaginationOptions()  # of a query that has no pages
+
 
 class Render(NamedTuple):
     """What the list shows. `end` is the cursor after its last row, or None while a page is missing."""
@@ -27,15 +29,16 @@ class Subscription:
     """One page: what was asked for, and the newest answer that its client has."""
 
     def __init__(self, view: View, number: int, function: Any, arguments: dict[str, Any]) -> None:
-        self.options: PaginationOptions = arguments["pagination_opts"]
+        self.options: PaginationOptions = arguments.get("pagination_opts", _WHOLE)
         self.answer: Answer | None = None
-        self._number, self._asked = number, (function, arguments)
+        self.dirty = False
+        self._number, self.asked = number, (function, arguments)
         self.watch(view)
 
     def watch(self, view: View) -> None:
         """Subscribe, with the journal of the last answer."""
         self._view = view
-        view.add(self._number, *self._asked, None if self.answer is None else self.answer.journal)
+        view.add(self._number, *self.asked, None if self.answer is None else self.answer.journal)
 
     @property
     def runs(self) -> int:
@@ -69,7 +72,7 @@ class PagedList:
 
     def __init__(self, live: LiveQueries, function: Any, arguments: dict[str, Any], initial: int) -> None:
         self._live, self._function, self._arguments, self._initial = live, function, arguments, initial
-        self._view, self._numbers = live.view(), itertools.count()
+        self.view, self._numbers = live.view(), itertools.count()
         self.pages: list[Subscription] = []
         self.splitting: dict[Subscription, tuple[Subscription, Subscription]] = {}
         self.resets = self.splits = 0
@@ -81,7 +84,7 @@ class PagedList:
 
     def _page(self, **options: Any) -> Subscription:
         arguments = {**self._arguments, "pagination_opts": PaginationOptions(**options)}
-        return Subscription(self._view, next(self._numbers), self._function, arguments)
+        return Subscription(self.view, next(self._numbers), self._function, arguments)
 
     @property
     def subscriptions(self) -> list[Subscription]:
@@ -89,7 +92,7 @@ class PagedList:
 
     def render(self) -> Render:
         """Take the newest answers, which are all of one tick, and show them."""
-        if (step := self._view.step()) is not None:
+        if (step := self.view.step()) is not None:
             for one in self.subscriptions:
                 one.take(step)
         rows: list[Any] = []
@@ -130,10 +133,10 @@ class PagedList:
 
     def reconnect(self) -> None:
         """Begin a new connection."""
-        self._view.close()
-        self._view = self._live.view()
+        self.view.close()
+        self.view = self._live.view()
         for one in self.subscriptions:
-            one.watch(self._view)
+            one.watch(self.view)
 
     def close(self) -> None:
-        self._view.close()
+        self.view.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
+from penstock.clock import SystemClock
+
 LISTEN = b"LISTEN "
 COMMIT = b"Q\0\0\0\x0bcommit\0"
 Moment = Literal["before", "after"]
@@ -22,6 +24,7 @@ class Proxy:
         cuts: How many connections it has cut.
         gone: Set it to have nothing pass any more, as if the server had stopped, or did not answer.
         in_vain: Set once somebody has connected since then.
+        delay: Seconds that each answer of the server takes longer.
     """
 
     def __init__(self, server: str) -> None:
@@ -36,6 +39,7 @@ class Proxy:
         self.cuts = 0
         self.gone: Literal["stopped", "silent"] | None = None
         self.in_vain = asyncio.Event()
+        self.delay = 0.0
 
     def cut(self, moment: Moment, times: int = 1, word: bytes = COMMIT) -> None:
         """Cut the connections of the next commits, before the server gets them or after it has carried them out.
@@ -127,6 +131,8 @@ class Proxy:
             if self._awaited is server:
                 self._awaited = None
                 self._lose()
+            if self.delay:
+                await SystemClock().sleep(self.delay)
             client.write(data)
             await client.drain()
         raise EOFError

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from stage.needs import INSTALL, NEEDS
+from stage.needs import INSTALL, NEEDS, THEN
 
 # These are hooks of pytest; tests/conftest.py gives them to it.
 
@@ -40,3 +40,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count:>4} need {server}")
     packages = sorted({server.split(",")[0] for server in left_out})
     terminalreporter.write_line(f"To run them too: {INSTALL} {' '.join(packages)}")
+    for command in sorted({server.split(THEN)[1] for server in left_out if THEN in server}):
+        terminalreporter.write_line(f"and then: {command}")

@@ -30,8 +30,9 @@ class SocketClient:
         self._query_set = 0
         self.identity = 0  # the version of the last identity that it sent
 
-    async def send(self, message: dict[str, Any] | str) -> None:
-        await self.socket.send(message if isinstance(message, str) else json.dumps(message))
+    async def send(self, message: dict[str, Any] | str | bytes) -> None:
+        """Send a message; bytes as they are, in a frame that says that it is text."""
+        await self.socket.send(json.dumps(message) if isinstance(message, dict) else message, text=True)
 
     async def connect(self, session: str | None = None, count: int = 0, seen: str | None = None) -> None:
         more = {} if seen is None else {"maxObservedTimestamp": seen}

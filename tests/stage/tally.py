@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import ActionCtx, App, ApplicationError, Index, MutationCtx, QueryCtx, Table
+from typing_extensions import TypedDict
+
+from penstock import ActionCtx, App, ApplicationError, Index, Int64, MutationCtx, QueryCtx, Table
 
 WHOLE = 100
 app = App()
@@ -93,8 +95,16 @@ async def same(_ctx: QueryCtx, value: Any) -> Any:
     return value
 
 
+class Kinds(TypedDict):
+    large: Int64
+    raw: bytes
+    real: float
+    least: Int64
+    bytes: bytes
+
+
 @app.query
-async def kinds(_ctx: QueryCtx, large: int, raw: bytes, real: float) -> dict[str, Any]:
+async def kinds(_ctx: QueryCtx, large: Int64, raw: bytes, real: float) -> Kinds:
     """Values that JSON does not have, as they came and as they are."""
     return {"large": large, "raw": raw, "real": real, "least": -(2**63), "bytes": bytes(range(256))}
 

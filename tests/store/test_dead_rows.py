@@ -19,13 +19,12 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 MANY = 3_000
 
 
-class Strides(SystemClock):
-    """A clock by which each look at it takes a second."""
+class Held(SystemClock):
+    """A clock that stands still until a test moves it."""
 
     seconds = 0.0
 
     def monotonic(self) -> float:
-        self.seconds += 1
         return self.seconds
 
 
@@ -42,7 +41,7 @@ async def ready(connection: Any, first: int, last: int) -> None:
 async def test_dead_rows_before_the_first_job_are_seldom_passed_over(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, passed = Strides(), list[int]()
+    clock, passed = Held(), list[int]()
     store = make_store(Config(database=postgres_url), clock)
     await store.open()
     await push(store, [])

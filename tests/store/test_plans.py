@@ -18,6 +18,7 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.noun import Access
 from penstock.store.open import make_store
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.push.migrate import push
@@ -48,7 +49,6 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "running": [0],
             "after_ranks": [-(2**63)],
             "after_seqs": [-(2**63)],
-            "without": [],
         },
         {
             "ready_job": {"ready_job_order", "ready_job_ending", "key"},
@@ -87,7 +87,6 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "counts": [2, 1],
             "key": "key-7",
             "count": 2,
-            "without": [],
         },
         {
             "scheduled_job": {"scheduled_job_gate", "scheduled_job_next", "key"},
@@ -202,6 +201,7 @@ async def postgres_plan(url: str, query: Query, asked: dict[str, Any], how: str)
 
 def postgres_value(query: Query, name: str, asked: dict[str, Any]) -> Any:
     """What was asked; the other parameters of a settlement are arrays of nothing."""
+    asked = {**Access.left, **asked}
     if name in asked:
         return asked[name]
     assert query.name == "settle", name
@@ -312,7 +312,7 @@ def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: st
 def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_plans: str, name: str, how: str) -> None:
     query = load_queries("pools", POSTGRES)[name]
     heads = {"after_ranks": [-(2**63)], "after_seqs": [-(2**63)]}
-    asked = {"lease": 1, "pools": ["keyed"], "pool": "keyed", "keys": 10, "most": 10, "without": [], **heads}
+    asked = {"lease": 1, "pools": ["keyed"], "pool": "keyed", "keys": 10, "most": 10, **heads}
     plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
     scans = [node for node in plan if node.get("Relation Name", "").endswith("_job")]
     used = {scan["Index Name"] for scan in scans}
@@ -458,7 +458,8 @@ def steps_of_claim(file: Path, *before: str) -> int:
     connection.set_progress_handler(count, 1)
     for name in ("look", "next_run_at", "claim_ending", "claim", "waiting"):
         query = queries[name]
-        values = {"pool": "default", "pools": '["default"]', "lease": 1, "epoch": None, "limit": 10, "without": "[]"}
+        values = {"pool": "default", "pools": '["default"]', "lease": 1, "epoch": None, "limit": 10}
+        values |= {"others": "[]", "shared": "[]", "programs": "[]"}
         connection.execute(query.statement.sql, query.args(values)).fetchall()
     connection.set_progress_handler(None, 1)
     connection.execute("rollback")

@@ -20,6 +20,7 @@ from penstock.schema.table import definition_of
 from penstock.store.contract.schema import Change
 from penstock.store.contract.store import Store
 from penstock.store.push import migrate
+from penstock.store.push.migrate import load_migrations
 from penstock.store.sql.statements import TableStatements
 
 pytest_plugins = ("store.push_fixtures",)
@@ -68,7 +69,7 @@ def test_a_plan_prints_everything_and_writes_nothing(store: Store, tmp_path: Pat
     async def main() -> None:
         plan = await push(store, Booking, apply=False)
         name, migration = plan.migrations[0]
-        assert (name, len(plan.migrations)) == ("0001_initial", 3)
+        assert (name, len(plan.migrations)) == ("0001_initial", len(load_migrations(store.dialect.name)))
         assert "running_job" in migration
         assert plan.sql[0].startswith('create table "booking"')
         assert plan.sql[1].startswith('create index "booking_by_customer"')
@@ -101,7 +102,7 @@ def test_a_database_of_an_earlier_release_gets_the_migrations_that_it_lacks(stor
                 await sql(f"drop table {prefix}{table}")
             await sql(f"delete from {prefix}migration where name <> '0001_initial'")
             done = await push(store, Booking)
-            assert [name for name, _ in done.migrations] == ["0002_api_keys_and_audit", "0003_migration_files"]
+            assert list(done.migrations) == list(load_migrations(store.dialect.name)[1:])
             assert await sql(f"select count(*) from {prefix}api_key, {prefix}audit") == [(0,)]
             await settled(store, Booking)
 

@@ -124,8 +124,8 @@ class _Transaction:
         for start in range(0, len(made), _PIECE):
             await self.store.jobs.enqueue(self, made[start : start + _PIECE], self.now)
 
-    async def send(self, topic: str, payload: str, key: str | None) -> bool:
-        return await self.store.outboxes.send(self, topic, payload, key)
+    async def send(self, topic: str, payload: str, key: str | None, trace: str | None) -> bool:
+        return await self.store.outboxes.send(self, topic, payload, key, trace)
 
     async def cancel(self, uuids: Sequence[UUID]) -> None:
         await self.store.jobs.request_cancel(self, uuids, self.now)

@@ -35,7 +35,7 @@ SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")
 
 _MOST = 10_000  # of anything that is counted
 _MIB = 2**20
-_SERVICES = 6  # connections of a process beside its `max_connections`
+_SERVICES = 7  # connections of a process beside its `max_connections`
 _RESCUED_WITHIN = timedelta(minutes=1)
 _PRUNED_WITHIN = timedelta(hours=1)
 _WAITS_LONG = timedelta(minutes=10)
@@ -52,6 +52,7 @@ _CONNECTED, _NEARLY_ALL = 0.8, 0.95
 # Each kind of finding: its usual severity, the next step and its command.
 KINDS: dict[str, tuple[Severity, str, str]] = {
     "lease-expired": ("critical", "Start a worker.", "penstock worker"),
+    "loop-blocked": ("warning", 'Await in it, write it with def, or set runtime="process".', "penstock check"),
     "worker-missing": ("critical", "Start a worker.", "penstock worker"),
     "pool-backlog": ("warning", "Look at its limit and its jobs, or start more workers.", "penstock top --once"),
     "pool-paused": ("warning", "Resume the pool.", "penstock resume {name}"),
@@ -212,6 +213,9 @@ def _counted(engine: Engine) -> Mapping[str, tuple[int, int]]:
 
 def _leases(seen: Health) -> Iterator[HealthFinding]:
     known = {one.lease: one for one in seen.leases}
+    blocked = {one.blocked: f"lease of {one.holder}" for one in seen.leases if one.blocked}
+    for what, where in blocked.items():  # a worker, planner and relay of one process see the same
+        yield _of("loop-blocked", where, f"{what}.")
     for number in seen.expired:
         lease = known.get(number)
         told = (

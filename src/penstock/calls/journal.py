@@ -15,18 +15,21 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
+from penstock.changes.change import CapturedChange, read_values
 from penstock.clock import SystemClock, profile_timer
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text
-from penstock.observe.following import Following, current_trace, trace_id
+from penstock.observe.following import Following, baggage_of, current_trace, trace_id
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
 from penstock.observe.timing import PastRun, Run, current_run, run, spending
-from penstock.observe.tracing import Tracing
+from penstock.observe.tracing import Tracing, row_of
+from penstock.outbox.message import TOPIC
+from penstock.outbox.outbox import Outbox
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.report import Status, Tally
 from penstock.transaction.transaction import Transaction
@@ -49,6 +52,7 @@ class Journal:
         self.follows = False  # whether jobs begin traces of their own, for the dashboard
         self.tracing: Tracing | None = None  # None if the program has not set up OpenTelemetry
         self.tasks: Mapping[int, str] = {}  # the names of reactive tasks, by their numbers
+        self.tables: Mapping[str, str] = {}  # the tables of reactive tasks, by the names of their functions
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
         self._runs: dict[UUID, Run] = {}  # the attempts at jobs whose end is to be logged
@@ -312,6 +316,8 @@ class Journal:
 
     def counted(self, transaction: Transaction) -> None:
         """Count the rows of a transaction whose function has returned; those that it wrote once it has committed."""
+        if self.tracing is not None and transaction.writes:
+            transaction.committed.append(partial(self.tracing.wrote, self.tracing.span(), transaction.writes))
         if self.tells_runs and (ran := current_run()) is not None:
             rows_read, rows_written = transaction.rows_counted
             ran.read += rows_read
@@ -342,19 +348,39 @@ class Journal:
     def _attempts(self, jobs: Sequence[Job]) -> Iterator[None]:
         with self._run_of(*jobs), ExitStack() as spans:
             if self.tracing is not None:
+                alike = len({baggage_of(job.options.trace) for job in jobs}) == 1
                 for job in jobs:
-                    spans.enter_context(_span(self.tracing, job))
+                    spans.enter_context(self._span(self.tracing, job, carries=alike))
             yield
 
     @contextmanager
     def attempt(self, job: Job) -> Iterator[list[Outcome | None]]:
         """The run and the span of a job's attempt, for a block that puts the outcome into the list."""
         outcomes = list[Outcome | None]()
-        with self._run_of(job), _UNSEEN if self.tracing is None else _span(self.tracing, job) as span:
+        with self._run_of(job), _UNSEEN if self.tracing is None else self._span(self.tracing, job) as span:
             yield outcomes
             for outcome in outcomes:
                 if self.tracing is not None and outcome is not None and outcome.event in _FAILED:
                     self.tracing.failed(span, outcome.error or "")
+
+    def _span(self, tracing: Tracing, job: Job, *, carries: bool = True) -> AbstractContextManager[Any]:
+        trace, task, row = job.options.trace, job.options.task, None
+        if not carries:  # of a batch whose jobs have different baggage
+            trace = " ".join((trace or "").split(" ")[:2]) or None
+        if task is not None and job.function in self.tables:
+            row = row_of(self.tables[job.function], read_values(mark_of(task, job.args).key))
+        return tracing.work(trace, job_id(job.id), job.pool, job.function, job.attempt, row)
+
+    def delivering(self, outbox: Outbox, changes: Iterable[CapturedChange]) -> AbstractContextManager[object]:
+        """The span of an attempt to deliver messages, for a block."""
+        if self.tracing is None:
+            return _UNSEEN
+        table = "" if outbox.definition is None else outbox.definition.name
+        told = [
+            (one.before, None) if one.kind == TOPIC or one.key is None else (None, row_of(table, read_values(one.key)))
+            for one in changes
+        ]
+        return self.tracing.deliver(outbox.name, told)
 
     @contextmanager
     def _run_of(self, *jobs: Job) -> Iterator[None]:
@@ -388,10 +414,6 @@ class Journal:
     def _talking(self) -> frozenset[str]:
         """The pools whose jobs are logged, if anybody reads the log."""
         return self._talkative if self._talkative and enabled() else frozenset()
-
-
-def _span(tracing: Tracing, job: Job) -> AbstractContextManager[Any]:
-    return tracing.work(job.options.trace, job_id(job.id), job.pool, job.function, job.attempt)
 
 
 def _followed() -> dict[str, str]:

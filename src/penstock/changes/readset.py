@@ -21,7 +21,10 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """Rows of a table whose `columns` begin with `prefix`, and whose next column lies between two bounds."""
+    """Rows of a table whose `columns` begin with `prefix`, and whose next column lies between two bounds.
+
+    `nulls` says whether rows with NULL in the next column belong to it.
+    """
 
     table: str
     index: str | None  # name of the index that was read, or None for the table by its key
@@ -29,6 +32,7 @@ class RangeRead:
     prefix: tuple[Any, ...] = ()  # values that the first columns equal; None stands for NULL
     lower: Bound | None = None  # lower bound of the next column, or None for no bound
     upper: Bound | None = None  # upper bound of the next column, or None for no bound
+    nulls: bool = True
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from penstock.app import SERVICES, App
 from penstock.cli.codegen import Places, project_places, sources_in, stale_files, write_files
 from penstock.cli.devlog import set_up_dev_logs
 from penstock.cli.failure import INTERRUPTED, ProgramFailed, show_failure, style
-from penstock.cli.opening import complete_serving, end_process, shown_url
+from penstock.cli.opening import complete_serving, end_process, end_within, shown_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
@@ -144,6 +144,7 @@ class Life:
     def _tell_of_stop(self, grace: float, calls: int, jobs: int) -> None:
         """Say what is waited for; from now on a signal ends the process. Writes past the streams that it interrupts."""
         signal.signal(signal.SIGINT, _abort)
+        end_within(grace)
         waits, press = ("", "Press Ctrl-C") if self._starts_again else ("Stopping.", "Press Ctrl-C again")
         if under_way := [counted(count, noun) for count, noun in ((calls, "call"), (jobs, "job")) if count]:
             waits = f"Waiting up to {grace:g} s for {' and '.join(under_way)}. {press} to abort."

@@ -30,6 +30,7 @@ _COMMANDS = {
     "migrate": ("penstock.cli.migrate", "Make the database fit the app."),
     "migration": ("penstock.cli.migration", "Write and run migration files: rename, split, retype, require, drop."),
     "hold": ("penstock.cli.migration:hold", "Stop the triggers of a table while its schema is changed."),
+    "forget": ("penstock.cli.migration:forget", "Forget what a renamed program has declared."),
     "release": ("penstock.cli.migration:release", "Capture the changes of a held table again."),
     "data": ("penstock.cli.data", "Show tables and their rows."),
     "export": ("penstock.cli.transfer:export_tables", "Write tables to files as JSON lines."),

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.opening import open_app
+from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Listing, Options, json_option, pass_options
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError, SchemaMismatch, UsageError
+from penstock.observe.readable import counted
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.store import Store
 from penstock.store.nouns.interests import Interests
@@ -188,6 +189,15 @@ def release(options: Options, table: str) -> None:
             fix="Start a program that declares them in a form that fits. They were told that changes are lost.",
         )
     say(f"{table} is released.")
+
+
+@click.command("forget")
+@click.argument("program")
+@pass_options
+def forget(options: Options, program: str) -> None:
+    """Forget what a program has declared that was renamed or is gone, so that others may declare it."""
+    count = with_backend(options, lambda backend: backend.engine.store.programs.forget(program))
+    say(f"{counted(count, 'declaration')} of {program} are forgotten.")
 
 
 async def files_with_progress(

@@ -6,6 +6,7 @@ The interpreter would wait for threads of blocking functions, for ever if need b
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import importlib
 import logging
 import os
@@ -121,7 +122,9 @@ async def _expect_fit(app: App, config: Config) -> None:
 
 
 _PREFIX = "penstock-"
-_ENDS_WITHIN = 0.5  # seconds, for threads that have nothing to do any more
+_ENDS_WITHIN = 0.5  # seconds, for threads that have nothing to do any more, and for tasks that are cancelled
+_AT_LEAST, _AND_THEN = 3.0, 5.0  # seconds: the least grace time of services; what stopping may take beyond it
+_deaf: set[asyncio.Task[Any]] = set()  # tasks that went on after they were cancelled
 
 
 def complete_serving(work: Coroutine[Any, Any, T]) -> T:
@@ -137,16 +140,36 @@ def complete_serving(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
-        if not _threads_left():
+        _deaf.update(runner.run(_end_tasks()))
+        if not _threads_left() and not _deaf:
             runner.close()
+        faulthandler.cancel_dump_traceback_later()
+
+
+async def _end_tasks() -> set[asyncio.Task[Any]]:
+    """Cancel all other tasks; those whose code swallows that."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    return (await asyncio.wait(tasks, timeout=_ENDS_WITHIN))[1] if tasks else set()
+
+
+def end_within(grace: float) -> None:
+    """End this process some seconds after the grace time, whatever blocks its event loop or keeps the interpreter.
+
+    A watchdog that needs no interpreter does it, and shows where each thread is.
+    """
+    with suppress(OSError, ValueError):  # standard error is closed
+        faulthandler.dump_traceback_later(max(grace, _AT_LEAST) + _AND_THEN, exit=True, file=2)
 
 
 def end_process() -> None:
-    """End the process now if threads are left; otherwise it ends by itself."""
-    left = _threads_left()
-    if not left:
+    """End the process now if threads or tasks are left; otherwise it ends by itself."""
+    left = sorted(thread.name for thread in _threads_left())
+    if not left and not _deaf:
         return
-    event("process.ended", logging.WARNING, threads=",".join(sorted(thread.name for thread in left)))
+    tasks = ",".join(sorted(task.get_name() for task in _deaf))
+    event("process.ended", logging.WARNING, threads=",".join(left), tasks=tasks)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from penstock.app import SERVICES
-from penstock.cli.opening import complete_serving, end_process, open_app
+from penstock.cli.opening import complete_serving, end_process, end_within, open_app
 from penstock.cli.options import Options, pass_options
 from penstock.server.run import serve
 
@@ -21,5 +23,6 @@ def command(options: Options, host: str, port: int, services: bool, dashboard: b
     app = open_app(options, log_level="info")
     config = app.config(database=options.database)
     running = SERVICES if services else ()
-    complete_serving(serve(app, config, host=host, port=port, services=running, dashboard=dashboard))
+    where = partial(serve, host=host, port=port, services=running, dashboard=dashboard)
+    complete_serving(where(app, config, stopping=lambda _calls, _jobs: end_within(config.grace)))
     end_process()

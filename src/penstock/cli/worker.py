@@ -16,7 +16,7 @@ from types import FrameType
 import click
 
 from penstock.app import SERVICES, App
-from penstock.cli.opening import complete_serving, end_process, open_app
+from penstock.cli.opening import complete_serving, end_process, end_within, open_app
 from penstock.cli.options import Options, pass_options
 from penstock.config import Config
 from penstock.observe.logs import event
@@ -42,7 +42,7 @@ def command(options: Options, jobs: int | None, metrics_port: int | None) -> Non
 
 async def _work(app: App, config: Config) -> None:
     opened = asyncio.Event()
-    with _told_to_stop(opened) as stop:
+    with _told_to_stop(opened, config.grace) as stop:
         async with app.open(config=config, services=SERVICES) as backend:
             opened.set()
             shown = (
@@ -56,7 +56,7 @@ async def _work(app: App, config: Config) -> None:
 
 
 @contextmanager
-def _told_to_stop(opened: asyncio.Event) -> Iterator[asyncio.Event]:
+def _told_to_stop(opened: asyncio.Event, grace: float) -> Iterator[asyncio.Event]:
     """Set at the first signal. At the second the process ends as in a crash, which loses nothing but time.
 
     It does so at the first one, too, while it waits for its database: nothing has begun that could end.
@@ -67,6 +67,7 @@ def _told_to_stop(opened: asyncio.Event) -> Iterator[asyncio.Event]:
         if stop.is_set() or not opened.is_set():
             os._exit(_BY_SIGNAL + number)
         stop.set()
+        end_within(grace)
         loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which may be waiting
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import httpx  # noqa: F401 - the quoted types below
 
 _Kind = Literal["query", "mutation", "action"]
-_HEADERS = {"content-type": "application/json"}
+_HEADERS = {"content-type": "application/json", "convex-client": "penstock-0"}  # which knows large integers
 _LONGEST_PAUSE = 30.0
 _LONGEST_SILENCE = 45.0  # seconds; the server sends something every 15
 _ENDED = "The server has ended the stream."

@@ -20,6 +20,7 @@ from penstock.functions.signature import WIRE_NAMES
 from penstock.schema.ids import ID_OF, is_several
 from penstock.schema.table import SYSTEM_COLUMNS, Table, TableDefinition
 from penstock.transaction.pages import Page, PaginationOptions
+from penstock.wire.integers import is_int64
 
 Schema = dict[str, Any]
 TYPES = "#/components/schemas/"  # where OpenAPI keeps them
@@ -126,6 +127,9 @@ class _Schemas(GenerateJsonSchema):
     def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:  # noqa: ARG002 - as pydantic calls it
         return {"type": "string", "contentEncoding": "base64"}
 
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        return {"type": "string", "format": "int64"} if is_int64(schema) else super().int_schema(schema)
+
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:  # noqa: ARG002 - likewise
         return {"type": "string", "format": "decimal"}
 
@@ -139,6 +143,12 @@ class _Schemas(GenerateJsonSchema):
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:  # noqa: ARG002 - likewise
         return {}  # a type that only Python knows may be anything
+
+
+def plain_type(schema: Schema, names: Mapping[str, str]) -> str:
+    """The name of the type of a single value, from those by format, encoding or JSON type; `any` if it has none."""
+    kinds = (schema.get("format", ""), schema.get("contentEncoding") or schema.get("type", ""))
+    return next((names[kind] for kind in kinds if kind in names), "any")
 
 
 def literals(schema: Schema) -> list[Any]:

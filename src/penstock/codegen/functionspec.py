@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.codegen.description import SAME, Description, FunctionDescription, Schema, literals, options
+from penstock.codegen.description import SAME, Description, FunctionDescription, Schema, literals, options, plain_type
 
-_PLAIN = {"integer": "number", "base64": "bytes"} | {same: same for same in SAME}
+_PLAIN = {"integer": "number", "int64": "bigint", "base64": "bytes"} | {same: same for same in SAME}
 
 
 def function_spec(description: Description, url: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _validator(description: Description, schema: Schema, within: tuple[str, ...]
             return _object(schema, inner)
         case {"type": "string", "x-id": table}:
             return {"type": "id", "tableName": table}
-    return {"type": _PLAIN.get(schema.get("contentEncoding") or schema.get("type", ""), "any")}
+    return {"type": plain_type(schema, _PLAIN)}
 
 
 def _object(schema: Schema, inner: Callable[[Schema], dict[str, Any]]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from penstock.client.typed import OMITTED, AsyncModule, Module
 _IMPORTED = re.findall(r"\b[A-Z_a-z]+\b", _HEAD.partition("annotations\n")[2])
 _TYPES = {"integer": "int", "number": "float", "boolean": "bool", "null": "None", "string": "str"}
 _TIMES = {"date-time": "datetime", "date": "date", "time": "time", "duration": "timedelta"}
-_FORMATS = {**_TIMES, "uuid": "UUID", "decimal": "Decimal", "base64": "bytes"}
+_FORMATS = {**_TIMES, "uuid": "UUID", "decimal": "Decimal", "int64": "int", "base64": "bytes"}
 _COLLECTIONS = ("list", "dict", "tuple", "Any")
 _PARAMETERS = {sent: name for name, sent in WIRE_NAMES.items()}
 _LIVE = "live"  # the attribute of a client beside its modules

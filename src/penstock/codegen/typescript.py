@@ -8,7 +8,16 @@ from __future__ import annotations
 import json
 import re
 
-from penstock.codegen.description import SAME, Description, FunctionDescription, Schema, literals, options, type_name
+from penstock.codegen.description import (
+    SAME,
+    Description,
+    FunctionDescription,
+    Schema,
+    literals,
+    options,
+    plain_type,
+    type_name,
+)
 
 _HEAD = "// Written by penstock codegen; changes are lost.\n\n"
 _API = _HEAD + 'import { anyApi } from "convex/server";\n\nexport const api = anyApi;\n'
@@ -20,7 +29,7 @@ export type Id<Table extends string> = GenericId<Table>;
 export type Doc<Table extends TableNames> = Rows[Table];
 """
 _OWN = ("Doc", "Id", "Rows", "TableNames")
-_PLAIN = {"integer": "number", "base64": "ArrayBuffer"} | {same: same for same in SAME}
+_PLAIN = {"integer": "number", "int64": "bigint", "base64": "ArrayBuffer"} | {same: same for same in SAME}
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 
@@ -107,7 +116,7 @@ class TypeWriter:
                 return self._object(schema)
             case {"type": "string", "x-id": table}:
                 return f"Id<{json.dumps(table)}>"
-        return _PLAIN.get(schema.get("contentEncoding") or schema.get("type", ""), "any")
+        return plain_type(schema, _PLAIN)
 
     def _object(self, schema: Schema) -> str:
         more, fields = schema.get("additionalProperties"), schema.get("properties", {})

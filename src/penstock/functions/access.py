@@ -43,11 +43,14 @@ class Access:
         lets_in: Callable[[Asked], Awaitable[bool]],
         takes: frozenset[str] = frozenset(),
         guards: tuple[Guard, ...] = (),
+        *,
+        needs_identity: bool = False,
     ) -> None:
         self._text = text
         self.lets_in = lets_in
         self.takes = takes  # the arguments of the function that it looks at
         self.guards = guards  # the functions among it
+        self.needs_identity = needs_identity  # whether it lets in nobody without an identity, such as jobs
 
     def __str__(self) -> str:
         return self._text
@@ -94,14 +97,16 @@ def _both(left: Access, right: Access) -> Access:
         return await left.lets_in(asked) and await right.lets_in(asked)
 
     text = " & ".join(f"({one})" if " | " in str(one) else str(one) for one in (left, right))
-    return Access(text, lets_in, left.takes | right.takes, left.guards + right.guards)
+    needs = left.needs_identity or right.needs_identity
+    return Access(text, lets_in, left.takes | right.takes, left.guards + right.guards, needs_identity=needs)
 
 
 def _either(left: Access, right: Access) -> Access:
     async def lets_in(asked: Asked) -> bool:
         return await left.lets_in(asked) or await right.lets_in(asked)
 
-    return Access(f"{left} | {right}", lets_in, left.takes | right.takes, left.guards + right.guards)
+    text, needs = f"{left} | {right}", left.needs_identity and right.needs_identity
+    return Access(text, lets_in, left.takes | right.takes, left.guards + right.guards, needs_identity=needs)
 
 
 async def _anybody(_asked: Asked) -> bool:
@@ -115,7 +120,7 @@ async def _has_identity(asked: Asked) -> bool:
 public = Access("public", _anybody)
 """Anybody may call the function, on purpose."""
 
-signed_in = Access("signed_in", _has_identity)
+signed_in = Access("signed_in", _has_identity, needs_identity=True)
 """Callers with an identity."""
 
 
@@ -151,4 +156,5 @@ def owner_of(table: type[Table], argument: str, *, field: str = "owner", claim: 
         return bool(await asked.ask(owns, {"row_id": asked.arguments.get(argument)}))
 
     options = (field != "owner") * f', field="{field}"' + (claim != "token_identifier") * f', claim="{claim}"'
-    return Access(f'owner_of({table.__name__}, "{argument}"{options})', lets_in, frozenset({argument}))
+    text = f'owner_of({table.__name__}, "{argument}"{options})'
+    return Access(text, lets_in, frozenset({argument}), needs_identity=True)

@@ -108,6 +108,15 @@ class Function(Generic[C, P, R, X]):
         """Who may call it, as the program says it: ``signed_in``; empty if it says nothing."""
         return "" if self.access is None else str(self.access)
 
+    def check_job(self, what: str = "A job", *, guards: bool = True) -> None:
+        """Refuse jobs of a public function that only lets in users; without `guards`, also one that asks a function."""
+        access = self.access if self.public else None
+        if access is not None and (access.needs_identity or (access.guards and not guards)):
+            raise DeclarationError(
+                f"{what}: the access of {self.name} is {access}, which asks who calls, and a job has no user.",
+                fix="Declare an internal function that does the work, and call it from both.",
+            )
+
     def _check_access(self, handler: Callable[..., X]) -> None:
         takes = [*inspect.signature(self.handler).parameters][1:]
         if self.access is not None and (unknown := self.access.takes.difference(takes)):

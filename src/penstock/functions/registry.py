@@ -20,6 +20,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 class Registry:
     def __init__(self) -> None:
+        self.program = ""  # the name of the app
         self._functions: dict[str, AnyFunction] = {}
 
     def add(self, function: AnyFunction) -> None:

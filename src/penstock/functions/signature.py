@@ -21,7 +21,8 @@ from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid, U
 from penstock.functions.batch import result_of_one
 from penstock.observe.places import place_of, place_of_handler
 from penstock.schema.ids import id_prefix_of, target_of
-from penstock.schema.tighten import check_bytes, strict_validator, wire_validator
+from penstock.schema.tighten import check_bytes, lenient_validator, strict_validator, wire_validator
+from penstock.wire.integers import INT64, Way, marker
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
@@ -96,11 +97,13 @@ class Signature:
         except ValidationError as error:
             refused = error
         if _misses_whole_numbers(refused):
-            try:
-                return self._arguments.validate_json(to_json(_with_whole_numbers(from_json(text))))  # type: ignore[no-any-return]
-            except ValidationError as error:
-                refused = error
-        raise self._refusal(refused)
+            text = to_json(_with_whole_numbers(from_json(text)))
+        elif self._lenient is self._arguments:
+            raise self._refusal(refused)
+        try:
+            return self._lenient.validate_json(text)  # type: ignore[no-any-return]
+        except ValidationError as error:
+            raise self._refusal(error) from None
 
     def check_result(self, value: Any) -> Any:
         if type(value) is CoroutineType:
@@ -126,6 +129,10 @@ class Signature:
                 ) from None
         raise ResultInvalid(f"{self.name} returned {type(value).__name__}, but is annotated to return None.")
 
+    def marked(self, value: Any) -> Any:
+        """A checked result on its way to a client, its integers marked where it declares them as `Int64`."""
+        return value if self._large is None else self._large(value)
+
     def result_json(self, value: Any) -> bytes:
         """A checked result as JSON text, on its way from another process."""
         try:
@@ -145,6 +152,16 @@ class Signature:
     @cached_property
     def _written(self) -> SchemaValidator | None:
         return None if self._result is None else wire_validator(self._result.core_schema)
+
+    @cached_property
+    def _large(self) -> Way | None:
+        return None if self._result is None else marker(self._result.core_schema)
+
+    @cached_property
+    def _lenient(self) -> SchemaValidator:
+        """Takes a text of digits for an `Int64`, as plain JSON has them."""
+        schema = TypeAdapter(self.arguments).core_schema
+        return lenient_validator(schema) if INT64 in repr(schema) else self._arguments
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
         details = _details(error)[:_MAX_ERRORS]

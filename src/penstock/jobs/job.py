@@ -79,6 +79,7 @@ class Options:
     trace: str | None = None  # the trace that it belongs to and the span that enqueued it, as W3C writes them
     # the number of the reactive task that it belongs to; its arguments then begin with those of `Mark`
     task: int | None = None
+    program: str | None = None  # the program that enqueued it, if its app has a name
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to those that can
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job

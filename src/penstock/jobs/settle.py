@@ -143,7 +143,9 @@ def _bare(job: Job) -> Job:
             mark_of(task, job.args)
     except (ValueError, TypeError):
         task = None
-    bare = Options(context=asked.context, key=asked.key, until_start=asked.until_start, task=task)
+    bare = Options(
+        context=asked.context, key=asked.key, until_start=asked.until_start, task=task, program=asked.program
+    )
     return replace(job, options=bare, failing_since=None)
 
 

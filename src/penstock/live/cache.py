@@ -99,11 +99,13 @@ class EntryCache:
         self._keep_no_more(entry)
 
     def take(self, entry: Entry, answer: Answer) -> None:
-        """Take the answer of a run. The next run gets its journal; the entry's key has the one that it was given."""
+        """Take the answer of a run. The next run gets its journal."""
         self.bytes += answer.size - entry.size
-        entry.answer = answer
+        entry.answer, entry.journal = answer, answer.journal
+
+    def keep_pages(self, entry: Entry) -> None:
+        """Have an entry found by the journal of its next run, which keeps the ends of its pages, and by no other."""
         self._rename(entry, (*entry.key[:3], entry.journal))
-        entry.journal = answer.journal
 
     def make_personal(self, entry: Entry) -> None:
         """Have an entry found by its own caller only."""

@@ -30,7 +30,8 @@ class Answer:
     digest: bytes = b""  # equal for equal answers
     size: int = 0  # bytes of its result, about
     jobs: Mapping[UUID, JobStatus] | None = None  # the statuses that it read, if any
-    journal: str | None = None  # the ends of the pages that it read, which the next run gets
+    given: str | None = None  # the ends of pages that it was given
+    journal: str | None = None  # those of the pages that it read, which the next run gets
     lines: Sequence[str] = ()  # what the run has logged, in development
 
 

@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 
 
 class _Shape(NamedTuple):
-    """The form of a range: the columns that are compared, and whether the last one has bounds."""
+    """The form of a range: the columns that are compared, and whether the last one is bounded, if only by NULL."""
 
     columns: tuple[str, ...]
     bounded: bool
@@ -34,10 +34,11 @@ class Range(NamedTuple):
     prefix: tuple[Any, ...]
     lower: Bound | None
     upper: Bound | None
+    nulls: bool = True
 
     def holds(self, value: Any) -> bool:
         """Whether a value of the last column lies between the bounds."""
-        return value is not None and above(self.lower, value) and below(self.upper, value)
+        return self.nulls if value is None else above(self.lower, value) and below(self.upper, value)
 
     def __str__(self) -> str:
         columns = self.shape.columns
@@ -46,7 +47,9 @@ class Range(NamedTuple):
             said.append(f"{columns[-1]} {'>=' if self.lower.inclusive else '>'} {self.lower.value!r}")
         if self.upper is not None:
             said.append(f"{columns[-1]} {'<=' if self.upper.inclusive else '<'} {self.upper.value!r}")
-        return " and ".join(said) or "all rows"
+        if self.shape.bounded and len(said) == len(self.prefix):
+            said.append(f"{columns[-1]} is not NULL")
+        return " and ".join(said) + " or NULL" * (self.shape.bounded and self.nulls) or "all rows"
 
 
 class TableRanges(Generic[E]):
@@ -103,16 +106,17 @@ class TableRanges(Generic[E]):
         return {reader for prefixes in self._shapes.values() for found in prefixes.values() for _, reader in found}
 
     def _range(self, read: RangeRead) -> Range:
-        bounded = read.lower is not None or read.upper is not None
+        bounded = read.lower is not None or read.upper is not None or not read.nulls
         columns = read.columns[: len(read.prefix) + bounded]
-        known = next((place for place, name in enumerate(columns) if name in self._wide), len(columns))
-        if known < len(columns):
-            columns, bounded = columns[:known], False
         prefix = tuple(self._value(name, value) for name, value in zip(columns, read.prefix, strict=False))
+        for place, name in enumerate(columns):
+            if name in self._wide or (place < len(prefix) and prefix[place] is None is not read.prefix[place]):
+                columns, prefix, bounded = columns[:place], prefix[:place], False
+                break
         if not bounded:
             return Range(_Shape(columns, bounded=False), prefix, None, None)
         lower, upper = self._bound(columns[-1], read.lower), self._bound(columns[-1], read.upper)
-        return Range(_Shape(columns, bounded=True), prefix, lower, upper)
+        return Range(_Shape(columns, bounded=True), prefix, lower, upper, read.nulls)
 
     def _bound(self, name: str, bound: Bound | None) -> Bound | None:
         """A bound that is no value of its column bounds nothing."""

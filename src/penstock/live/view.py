@@ -89,6 +89,7 @@ class View:
         self.queries: dict[int, Entry] = {}
         self._entries = entries
         self._given: dict[int, bytes] = {}  # the answers that the client has
+        self._asked: dict[int, str | None] = {}  # the journals with which it asked
         self._changed = set[int]()  # the queries whose answer may be another one
         self._pin: _Pin | None = None  # while a late batch has some of its queries
         self._ready: _Pin | None = None  # the last one whose queries have all run, until it is given
@@ -120,12 +121,13 @@ class View:
         """Watch for another caller; the queries that depend on who calls, and so have no answer yet."""
         same, self.caller = caller.key == self.caller.key, caller
         asked = [] if same else list(self.queries.items())
-        return [number for number, entry in asked if self.enter_again(number, entry.journal)]
+        return [number for number, _ in asked if self.enter_again(number)]
 
     def remove(self, number: int) -> None:
         """Watch a query no more."""
         self._entries.leave(self, number, self.queries.pop(number))
         self._given.pop(number, None)
+        self._asked.pop(number, None)
         self._changed.discard(number)
         for pin in (self._pin, self._ready):
             if pin is not None:
@@ -155,13 +157,18 @@ class View:
         self.moved.clear()
         tick, ready = self._entries.newest, self._ready
         if tick.number > self._at and tick.number >= max(not_before, self._not_before) and not self._stale():
-            answers = self._answers(self._changed)
-            self._changed.clear()
-            self._pin = None
+            answers, ready = self._answers(self._changed), None
         elif ready is not None and ready.tick.number >= not_before:
             tick, answers = ready.tick, ready.answers
         else:
             return None
+        if strange := [number for number, one in answers.items() if self._is_strange(number, one)]:
+            for number in strange:
+                self.enter_again(number)
+            return None
+        if ready is None:
+            self._changed.clear()
+            self._pin = None
         self._at, self._ready = tick.number, None
         found = {number: one for number, one in answers.items() if one.digest != self._given.get(number)}
         self._given.update((number, answer.digest) for number, answer in found.items())
@@ -187,15 +194,28 @@ class View:
             self._check_pin()
         self.moved.set()
 
-    def enter_again(self, number: int, journal: str | None) -> bool:
-        """Watch a query by the entry that it has for this caller now; whether that is another one."""
+    def enter_again(self, number: int) -> bool:
+        """Watch a query by the entry that it has for this caller now; whether that is another one.
+
+        Pages keep the ends that the client has: those of its answer, or until it has one those that it asked with.
+        """
         before = self.queries[number]
+        journal = before.journal if number in self._given else self._asked[number]
         self._enter(number, before.function, before.arguments, journal)
         if self.queries[number] is before:
             return False
         self._entries.leave(self, number, before)
         self._given.pop(number, None)
         return True
+
+    def leave_pages(self, number: int) -> None:
+        """Watch a query by another entry, if the next run of its entry keeps ends of pages that the client lacks."""
+        pins = (pin for pin in (self._pin, self._ready) if pin is not None)
+        has = number in self._given or any(number in pin.answers for pin in pins)
+        if not has and self._asked[number] != self.queries[number].journal:
+            before = self._not_before
+            self.enter_again(number)
+            self._not_before = before  # as it runs in the tick that has begun
 
     def pin(self, tick: Tick, running: Iterable[int]) -> None:
         """Keep the answers of the newest tick until these queries, which still run in its snapshot, have theirs too."""
@@ -207,10 +227,14 @@ class View:
         entry = self._entries.enter(self, number, function, arguments, journal)
         if entry is self.queries.get(number):
             return
-        self.queries[number] = entry
+        self.queries[number], self._asked[number] = entry, journal
         self._changed.add(number)
         self._pin = self._ready = None  # they lack this query
         self._not_before = self.expect()
+
+    def _is_strange(self, number: int, answer: Answer) -> bool:
+        """Whether an answer would be the first one of a query, and its pages have the ends that another client got."""
+        return number not in self._given and self._asked[number] not in {answer.given, answer.journal}
 
     def _stale(self) -> set[int]:
         return {number for number, entry in self.queries.items() if entry.stale}

@@ -47,7 +47,8 @@ class Following:
         parts = ((self._number, self._parent), *self._others)
         first, *others = dict.fromkeys(one for number, parent in parts for one in _ids(number, parent))
         state = f"{_STATE}{';'.join(others[:_MOST_OTHERS])}" if others else ""
-        return f"00-{first}-{span_of(self._number)}-01{state}"
+        bags = f"{'' if state else ' '} {found}" if not self._others and (found := baggage_of(self._parent)) else ""
+        return f"00-{first}-{span_of(self._number)}-01{state}{bags}"
 
 
 def current_trace() -> str | None:
@@ -66,6 +67,11 @@ def parent_span(trace: str) -> str:
     return trace[36:52]
 
 
+def baggage_of(trace: str | None) -> str:
+    """The baggage of OpenTelemetry that a job carries behind its traceparent and tracestate."""
+    return (trace or "").partition(" ")[2].partition(" ")[2]
+
+
 def span_of(number: int) -> str:
     return f"{number & _SPAN:016x}"
 
@@ -80,4 +86,4 @@ def _ids(number: int, parent: str | None) -> Iterator[str]:
     """The ids of the traces that a part belongs to."""
     yield trace_id(parent) if parent else f"{number:032x}"
     _, _, others = (parent or "").partition(_STATE)
-    yield from filter(None, others.split(";"))
+    yield from filter(None, others.partition(" ")[0].split(";"))

@@ -130,7 +130,7 @@ class Watch:
     def _frame_above(self, frame: FrameType | None) -> FrameType | None:
         own, handler = None, getattr(self.handler, "__code__", None)
         while frame is not None:
-            own = own or (frame if _is_own(frame.f_code.co_filename) else None)
+            own = own or (frame if is_own(frame.f_code.co_filename) else None)
             if frame.f_code is handler:
                 return own
             frame = frame.f_back
@@ -190,7 +190,7 @@ def _heard(word: str) -> None:
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - it has no other name
     while frame is not None and (module := frame.f_globals.get("__name__")) in _CHANCE:
         word, frame = f"{module}.{frame.f_code.co_name}", frame.f_back
-    if frame is not None and _is_own(frame.f_code.co_filename):
+    if frame is not None and is_own(frame.f_code.co_filename):
         run.tell("PEN014", f"{word} gives something else each time this runs", frame)
 
 
@@ -203,7 +203,7 @@ def _doors() -> Doors:
 
 
 @cache
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
     """Whether a file is the program's: not Python's, not penstock's, and not installed."""
     return not file.startswith(_FOREIGN) and "site-packages" not in file and "dist-packages" not in file
 

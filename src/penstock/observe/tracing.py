@@ -7,12 +7,17 @@ Imports nothing of OpenTelemetry before a program has set it up.
 from __future__ import annotations
 
 import importlib
+import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 _SYSTEM = {"messaging.system": "penstock"}
+_HEADERS = ("traceparent", "tracestate", "baggage")
+_MOST_BAGGAGE = 8192  # bytes, as W3C has it
+_MOST_ROWS = 10_000
 
 
 def find_tracing() -> Tracing | None:
@@ -33,7 +38,9 @@ class Tracing:
         self._context = importlib.import_module("opentelemetry.context")
         self._nowhere = self._context.Context()
         module = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
-        self._propagator = module.TraceContextTextMapPropagator()
+        baggage = importlib.import_module("opentelemetry.baggage.propagation")
+        self._propagators = module.TraceContextTextMapPropagator(), baggage.W3CBaggagePropagator()
+        self._writers: OrderedDict[tuple[str, str], Any] = OrderedDict()  # by row: the span that wrote it last
 
     def call(self, kind: str, function: str) -> Any:
         return self._tracer.start_as_current_span(
@@ -60,8 +67,13 @@ class Tracing:
             span.set_attribute("messaging.batch.message_count", len(ids))
 
     @contextmanager
-    def work(self, trace: str | None, job: str, pool: str, function: str, attempt: int) -> Iterator[Any]:
-        """The span of one attempt of a job, as a child of the span that enqueued it."""
+    def work(
+        self, trace: str | None, job: str, pool: str, function: str, attempt: int, row: tuple[str, str] | None = None
+    ) -> Iterator[Any]:
+        """The span of one attempt of a job, as a child of the span that enqueued it, with its baggage.
+
+        The run of a task for a row is linked to the span that wrote the row, if that was in this process.
+        """
         attributes = _SYSTEM | {
             "messaging.operation.type": "process",
             "messaging.operation.name": "run",
@@ -70,10 +82,55 @@ class Tracing:
             "penstock.job.function": function,
             "penstock.job.attempt": attempt,
         }
-        with self._tracer.start_as_current_span(
-            f"run {pool}", self._parent(trace), self._trace.SpanKind.CONSUMER, attributes
-        ) as span:
+        with self._consumer(f"run {pool}", trace, attributes, () if row is None else (row,)) as span:
             yield span
+
+    @contextmanager
+    def deliver(self, outbox: str, messages: Iterable[tuple[str | None, tuple[str, str] | None]]) -> Iterator[None]:
+        """The span of one attempt to deliver messages: each with the trace that sent it, or the row that it is about.
+
+        One that was sent is delivered in the trace of its sender, with its baggage. Others are linked.
+        """
+        told = list(messages)
+        sent = [trace for trace, _ in told if trace is not None]
+        attributes = _SYSTEM | {
+            "messaging.operation.type": "process",
+            "messaging.operation.name": "deliver",
+            "messaging.destination.name": outbox,
+            "messaging.batch.message_count": len(told),
+        }
+        alone, rows = sent[0] if len(told) == len(sent) == 1 else None, [row for _, row in told if row is not None]
+        with self._consumer(f"deliver {outbox}", alone, attributes, rows, () if alone else sent):
+            yield
+
+    @contextmanager
+    def _consumer(
+        self, name: str, trace: str | None, attributes: Any, rows: Iterable[tuple[str, str]], traces: Iterable[str] = ()
+    ) -> Iterator[Any]:
+        spans = [self._trace.get_current_span(self._extract(one)).get_span_context() for one in traces]
+        spans += [self._writers[row] for row in rows if row in self._writers]
+        links, parent = [self._trace.Link(span) for span in spans], self._extract(trace)
+        token = self._context.attach(parent)
+        try:
+            with self._tracer.start_as_current_span(
+                name, parent, self._trace.SpanKind.CONSUMER, attributes, links
+            ) as span:
+                yield span
+        finally:
+            self._context.detach(token)
+
+    def wrote(self, span: Any, rows: Iterable[tuple[str, Any]]) -> None:
+        """Remember the span that has written rows, each a table and a key."""
+        for table, key in rows:
+            row = row_of(table, key if isinstance(key, tuple) else (key,))
+            self._writers[row] = span
+            self._writers.move_to_end(row)
+        while len(self._writers) > _MOST_ROWS:
+            self._writers.popitem(last=False)
+
+    def span(self) -> Any:
+        """The current span, as others are linked to it."""
+        return self._trace.get_current_span().get_span_context()
 
     @contextmanager
     def incoming(self, carrier: Mapping[str, str]) -> Iterator[None]:
@@ -81,7 +138,7 @@ class Tracing:
         if self._trace.get_current_span().get_span_context().is_valid:
             yield
             return
-        token = self._context.attach(self._propagator.extract(carrier, self._nowhere))
+        token = self._context.attach(self._extracted(carrier))
         try:
             yield
         finally:
@@ -93,13 +150,27 @@ class Tracing:
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error))
 
     def current(self) -> str | None:
-        """The trace and the span that are current, as a job carries them: a traceparent, perhaps with a tracestate."""
+        """The current trace, span and baggage, as a job carries them: traceparent, tracestate and baggage."""
         carrier: dict[str, str] = {}
-        self._propagator.inject(carrier)
-        return " ".join(carrier.values()) or None
+        for propagator in self._propagators:
+            propagator.inject(carrier)
+        if len(bags := carrier.get("baggage", "")) > _MOST_BAGGAGE:
+            carrier["baggage"] = bags[: _MOST_BAGGAGE + 1].rpartition(",")[0]
+        if "traceparent" not in carrier and carrier.get("baggage"):
+            with self._tracer.start_as_current_span("enqueue", kind=self._trace.SpanKind.PRODUCER):
+                return self.current()
+        return " ".join(carrier.get(name, "") for name in _HEADERS).rstrip() or None
 
-    def _parent(self, trace: str | None) -> Any:
-        if trace is None:
-            return self._nowhere
-        carrier = dict(zip(("traceparent", "tracestate"), trace.split(" ", 1), strict=False))
-        return self._propagator.extract(carrier, self._nowhere)
+    def _extract(self, trace: str | None) -> Any:
+        return self._extracted(dict(zip(_HEADERS, (trace or "").split(" ", 2), strict=False)))
+
+    def _extracted(self, carrier: Mapping[str, str]) -> Any:
+        context = self._nowhere
+        for propagator in self._propagators:
+            context = propagator.extract(carrier, context)
+        return context
+
+
+def row_of(table: str, key: Iterable[Any]) -> tuple[str, str]:
+    """A row by its table and its key, however the values of the key are spelled."""
+    return table, json.dumps([str(value) for value in key])

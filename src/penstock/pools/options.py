@@ -150,6 +150,7 @@ def _check_on_complete(function: Any) -> None:
         raise DeclarationError(
             f"on_complete must be a mutation, not {function!r}.", fix="Decorate it with @app.internal_mutation."
         )
+    function.check_job("on_complete")
     taken = function.signature.parameters
     if taken != _CALLED_WITH:
         raise DeclarationError(

@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema, SchemaValidator, core_schema, to_json
 
 from penstock.errors import DeclarationError
 from penstock.values import INT64_MAX, INT64_MIN
+from penstock.wire.integers import is_int64, of_text
 
 _OPAQUE = frozenset(
     {"cls", "metadata", "ref", "schema_ref", "serialization", "config", "default", "expected", "members"}
@@ -37,6 +38,19 @@ def tighten(schema: CoreSchema) -> CoreSchema:
 def strict_validator(schema: CoreSchema) -> SchemaValidator:
     """A validator of arguments: classes are strict and refuse unknown keys, unless their config says otherwise."""
     return _validator(tighten(schema), _make_strict)
+
+
+def lenient_validator(schema: CoreSchema) -> SchemaValidator:
+    """The same, which also takes a text of digits for an `Int64`, as plain JSON has them."""
+
+    def change(node: dict[str, Any]) -> None:
+        _make_strict(node)
+        if is_int64(node):
+            inner = node.copy()
+            node.clear()
+            node.update(core_schema.no_info_before_validator_function(of_text, inner))
+
+    return _validator(tighten(schema), change)
 
 
 def wire_validator(schema: CoreSchema) -> SchemaValidator:

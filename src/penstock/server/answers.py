@@ -63,6 +63,7 @@ _STATUSES: dict[type[errors.PenstockError], tuple[int, str]] = {
     errors.DuplicateJob: (409, "There is such work already."),
     errors.ConstraintViolation: (409, "The database refuses the row."),
 }
+_UNTYPED = {Format.ENCODED: Format.UNTYPED, Format.JSON: Format.CLEAN}  # no type says what an error's data is
 _DOOR_STATUSES: dict[type[errors.PenstockError], int] = {
     errors.Unauthenticated: 401,
     errors.FunctionNotFound: 404,
@@ -174,11 +175,12 @@ def _fail(error: BaseException, exchange: Exchange, *, dev: bool) -> str:
         error=type(error).__name__,
     )
     text = f"[Request ID: {exchange.request_id}] Server Error"
-    return f"{text}\nUncaught {_printable(error_text(error))}" if dev else text
+    shown = dev or (isinstance(error, errors.ResultInvalid) and "shown" in error.facts)
+    return f"{text}\nUncaught {_printable(error_text(error))}" if shown else text
 
 
 def _application_error(error: errors.ApplicationError, exchange: Exchange, form: Format) -> bytes:
-    data = encode_result(error.data, form)
+    data = encode_result(error.data, _UNTYPED.get(form, form))
     said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.CLEAN).decode()
     text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught ApplicationError: {said[:_LONGEST_DATA]}"
     return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"

@@ -8,16 +8,18 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute, Mount, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Send
 
 from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
@@ -29,7 +31,7 @@ from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
 from penstock.server.rest import Rest
-from penstock.server.sockets import SocketApi
+from penstock.server.sockets.door import SocketApi
 from penstock.server.subscribe import WrittenAnswers
 
 _PREFLIGHT_SECONDS = 86_400
@@ -39,11 +41,12 @@ _DASHBOARD_PACKAGES = frozenset({"jinja2", "markupsafe", "pygal"})
 class Asgi(Starlette):
     def __init__(self, opening: Opening, *, dashboard: bool = False) -> None:
         origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
+        self._origins = origins
         written = WrittenAnswers(dev=opening.config.dev)
         super().__init__(
             routes=[
-                Mount("/api", app=_for_web_pages(Api(opening, written).routes(), origins)),
-                Mount("/rest", app=_for_web_pages(Rest(opening).routes(), origins)),
+                Mount("/api", app=_for_web_pages(_routed(Api(opening, written).routes()), origins)),
+                Mount("/rest", app=_for_web_pages(_routed(Rest(opening).routes()), origins)),
                 *health_routes(opening),
                 *docs_routes(opening),
                 metrics_route(opening),
@@ -59,6 +62,10 @@ class Asgi(Starlette):
         )
         self.router.redirect_slashes = False
         self.opening = opening
+
+    def mount(self, path: str, app: ASGIApp, name: str | None = None) -> None:
+        """Serve another ASGI app below a path. Pages of the setting ``cors_origins`` may call it."""
+        super().mount(path, _for_web_pages(app, self._origins, _MountedCors), name)
 
     def lifespan(self, app: Any = None) -> AbstractAsyncContextManager[None]:
         """The time for which it is served. A program that mounts it passes this on; see `asgi_app`."""
@@ -112,19 +119,36 @@ def _dashboard(opening: Opening) -> Sequence[BaseRoute]:
     return routes
 
 
-def _for_web_pages(routes: Sequence[BaseRoute], origins: Collection[str]) -> ASGIApp:
-    """Routes that pages of these origins may call."""
-    router: ASGIApp = Router(routes, redirect_slashes=False)
-    router = ExceptionMiddleware(router, handlers={HTTPException: not_routed})
+class _MountedCors(CORSMiddleware):
+    """Leaves origins that the setting does not name, and answers with such headers of their own, to the mounted app."""
+
+    def preflight_response(self, request_headers: Headers) -> Any:
+        is_allowed = self.is_allowed_origin(request_headers["origin"])
+        answer = super().preflight_response(request_headers)
+        return answer if is_allowed else partial(self.simple_response, request_headers=request_headers)
+
+    async def send(self, message: Message, send: Send, request_headers: Headers) -> None:
+        if "access-control-allow-origin" in Headers(raw=message.get("headers", [])):
+            await send(message)
+        else:
+            await super().send(message, send, request_headers)
+
+
+def _routed(routes: Sequence[BaseRoute]) -> ASGIApp:
+    return ExceptionMiddleware(Router(routes, redirect_slashes=False), handlers={HTTPException: not_routed})
+
+
+def _for_web_pages(web: ASGIApp, origins: Collection[str], cors: type[CORSMiddleware] = CORSMiddleware) -> ASGIApp:
+    """An app that pages of these origins may call."""
     if not origins:
-        return router
+        return web
     everyone = "*" in origins
-    return CORSMiddleware(
-        router,
+    return cors(
+        web,
         allow_origins=() if everyone else origins,
         allow_origin_regex=".*" if everyone else None,
         allow_credentials=not everyone,
-        allow_methods=("GET", "POST"),
+        allow_methods=("GET", "POST") if cors is CORSMiddleware else ("*",),
         allow_headers=("*",),
         expose_headers=(REQUEST_ID, "retry-after"),
         max_age=_PREFLIGHT_SECONDS,

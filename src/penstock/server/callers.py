@@ -20,11 +20,12 @@ from penstock.identity.claims import identity_of_fields
 
 @dataclass(slots=True)
 class Credentials:
-    """A caller, with the token that it has brought, if any."""
+    """A caller, with the token that it has brought, if any; or with the error for which its token was refused."""
 
     caller: Caller
     token: str = ""
     verified: Verified | None = None
+    refusal: Unauthenticated | None = None
 
     async def check(self, tokens: Tokens) -> None:
         """Check that the token still holds.
@@ -32,6 +33,8 @@ class Credentials:
         Raises:
             Unauthenticated: It has expired, or was revoked.
         """
+        if self.refusal is not None:
+            raise self.refusal
         if self.verified is not None and not tokens.holds(self.verified):
             self.verified = await tokens.verify(self.token)
 

@@ -36,7 +36,7 @@ from penstock.server.access import admit, exchange_of
 from penstock.server.answers import Answer, answer_error, function_error, name_of, refusal, success, with_lines
 from penstock.server.callers import Credentials, credentials_of
 from penstock.server.opening import Opening
-from penstock.server.requests import Refused, ending_in, queries_in, query_at_in, read_body, read_call
+from penstock.server.requests import Refused, ending_in, for_client, queries_in, query_at_in, read_body, read_call
 from penstock.server.subscribe import EventStream, WrittenAnswers, answer_events
 from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import u64_text
@@ -95,7 +95,7 @@ class Api:
 
     async def _query_at(self, request: Request) -> Response:
         (number, call), exchange = await read_body(request, self._config, query_at_in), exchange_of(request)
-        exchange.function = call.path
+        exchange.function, call = call.path, for_client(request, call)
         dispatch, credentials = await self._caller(request)
         query = call.path, call.args, partial(encode_result, form=call.form)
         (result,) = await dispatch.call_queries([query], number, credentials.caller)
@@ -104,7 +104,8 @@ class Api:
         return send_json(success(result))
 
     async def _call_batch(self, request: Request) -> Response:
-        calls, exchange = await read_body(request, self._config, queries_in), exchange_of(request)
+        read, exchange = await read_body(request, self._config, queries_in), exchange_of(request)
+        calls = [for_client(request, call) for call in read]
         dispatch, credentials = await self._caller(request)
         try:
             found = await dispatch.call_queries(
@@ -131,13 +132,14 @@ class Api:
         check_room(backend)
         view = backend.live_queries.view(credentials.caller)
         try:
-            view.add(0, *backend.dispatch.prepare_query(call.path, call.args))
+            function, arguments = backend.dispatch.prepare_query(call.path, call.args)
+            view.add(0, function, arguments)
         except InputError as error:
             view.close()
             return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
         if request.method == "HEAD":
             view.close()  # and so the stream
-        encode = partial(self._written.write, exchange=exchange, form=call.form)
+        encode = partial(self._written.write, exchange=exchange, form=call.form, function=function)
         check = partial(credentials.check, backend.tokens)
         events = answer_events(view, encode, backend.engine.clock, check)
         return EventStream(events, self._opening, view.close)

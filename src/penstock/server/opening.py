@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -20,7 +21,10 @@ from penstock.observe.logs import event
 from penstock.server.requests import Refused
 
 _LAST_WORD = 1.0  # seconds
+_LOOK_EVERY = 0.5  # seconds, whether a server is told to exit
 ABORT = "penstock.abort"  # in the state of a connection: cuts it, whatever is still unsent
+# In a received message: its size, if only its ends are left; and what frees its memory, to be called once it was read.
+SIZE, TAKEN = "penstock.size", "penstock.taken"
 
 
 class Endless(Protocol):
@@ -46,6 +50,7 @@ class Opening:
         self._opening: asyncio.Task[None] | None = None
         self._clock = SystemClock()
         self._watched = False  # by a dashboard
+        self._watching: asyncio.Task[None] | None = None
         self.under_way = 0  # requests
         self._idle = asyncio.Event()
         self._idle.set()
@@ -84,6 +89,19 @@ class Opening:
         finally:
             await self.end()
 
+    def add(self, one: Endless) -> None:
+        """Hold an answer without an end. A server of another program waits for those, and tells them nothing."""
+        self.endless.add(one)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.get_running_loop().create_task(self._watch_server(), name="penstock-server")
+
+    async def _watch_server(self) -> None:
+        while self.endless and not self.draining:
+            server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)  # as uvicorn's is
+            if getattr(server, "should_exit", False):
+                self.drain()
+            await self._clock.sleep(_LOOK_EVERY)
+
     def drain(self) -> None:
         """Take on no more calls, and end the answers without an end."""
         self.draining = True
@@ -115,6 +133,8 @@ class Opening:
     async def end(self) -> None:
         """Take on no more calls, wait for those under way, and close the backend that was opened here."""
         self.drain()
+        if self._watching is not None:
+            self._watching.cancel()
         await self.hung_up()
         if self._held is not None and self._backend is not None:
             self._backend.engine.begin_stop()

@@ -20,8 +20,8 @@ from starlette.types import Receive
 from penstock.calls.run.threads import offload
 from penstock.config import Config
 from penstock.errors import InputError, LimitExceeded
-from penstock.wire.incoming import Message
-from penstock.wire.outgoing import Format, format_of
+from penstock.wire.incoming import Message, check_keys
+from penstock.wire.outgoing import Format, encoded_for, format_of
 from penstock.wire.tags import read_u64
 
 T = TypeVar("T")
@@ -68,11 +68,21 @@ async def read_call(request: Request, config: Config) -> Call:
     The path of the URL may name the function: ``a/b/fn`` is the function ``fn`` of the module ``a.b``.
     """
     if request.method != "POST":
-        return _call_in_url(request, config)
+        return for_client(request, _call_in_url(request, config))
     path = path_in_url(request) if "function" in request.path_params else None
-    call = await read_body(request, config, partial(_call_in, path=path))
-    if call.form is Format.ENCODED and request.headers.get("convex-client", "").startswith("python-"):
-        return replace(call, form=Format.ENCODED_FLOATS)
+    return for_client(request, await read_body(request, config, partial(_call_in, path=path)))
+
+
+def for_client(request: Request, call: Call) -> Call:
+    """The call with its result in the form for the client that sends the request."""
+    if call.form is not Format.ENCODED:
+        return call
+    call = replace(call, form=encoded_for(request.headers.get("convex-client", "")))
+    if call.form is Format.ENCODED:
+        try:
+            check_keys(call.args)
+        except InputError as error:
+            raise Refused(400, "BadRequest", str(error)) from error
     return call
 
 

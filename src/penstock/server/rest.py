@@ -50,7 +50,7 @@ class Rest:
             kind, call = FunctionKind.QUERY, call_in(path, self._arguments_in_url(request, backend, path))
         with at_the_door():
             credentials = await credentials_of(request, backend.tokens, self._config.admin_token)
-        encode = partial(encode_result, form=Format.CLEAN)
+        encode = partial(encode_result, form=Format.JSON)
         result: bytes = await backend.dispatch.call(path, kind, call.args, caller=credentials.caller, finish=encode)
         return result
 

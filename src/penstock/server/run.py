@@ -20,7 +20,6 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from penstock.app import App, Backend, ServiceName
@@ -28,12 +27,12 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
+from penstock.server.frames import WebSocketFrames
 from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
 from penstock.server.subscribe import EventStream
 
 _BACKLOG = 2048
-_FRAMES_OF_ARGUMENTS = 4  # a client that is back names all its queries in one frame
 _PING_SECONDS = 10.0  # some clients leave after 30 silent seconds
 _PONG_SECONDS = 50.0
 _KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep a connection, so that none sends into a closed one
@@ -104,8 +103,7 @@ class _Server(uvicorn.Server):
             _listening(
                 asgi,
                 http=limited_connections(most_connections(config)),
-                ws=_WebSocket,
-                ws_max_size=_FRAMES_OF_ARGUMENTS * config.max_argument_bytes,
+                ws=WebSocketFrames,
                 ws_ping_interval=_PING_SECONDS,
                 ws_ping_timeout=_PONG_SECONDS,
                 ws_per_message_deflate=False,
@@ -159,19 +157,6 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class _WebSocket(WebSocketsSansIOProtocol):
-    """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up."""
-
-    def start_keepalive(self) -> None:
-        super().start_keepalive()
-        self.request.headers.clear()  # the handshake has ended; cookies may take some KB
-        del self.request, self.response
-
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        self.transport.abort()
 
 
 class _MetricsServer(uvicorn.Server):

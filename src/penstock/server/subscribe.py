@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.clock import Clock
 from penstock.errors import ResultInvalid, TryAgain, Unauthenticated
+from penstock.functions.function import AnyFunction
 from penstock.live.entry import Answer
 from penstock.live.view import View
 from penstock.server.answers import Exchange, function_error, success
@@ -37,13 +38,16 @@ class WrittenAnswers:
         self._dev = dev
         self._written: WeakKeyDictionary[Answer, dict[Format, bytes]] = WeakKeyDictionary()
 
-    def write(self, answer: Answer, exchange: Exchange, form: Format, *, alone: bool = False) -> bytes:
+    def write(
+        self, answer: Answer, exchange: Exchange, form: Format, function: AnyFunction, *, alone: bool = False
+    ) -> bytes:
         """The answer as a call of the query gives it. A mistake is logged with the first request that has it.
 
         Args:
             answer: The answer.
             exchange: The request.
             form: The form of its values.
+            function: The query.
             alone: Whether nobody else watches the query, so that a value need not be kept.
         """
         forms = {} if alone and answer.error is None else self._written.setdefault(answer, {})
@@ -51,7 +55,7 @@ class WrittenAnswers:
             error, written = answer.error, b""
             if error is None:
                 try:
-                    written = success(encode_result(answer.result, form))
+                    written = success(encode_result(function.signature.marked(answer.result), form))
                 except ResultInvalid as unsayable:
                     error = unsayable
             forms[form] = written if error is None else function_error(error, exchange, form, dev=self._dev)
@@ -68,7 +72,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._leave = leave
-        self._endless = opening.endless
+        self._opening = opening
         self._sending: asyncio.Task[None]
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -87,14 +91,14 @@ class EventStream(Response):
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
         self._sending = sending
-        self._endless.add(self)
+        self._opening.add(self)
         try:
             with suppress(asyncio.CancelledError):  # a server that stops cancels what does not end
                 await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not leaving.done():
                 await _end(scope, send, leaving)
         finally:
-            self._endless.discard(self)
+            self._opening.endless.discard(self)
             self.closed.set_result(None)
             sending.cancel()
             leaving.cancel()

@@ -22,6 +22,7 @@ from penstock.store.contract.store import Signals
 
 _AFTER_ERROR = Exponential(initial_backoff=0.1, base=2.0, max_backoff=5.0)
 _CUT_OFF_WITHIN = 0.1
+_END_WITHIN = 0.5
 # A claim makes tens of thousands of objects. Collecting garbage after every 700 costs a fifth of a worker's speed.
 _COLLECT_AFTER = 30_000
 
@@ -70,8 +71,7 @@ class Service:
         """End at once and leave everything as it is, as a crash does."""
         self._killed = True
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
             self._task = None
 
     async def _run(self) -> None:
@@ -139,6 +139,18 @@ class Group:
         for service in self.services:
             self._signals.unsubscribe(service.wake)
         await asyncio.gather(*endings)
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for them, but only for a moment: the user's code in them may swallow that."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        ended, deaf = await asyncio.wait(tasks, timeout=_END_WITHIN)
+        for task in ended:
+            _ = task.cancelled() or task.exception()  # which is known
+        if deaf:
+            log_event("services.do_not_stop", logging.WARNING, tasks=",".join(sorted(task.get_name() for task in deaf)))
 
 
 def _collect_less_often() -> None:

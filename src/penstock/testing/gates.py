@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from penstock.observe import points
@@ -52,11 +52,17 @@ def gate(name: str, *, most: int | None = None, when: Callable[..., bool] | None
         most: The number that it holds; later ones pass. None for all.
         when: Holds only those for whose facts this is true.
     """
-    held = Gate(most)
+    held, home = Gate(most), None
+    with suppress(RuntimeError):  # no loop runs yet
+        home = asyncio.get_running_loop()
 
     async def hold(**facts: Any) -> None:
-        if when is None or when(**facts):
+        if when is not None and not when(**facts):
+            return
+        if home is None or asyncio.get_running_loop() is home:
             await held.pass_through(**facts)
+        else:  # in the thread that renews leases
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(held.pass_through(**facts), home))
 
     points.arm(name, hold)
     try:

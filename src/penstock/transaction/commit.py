@@ -25,6 +25,8 @@ async def commit_shared(
         raise shared.failure
     first, session = transactions[0], shared.session
     store = first.store
+    if each := shared.reordered and await store.interests.each_of(sorted(shared.reordered), session):
+        await shared.refuse(each)
     for now, group in groupby(transactions, key=lambda one: one.now):
         if jobs := [job for one in group for job in one.jobs]:
             await store.jobs.enqueue(session, jobs, now)

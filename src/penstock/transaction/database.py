@@ -299,6 +299,7 @@ class DatabaseWriter(DatabaseReader):
         return rows[0]
 
     def _note(self, definition: TableDefinition, key: Any, new: Row | None) -> None:
+        self._transaction.writes.append((definition.name, key))
         if definition.managed:
             self._transaction.rows[definition.table, key] = new
             self._transaction.forget_facts(definition.name)

@@ -11,6 +11,7 @@ from penstock.errors import DataError, InputError, LimitExceeded, RowInvalid, Un
 from penstock.schema.fields import Kind
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row
+from penstock.store.sql.dialect import UNFIT
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.transaction import Transaction
 from penstock.values import text_bytes
@@ -19,7 +20,7 @@ from penstock.values import text_bytes
 def read_rows(statements: TableStatements, rows: Sequence[Row]) -> list[Table]:
     try:
         return statements.definition.make_rows(statements.decode_fields(rows))
-    except (ValueError, TypeError, ArithmeticError):
+    except UNFIT:
         return [read_row(statements, row) for row in rows]
 
 
@@ -27,12 +28,15 @@ def read_row(statements: TableStatements, row: Row) -> Table:
     """A row as users see it; RowInvalid if it does not fit its declared table any more."""
     try:
         return statements.definition.make_rows(statements.decode_fields((row,)))[0]
-    except (ValueError, TypeError, ArithmeticError) as error:
-        definition = statements.definition
+    except UNFIT as error:
+        definition, column = statements.definition, statements.misfit(row)
+        what = f"{error}" if column is None else f"column {column}: {error}"
         raise RowInvalid(
-            f"Table {definition.name}: the row {definition.key_at(row)} does not fit its declaration: {error}.",
+            f"Table {definition.name}: the row {definition.key_at(row)} does not fit its declaration: {what}.",
             fix="Change the declaration, or correct the row.",
             table=definition.name,
+            row=definition.key_at(row),
+            column=column,
         ) from error
 
 

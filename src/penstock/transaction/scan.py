@@ -6,14 +6,16 @@ Owns the steps of a query and its reads: in pieces, each noted in the read set a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import ValidationError
 
-from penstock.changes.readset import Bound
+from penstock.changes.readset import Bound, RangeRead
 from penstock.errors import NotUnique, ValueInvalid
 from penstock.observe import practices
 from penstock.reactive.expression import Condition
+from penstock.schema.fields import Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
@@ -43,6 +45,8 @@ P = ParamSpec("P")
 _EVERYTHING = Segment()
 _FIRST_PIECE = 64
 _LARGEST_PIECE = 1024
+_FEW = 16  # rows, which a mutation may change next
+_NUMBERS: dict[Kind, Callable[[Any], Any]] = {Kind.INTEGER: int, Kind.REAL: float}
 _SPLIT_ABOVE = 0.75  # of the rows or bytes that a page may read
 
 
@@ -253,7 +257,7 @@ class Scan(Generic[T]):
     def _optional(self) -> list[bool]:
         return [self._statements.definition.column(name).optional for name in self._order]
 
-    def _read_of(self, segment: Segment) -> Any:
+    def _read_of(self, segment: Segment) -> RangeRead:
         name = self._index.name if self._index else None
         return segment.read(self._statements.definition.name, name, self._order)
 
@@ -271,8 +275,11 @@ class Scan(Generic[T]):
         )
         async with self._scope.lock:
             rows = await self._transaction.fetch(statement, (*args, *self._where.args, limit))
+            if self._scope.writable and len(rows) <= _FEW:
+                self._transaction.know(self._statements.definition, rows)
         if noted:
-            self._note([segment if len(rows) < limit or not rows else self._up_to(segment, rows[-1])])
+            read = self._read_of(segment)
+            self._transaction.note_range(read if len(rows) < limit or not rows else self._up_to(read, rows[-1]))
         self._transaction.count_rows(self._statements, rows)
         return rows
 
@@ -297,16 +304,18 @@ class Scan(Generic[T]):
                 pending = [*self._after(segment, rows[-1]), *pending]
         return found
 
-    def _up_to(self, segment: Segment, row: Row) -> Segment:
-        """The part of a segment up to a row's value of its next column: nothing beyond it was seen."""
-        order, place = self._order, len(segment.prefix)
-        value = row[self._statements.definition.positions[order[place]]] if place < len(order) else None
-        if value is None or segment.null is not None:
-            return segment
+    def _up_to(self, read: RangeRead, row: Row) -> RangeRead:
+        """The part of a range up to a row's value of its next column: nothing beyond it was seen."""
+        place, ascending = len(read.prefix), self._direction == "asc"
+        if place == len(read.columns):
+            return read
+        optional, value = self._optional[place], self._place_of(row)[place]
+        if value is None:  # another program's column may be NULL that is not declared so, and is ordered otherwise
+            return replace(read, prefix=(*read.prefix, None)) if ascending and optional else read
         bound = Bound(value, inclusive=True)
-        if self._direction == "asc":
-            return Segment(segment.prefix, segment.lower, bound, within=segment.within)
-        return Segment(segment.prefix, bound, segment.upper, within=segment.within)
+        if ascending:
+            return replace(read, upper=bound)
+        return replace(read, lower=bound, nulls=read.nulls and not optional)
 
     async def _rows(self, piece: int = _FIRST_PIECE, most: int | None = None) -> AsyncIterator[T]:
         read = kept = 0
@@ -407,13 +416,14 @@ class Scan(Generic[T]):
         first = BEGINNING if cursor is None else self._place(cursor, mark)
         last = END if end_cursor is None else self._place(end_cursor, mark)
         # one row less than the transaction may read: another one tells whether rows follow
-        most_rows = min(options.maximum_rows_read or transaction.rows_left, max(1, transaction.rows_left - 1))
-        room = int(transaction.bytes_left * _SPLIT_ABOVE)
-        most_bytes = min(options.maximum_bytes_read or room, room)
+        left, room = max(1, transaction.rows_left - 1), int(transaction.bytes_left * _SPLIT_ABOVE)
+        rows, size = min(options.maximum_rows_read or left, left), min(options.maximum_bytes_read or room, room)
+        # a page that has an end is read to there, as clients show it joined with others
+        most = (rows, size) if end_cursor is None else (left, room)
         wanted = options.num_items if end_cursor is None else None
         part = self._part(first, last)
         try:
-            page, seen, following = await self._read_page(part, options.num_items, wanted, most_rows, most_bytes)
+            page, seen, following = await self._read_page(part, options.num_items, wanted, *most)
         except BaseException:
             self._note(part)
             raise
@@ -426,7 +436,7 @@ class Scan(Generic[T]):
         # without the row that follows, a page that does not keep its end would be the last one
         known = last if number is not None or following is None else self._place_of(following)
         self._note(part if cut else self._part(first, known))
-        full = len(seen) > most_rows * _SPLIT_ABOVE or statements.bytes_of(seen) > most_bytes * _SPLIT_ABOVE
+        full = len(seen) > rows * _SPLIT_ABOVE or statements.bytes_of(seen) > size * _SPLIT_ABOVE
         middle = seen[(len(seen) - 1) // 2] if len(seen) > 1 or cut else None
         return Page(
             page=page,
@@ -478,8 +488,13 @@ class Scan(Generic[T]):
         if place is END:
             return encode_cursor(mark, END)
         definition, decode = self._statements.definition, self._statements.dialect.decode_value
-        kinds = [definition.column(name).kind for name in self._order]
-        return encode_cursor(mark, [decode(kind, value) for kind, value in zip(kinds, place, strict=True)])
+        found = list[Any]()
+        for name, value in zip(self._order, place, strict=True):
+            kind = definition.column(name).kind
+            # another program's column may have decimals for numbers
+            number = None if value is None else _NUMBERS.get(kind)
+            found.append(number(value) if number else decode(kind, value))
+        return encode_cursor(mark, found)
 
     def _place(self, cursor: str, mark: str) -> Place:
         """The place of a cursor, its values as the store holds them."""

@@ -53,7 +53,8 @@ class Segment(NamedTuple):
 
     def read(self, table: str, index: str | None, order: tuple[str, ...]) -> RangeRead:
         prefix = (*self.prefix, None) if self.null else self.prefix
-        return RangeRead(table, index, order, prefix, self.lower, self.upper)
+        nulls = self.lower is None and self.upper is None and self.null is not False
+        return RangeRead(table, index, order, prefix, self.lower, self.upper, nulls)
 
 
 def after(

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
-from penstock.errors import Conflict, ContextError
+from penstock.errors import Conflict, ContextError, TryAgain
 from penstock.schema.table import Table, definition_of
 from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.sql.statements import TableStatements
@@ -30,18 +30,19 @@ class Shared:
         self.session = session
         self._ordered = ordered
         self.found: set[str] = set()  # names of such tables that were not known
+        self.reordered: set[str] = set()  # tables whose changes were sent in another order than they were made
         # an error that no savepoint undoes: nothing of this transaction may be committed
         self.failure: BaseException | None = None
         self.rows: dict[Key, Row | None] = {}  # rows as those have left them who have ended well
         # generations of records of reactive tasks, by task and key; read before the session began
         self.generations: Mapping[tuple[int, str], int | None] = {}
-        self.savepoints = 0  # the number of savepoints made
+        self.statements = 0  # the number of statements sent
         self._kept_back: list[Change] = []
         self._keys: set[Key] = set()
 
-    def part(self) -> Part:
-        """The part of the next mutation; that of the one before it has ended."""
-        return Part(self)
+    def part(self, *, careful: bool) -> Part:
+        """The part of the next mutation; that of the one before it has ended. A careful one can be undone alone."""
+        return Part(self, careful=careful)
 
     async def know(self, statements: TableStatements, keys: Sequence[Any]) -> None:
         """Read rows at once that will likely be asked for one by one.
@@ -91,6 +92,8 @@ class Shared:
         return others
 
     async def _send_together(self, changes: dict[tuple[str, Statement], list[Sequence[Any]]]) -> None:
+        names = [name for name, _statement in changes]
+        self.reordered.update(name for name in names if names.count(name) > 1)
         for (name, statement), rows in changes.items():
             if len(rows) == 1:
                 await self.surely(self.session.execute(statement, rows[0]))
@@ -98,13 +101,18 @@ class Shared:
                 last = {row[-1]: row for row in rows}  # one statement changes the same columns each time
                 lists = [list(values) for values in zip(*last.values(), strict=True)]
                 if not await self.surely(self.session.execute(statement.many, lists)):
-                    self.found.add(name)
-                    await self.surely(_again(name))
+                    await self.surely(self.refuse({name}))
             else:
                 await self.surely(self.session.execute_many(statement, rows))
 
+    async def refuse(self, tables: Collection[str]) -> None:
+        """Begin again: an outbox counts each change of these tables, in its order, and nobody knew."""
+        self.found.update(tables)
+        raise Conflict(f"An outbox of {', '.join(tables)} was declared meanwhile.")
+
     async def surely(self, work: Awaitable[T]) -> T:
         """Await a step for all: if it fails, all fail."""
+        self.statements += 1
         try:
             return await work
         except BaseException as error:
@@ -112,18 +120,20 @@ class Shared:
             raise
 
 
-async def _again(table: str) -> None:
-    """Begin anew: changes of a table were about to be merged, of which an outbox now counts each."""
-    raise Conflict(f"An outbox of {table} was declared meanwhile.")
+class NeedsSavepoint(Exception):
+    """A part has to be undone alone, and has no savepoint: all run again."""
 
 
 class Part:
-    def __init__(self, shared: Shared) -> None:
+    """What one mutation does. Most end well, so only a careful part spends statements on savepoints."""
+
+    def __init__(self, shared: Shared, *, careful: bool) -> None:
         self._shared = shared
+        self._careful = careful
         self._session = shared.session
         self._own: list[Change] = []
         self._keys: set[Key] = set()
-        self._behind_savepoint = False
+        self._sent = False  # whether statements of its own were sent: behind its savepoint, if it is careful
         self._calls = 0
         self._ended = False
 
@@ -135,11 +145,12 @@ class Part:
         self._shared.rows.update(rows)
         self._shared.keep_back(self._own, self._keys)
 
-    async def undo(self) -> None:
-        """End after an error: nothing of it stays."""
+    async def undo(self) -> bool:
+        """End after an error: nothing of it stays. Whether that took a savepoint."""
         self._end()
-        if self._behind_savepoint and self._shared.failure is None:
-            await self._shared.surely(self._session.rollback_to(_SAVEPOINT))
+        if self._sent and self._shared.failure is None:
+            await self._shared.surely(self._undone(_SAVEPOINT))
+        return self._sent
 
     def _end(self) -> None:
         self._ended = True
@@ -157,8 +168,8 @@ class Part:
         known = self._shared.rows.get(name, _UNKNOWN)
         if known is not _UNKNOWN:
             return () if known is None else (known,)
-        if name in self._keys or self._shared.keeps_back(name):
-            await self._send()
+        if self._careful or name in self._keys or self._shared.keeps_back(name):
+            await self._send(anyway=self._careful)
         args = statements.key_args(key)
         return await self._read(lambda: self._session.fetch(statements.get(), args))
 
@@ -177,7 +188,7 @@ class Part:
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         if not statement.reads:
             return await self._write(lambda: self._session.fetch(statement, args))
-        await self._send()
+        await self._send(anyway=self._careful)
         return await self._read(lambda: self._session.fetch(statement, args))
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
@@ -193,16 +204,20 @@ class Part:
         return await self._write(lambda: self._session.fetch_read_only(sql, args, limit, most_bytes))
 
     async def savepoint(self, name: str) -> None:
-        await self._write(lambda: self._session.savepoint(name))
+        if self._careful:
+            await self._write(lambda: self._session.savepoint(name))
+        else:
+            await self._send(anyway=True)
 
     async def release(self, name: str) -> None:
-        await self._write(lambda: self._session.release(name))
+        if self._careful:
+            await self._write(lambda: self._session.release(name))
 
     async def rollback_to(self, name: str) -> None:
         """Undo all since a savepoint, before which nothing was kept back."""
         self._own.clear()
         self._keys.clear()
-        await self._call(lambda: self._session.rollback_to(name))
+        await self._call(lambda: self._undone(name))
 
     async def commit(self) -> None:
         raise ContextError("This transaction is shared and cannot end alone.")
@@ -212,23 +227,42 @@ class Part:
 
     # ----- steps
 
+    async def _undone(self, savepoint: str) -> None:
+        if not self._careful:
+            self._shared.failure = NeedsSavepoint()
+            raise self._shared.failure
+        await self._session.rollback_to(savepoint)
+
     async def _read(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Without a savepoint, a statement that fails takes all with it."""
-        return await self._call(work if self._behind_savepoint else lambda: self._shared.surely(work()))
+        return await self._call(lambda: self._alone(work))
 
     async def _write(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a step that may fail, or be undone: behind a savepoint, and after the changes that were kept back."""
+        """Run a step that may fail, or be undone: after the changes that were kept back."""
         await self._send(anyway=True)
-        return await self._call(work)
+        return await self._read(work)
+
+    async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a step of its own. Without a savepoint, one that fails takes all with it."""
+        shared = self._shared
+        if self._careful:
+            shared.statements += 1
+            return await work()
+        try:
+            return await shared.surely(work())
+        except Exception as error:
+            if isinstance(error, TryAgain):
+                raise
+            shared.failure = NeedsSavepoint()
+            raise shared.failure from error
 
     async def _send(self, *, anyway: bool = False) -> None:
         """Send the changes that are kept back: those of others first, so that a savepoint stands before its own."""
         shared = self._shared
         await self._call(shared.send_all)
-        if (self._own or anyway) and not self._behind_savepoint:
-            await self._call(lambda: shared.surely(self._session.savepoint(_SAVEPOINT)))
-            self._behind_savepoint = True
-            shared.savepoints += 1
+        if (self._own or anyway) and not self._sent:
+            if self._careful:
+                await self._call(lambda: shared.surely(self._session.savepoint(_SAVEPOINT)))
+            self._sent = True
         if self._own:
             own, self._own = self._own, []
             self._keys.clear()

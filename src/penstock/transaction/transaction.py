@@ -25,7 +25,7 @@ from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob, Work
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
-from penstock.schema.table import Table, definition_of
+from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.contract.store import Store
 from penstock.store.sql.statements import Statements, TableStatements
@@ -46,9 +46,9 @@ class Transaction:
 
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "ask", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure", "given_ends",
-        "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements", "store", "wakes",
-        "work", "wrote",
+        "_seed", "again", "ask", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
+        "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements",
+        "store", "wakes", "work", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +77,9 @@ class Transaction:
         # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
         self.failure: Exception | None = None
+        self.again: errors.TryAgain | None = None  # the last error of the database that its function has seen
         self.wakes = False  # whether workers are to be woken after the commit
+        self.writes = list[tuple[str, Any]]()  # the tables and keys of written rows
         self.wrote = set[str]()  # the tables of written rows
         self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
         self.work = work  # the attempt at a job that it runs in
@@ -123,6 +125,10 @@ class Transaction:
             self.shared.change(statements, key, statement, args)
         else:
             await self.execute(statement, args)
+
+    def know(self, definition: TableDefinition, rows: Sequence[Row]) -> None:
+        """Remember rows as they are now, so that they need not be read by their keys."""
+        self.rows.update({(definition.table, definition.key_at(row)): row for row in rows})
 
     def forget_rows(self) -> None:
         self.rows.clear()
@@ -172,8 +178,10 @@ class Transaction:
         begun = 0.0 if spent is None else profile_timer()
         try:
             return await work
-        except (errors.Conflict, errors.DatabaseUnavailable) as error:
-            self.failure = error
+        except errors.TryAgain as error:
+            self.again = error
+            if isinstance(error, (errors.Conflict, errors.DatabaseUnavailable)):
+                self.failure = error
             raise
         finally:
             if spent is not None:
@@ -214,6 +222,11 @@ class Transaction:
         return self._rows_read, self._rows_written
 
     @property
+    def bytes_counted(self) -> int:
+        """How many bytes it has read and written."""
+        return self.bytes_read + self._bytes_written
+
+    @property
     def rows_left(self) -> int:
         return max(0, self._config.max_rows_read - self._rows_read)
 
@@ -239,11 +252,11 @@ class Transaction:
         self.wrote.add(table)
         self._count_written(size)
 
-    async def send(self, topic: str, payload: str, key: str | None) -> bool:
-        """Send a message now; False if nobody knows the topic. It counts as a written row."""
+    async def send(self, topic: str, payload: str, key: str | None, trace: str | None) -> bool:
+        """Send a message now, with its trace; False if nobody knows the topic. It counts as a written row."""
         self._count_written(text_bytes(payload))
         self.wakes = True
-        return await self._remembering(self.store.outboxes.send(self.session, topic, payload, key))
+        return await self._remembering(self.store.outboxes.send(self.session, topic, payload, key, trace))
 
     def _count_written(self, size: int) -> None:
         self._bytes_written += size

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from itertools import chain, compress
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, ValueInvalid
-from penstock.wire.tags import read_tag
+from penstock.wire.tags import KEYS_ARE, fits_key, read_tag
 
 MAX_NESTING = 64
 _CONTAINERS = frozenset({dict, list})
+_SUSPICIOUS = re.compile(rb'[\x7f-\xff\\]|__proto__|"[^"]{1025}')  # of a text with keys that do not fit, perhaps
 _MOST_ARGUMENTS = 1000  # more than any function has, and few enough to tell of each that it is unknown
 
 
@@ -60,6 +62,17 @@ class Message:
             _check_nesting(args)
         text = to_json(args)
         return to_json(_resolve(args, 1)) if b"Infinity" in text else text  # 1e999 is one
+
+
+def check_keys(arguments: bytes) -> None:
+    """Refuse keys that Convex's clients could not receive again."""
+    level = [from_json(arguments)] if _SUSPICIOUS.search(arguments) else []
+    while level:
+        for key in chain.from_iterable(one for one in level if type(one) is dict):
+            if not fits_key(key):
+                raise ValueInvalid(f"The key {key[:100]!r} is none {KEYS_ARE}.", fix="Send a list of pairs.")
+        items = chain.from_iterable(one.values() if type(one) is dict else one for one in level)
+        level = [item for item in items if type(item) in _CONTAINERS]
 
 
 def _check_nesting(value: Any) -> None:

@@ -1,8 +1,8 @@
 """Output to the wire: results and error data as JSON, in one of two formats; and results of jobs, which are stored.
 
-`Format.ENCODED` loses nothing: values beyond JSON are tagged. `Format.CLEAN` is for people and for programs that know
-no tags: large integers, NaN and bytes leave as text. In both, dates, decimals, UUIDs and enums leave as the strings and
-values that arguments take back.
+In the encoded formats values beyond JSON are tagged; in the others large integers, NaN and bytes leave as text. In all,
+dates, decimals, UUIDs and enums leave as the strings and values that arguments take back. Formats for JavaScript refuse
+what it cannot hold: a plain integer beyond ±2^53, whose type says `number`, and keys that Convex's client refuses.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, core_schema, to_json, to_jsonable_python
 
 from penstock.errors import InputError, ResultInvalid
+from penstock.wire.integers import Large, Way, marker
 from penstock.wire.tags import (
     INT64_MAX,
     INT64_MIN,
+    KEYS_ARE,
     MAX_PLAIN_INTEGER,
+    fits_key,
     is_plain_float,
     tag_bytes,
     tag_float,
@@ -37,33 +40,42 @@ _Way = Callable[[Any], Any]
 _AS_THEY_ARE = frozenset({str, bool, NoneType, datetime, date, time, timedelta, Decimal, UUID})  # to_json knows them
 _SEQUENCES = (list, tuple, deque)
 _SETS = (set, frozenset)
-_LONGEST_KEY = 1024
+_PAIRS = "Return a list of pairs."
 
 
 class Format(enum.Enum):
     """The format of values on the wire."""
 
-    ENCODED = "convex_encoded_json"
+    ENCODED = "convex_encoded_json"  # for JavaScript
     ENCODED_FLOATS = "convex_encoded_json with floats"  # for clients that refuse a number without a point
-    CLEAN = "json"
+    TAGGED = "convex_encoded_json with integers"  # for clients that know integers of 64 bits
+    UNTYPED = "convex_encoded_json of errors"
+    JSON = "json"
+    CLEAN = "json for people"
 
 
 _FORMATS = {
     "convex_encoded_json": Format.ENCODED,
     "convex_json": Format.ENCODED,
-    "json": Format.CLEAN,
-    "convex_clean_json": Format.CLEAN,
+    "json": Format.JSON,
+    "convex_clean_json": Format.JSON,
 }
 
 
 def format_of(name: Any) -> Format:
-    """The format that a caller asks for; clean by default."""
+    """The format that a caller asks for; plain JSON by default."""
     if name is None:
-        return Format.CLEAN
+        return Format.JSON
     found = _FORMATS.get(name) if isinstance(name, str) else None
     if found is None:
         raise InputError(f"{name!r} is no format.", fix=f"Formats are {', '.join(_FORMATS)}.")
     return found
+
+
+def encoded_for(client: str) -> Format:
+    """The encoded format for a client of Convex's protocol, by what it says of itself."""
+    kind = client.partition("-")[0] or "npm"
+    return {"npm": Format.ENCODED, "python": Format.ENCODED_FLOATS}.get(kind, Format.TAGGED)
 
 
 def encode_result(value: Any, form: Format) -> bytes:
@@ -78,10 +90,37 @@ def encode_kept(value: Any) -> bytes:
 def _written(writer: _Writer, value: Any) -> bytes:
     try:
         return to_json(writer(value))
+    except Unsayable as error:
+        place = f"result{_place(writer, value)}"
+        raise ResultInvalid(f"{place}: {error.what}", fix=error.fix, **error.facts) from None
     except RecursionError as error:
         raise ResultInvalid("A result is nested too deeply, or refers to itself.") from error
     except (PydanticSerializationError, ValueError, TypeError, AttributeError) as error:
         raise ResultInvalid(f"A result cannot be written as JSON: {error}.") from error
+
+
+def _place(writer: _Writer, value: Any) -> str:
+    """The place in a value of what cannot be written."""
+    if isinstance(value, Mapping):
+        parts: Iterable[tuple[Any, Any]] = ((f".{key}", item) for key, item in value.items())
+    elif isinstance(value, (*_SEQUENCES, *_SETS)):
+        parts = ((f"[{number}]", item) for number, item in enumerate(value))
+    elif isinstance(value, BaseModel) or dataclasses.is_dataclass(value):
+        read = shape_of(type(value)).read(value)
+        row = f" {read['_id']}" if isinstance(read, dict) and "_id" in read else ""
+        return row + _place(writer, read)
+    else:
+        return ""
+    for name, part in parts:
+        try:
+            writer(part)
+        except Unsayable:
+            return f"{name}{_place(writer, part)}"
+    return ""
+
+
+class Unsayable(ResultInvalid):
+    """A part of a result that its format cannot hold; with the fact `shown`, its caller may read which."""
 
 
 class _Writer:
@@ -91,6 +130,7 @@ class _Writer:
         self._ways: dict[type[Any], _Way] = {
             int: self.integer,
             float: self.real,
+            Large: self.declared_integer,
             bytes: self.binary,
             dict: self.mapping,
             list: self.sequence,
@@ -110,7 +150,7 @@ class _Writer:
         if -MAX_PLAIN_INTEGER <= value <= MAX_PLAIN_INTEGER:
             return int(value)
         if not INT64_MIN <= value <= INT64_MAX:
-            raise ResultInvalid("A result holds an integer that does not fit into 64 bits.", fix="Return it as text.")
+            raise Unsayable(f"The integer {value} does not fit into 64 bits.", fix="Return it as text.")
         return self.large_integer(value)
 
     def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
@@ -136,6 +176,9 @@ class _Writer:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
     def large_integer(self, value: int) -> Any:
+        return str(int(value))
+
+    def declared_integer(self, value: Large) -> Any:
         return str(int(value))
 
     def binary(self, value: Any) -> Any:
@@ -188,19 +231,37 @@ class _EncodedWriter(_Writer):
     def large_integer(self, value: int) -> Any:
         return tag_integer(value)
 
+    def declared_integer(self, value: Large) -> Any:
+        return tag_integer(value)
+
     def binary(self, value: Any) -> Any:
         return tag_bytes(value)
 
     def check_key(self, key: str) -> None:
-        if key.startswith("$") or not (key.isascii() and key.isprintable()) or len(key) > _LONGEST_KEY:
-            raise ResultInvalid(
-                f"The key {key[:100]!r} of a result does not fit this format: keys are printable ASCII, at most "
-                f"{_LONGEST_KEY} characters, and do not begin with a dollar.",
-                fix="Return a list of pairs.",
-            )
+        if key.startswith("$"):
+            raise Unsayable(f"The key {key[:100]!r} begins with a dollar, as tags do.", fix=_PAIRS, shown=True)
 
 
-class _FloatsWriter(_EncodedWriter):
+class _ConvexWriter(_EncodedWriter):
+    def check_key(self, key: str) -> None:
+        if not fits_key(key):
+            raise Unsayable(f"The key {key[:100]!r} is none {KEYS_ARE}.", fix=_PAIRS, shown=True)
+
+
+class _StrictWriter(_Writer):
+    def large_integer(self, value: int) -> Any:
+        raise Unsayable(
+            f"The integer {value} is beyond ±2^53, so JavaScript would round it.",
+            fix="Declare Int64, or return text.",
+            shown=True,
+        )
+
+
+class _NpmWriter(_StrictWriter, _ConvexWriter):
+    """For Convex's client in JavaScript."""
+
+
+class _FloatsWriter(_ConvexWriter):
     def __call__(self, value: Any) -> Any:
         found = super().__call__(value)
         return float(found) if type(found) is int else found
@@ -208,6 +269,9 @@ class _FloatsWriter(_EncodedWriter):
 
 class _KeptWriter(_Writer):
     def large_integer(self, value: int) -> Any:
+        return int(value)
+
+    def declared_integer(self, value: Large) -> Any:
         return int(value)
 
 
@@ -221,8 +285,11 @@ def _key(value: Any) -> str:
 
 
 _WRITERS: dict[Format, _Writer] = {
-    Format.ENCODED: _EncodedWriter(),
+    Format.ENCODED: _NpmWriter(),
     Format.ENCODED_FLOATS: _FloatsWriter(),
+    Format.TAGGED: _EncodedWriter(),
+    Format.UNTYPED: _ConvexWriter(),
+    Format.JSON: _StrictWriter(),
     Format.CLEAN: _Writer(),
 }
 _KEPT = _KeptWriter()
@@ -247,6 +314,7 @@ class Shape:
     key: tuple[str, ...] = ()
     timed: bool = False  # for rows: whether it bears its creation time too
     open: bool = False  # whether objects may have fields that the class does not declare
+    large: Way | None = None  # marks the integers that it declares as `Int64`
 
     @property
     def is_fixed(self) -> bool:
@@ -255,11 +323,11 @@ class Shape:
 
     def read(self, value: Any) -> Any:
         """The object as names and values not yet written, or the value that stands for it."""
-        if self.root:
-            return value.root
-        found = self._written(value) if self.whole else self._fields(value)
+        found = value.root if self.root else self._written(value) if self.whole else self._fields(value)
+        if self.large is not None and (self.root or isinstance(found, dict)):
+            found = self.large(found)
         if self.key and isinstance(found, dict):
-            values = [value.__dict__.get(name) for name in self.key]
+            values = [found.get(self.keys.get(name, name), value.__dict__.get(name)) for name in self.key]
             return found if None in values else {**self._marks(value.__dict__, values), **found}
         return found
 
@@ -300,16 +368,36 @@ def shape_of(cls: type[Any]) -> Shape:
     schema, definitions = _unwrap(adapter.core_schema)
     key, timed = _marks_of(cls)
     if schema.get("root_model") and not _is_special(schema["schema"], definitions) and "serialization" not in schema:
-        return Shape({}, adapter=adapter, root=True)
+        return Shape(
+            {},
+            adapter=adapter,
+            root=True,
+            large=marker(core_schema.definitions_schema(schema["schema"], list(definitions.values()))),
+        )
     inner = _inner(schema)
-    if inner is None or "serialization" in schema:
+    if inner is None:
         return Shape({}, adapter=adapter, whole=True, key=key, timed=timed)
     fields = {name: declared for name, declared in _declared(inner) if not (timed and name in _SYSTEM)}
     computed = {declared["property_name"]: declared for declared in inner.get("computed_fields", ())}
+    large = _marker(fields | computed, definitions)
+    if "serialization" in schema:
+        return Shape({}, adapter=adapter, whole=True, key=key, timed=timed, large=large)
     special = frozenset(name for name, declared in (fields | computed).items() if _is_special(declared, definitions))
     keys, more = _keys(fields, special), _keys(computed, special)
     extra = issubclass(cls, BaseModel) and cls.model_config.get("extra") == "allow"
-    return Shape(keys, more, special, adapter, key=key, timed=timed, open=extra)
+    return Shape(keys, more, special, adapter, key=key, timed=timed, open=extra, large=large)
+
+
+def _marker(fields: Mapping[str, Any], definitions: Mapping[str, Any]) -> Way | None:
+    """Marks the integers of an object's fields, by their names on the wire, where they declare `Int64`."""
+    known, ways = list(definitions.values()), dict[str, Way]()
+    for name, declared in fields.items():
+        schema = declared.get("schema") or declared["return_schema"]
+        if (way := marker(core_schema.definitions_schema(schema, known))) is not None:
+            ways[_name_of(name, declared)] = way
+    if not ways:
+        return None
+    return lambda found: found | {name: way(found[name]) for name, way in ways.items() if name in found}
 
 
 def _adapter(cls: type[Any]) -> TypeAdapter[Any] | None:
@@ -357,10 +445,14 @@ def _declared(inner: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
 
 def _keys(fields: Mapping[str, dict[str, Any]], special: frozenset[str]) -> dict[str, str]:
     return {
-        name: declared.get("serialization_alias") or declared.get("alias") or name
+        name: _name_of(name, declared)
         for name, declared in fields.items()
         if name not in special and not declared.get("serialization_exclude")
     }
+
+
+def _name_of(name: str, declared: dict[str, Any]) -> str:
+    return declared.get("serialization_alias") or declared.get("alias") or name
 
 
 def _is_special(node: Any, definitions: Mapping[str, Any], seen: frozenset[str] = frozenset()) -> bool:

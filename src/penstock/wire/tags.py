@@ -17,6 +17,8 @@ from penstock.errors import ValueInvalid
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_PLAIN_INTEGER = 2**53  # up to here every JSON parser gets the same integer
+LONGEST_KEY = 1024
+KEYS_ARE = f"that Convex's clients take: printable ASCII, at most {LONGEST_KEY} characters, no dollar first"
 
 _WORD = 8
 
@@ -37,6 +39,11 @@ def tag_float(value: float) -> dict[str, str]:
 
 def tag_bytes(value: bytes | bytearray | memoryview) -> dict[str, str]:
     return {"$bytes": _text(value)}
+
+
+def fits_key(key: str) -> bool:
+    """Whether Convex's clients take the key of an object; ``__proto__`` they lose in silence."""
+    return key.isascii() and key.isprintable() and len(key) <= LONGEST_KEY and key[:1] != "$" and key != "__proto__"
 
 
 def is_plain_float(value: float) -> bool:

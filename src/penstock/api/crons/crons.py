@@ -166,6 +166,7 @@ class Crons:
         if name in self._declared:
             raise DeclarationError(f"There are two crons called {name!r}.", fix="Give one of them another name.")
         declared = _declared_cron(name, schedule, function, args, options)
+        function.check_job(f"Cron {name!r}", guards=False)
         if self._registry.find(function.name) is not function:
             raise DeclarationError(f"Cron {name!r}: {function.name} is not a function of this app.")
         self._declared[name] = declared
@@ -178,6 +179,10 @@ class Crons:
             UsageError: An option does not fit its function.
         """
         return [_plan_of_declared(calls, declared, known=True) for declared in self._declared.values()]
+
+    def functions(self) -> builtins.list[tuple[str, str]]:
+        """The names of the declared ones, each with that of its function."""
+        return [(name, declared.function.name) for name, declared in self._declared.items()]
 
     def scope(self) -> CronScope:
         """The crons that this program keeps."""
@@ -204,6 +209,7 @@ class Crons:
             ArgumentsInvalid: The function does not take these arguments.
         """
         declared = _declared_cron(name, schedule, function, args, options)
+        function.check_job(f"Cron {name!r}", guards=False)
         calls.check_function(function)
         plan = _plan_of_declared(calls, declared)
 
@@ -221,13 +227,18 @@ class Crons:
         A run that is enqueued or under way goes on.
 
         Raises:
-            UsageError: This program declares it.
+            UsageError: This program declares it, or another one with a name does.
         """
         if name in self._declared:
             raise UsageError(
                 f"The cron {name!r} is declared by this program, which would create it again.",
                 fix="Remove its declaration, or pause it.",
             )
+
+        for one in await calls.read(calls.store.programs.list):
+            if (one.noun, one.name) == ("cron", name) and one.program not in {"", self._registry.program}:
+                fix = f"Pause it. If that program is gone: penstock forget {one.program}"
+                raise UsageError(f"The cron {name!r} is declared by program {one.program!r}.", fix=fix)
 
         def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:
             return transaction.change_cron(transaction.store.crons.remove(transaction.session, name))

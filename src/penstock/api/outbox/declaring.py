@@ -160,6 +160,10 @@ async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
     others = [row for row in await store.outboxes.list() if outboxes.find(row.plan.name) is None]
     if not others:
         return
+    named = {
+        (one.noun, one.name) for one in await store.programs.list() if one.program not in {"", engine.registry.program}
+    }
+    others = [row for row in others if ("outbox", row.plan.name) not in named]
     for status in await look_at(store, others, engine.clock.now(), lambda _name: False, _MOST_TOLD):
         if status.read_by is None and (status.messages or status.older_rows is not None):
             log_event(

@@ -406,7 +406,8 @@ class ReactiveTasks:
         function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
-        self._declared[task.name] = DeclaredTask(task, function, _job_options(options), options.get("breaker"))
+        asked = _job_options(options, self._registry.program)
+        self._declared[task.name] = DeclaredTask(task, function, asked, options.get("breaker"))
         return handler
 
     # A filter is checked before anybody awaits.
@@ -474,13 +475,14 @@ def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     return given
 
 
-def _job_options(options: TaskOptions) -> Options:
+def _job_options(options: TaskOptions, program: str) -> Options:
     """The options of the jobs of a task, from options that `_given_of` has checked."""
     timeout = options.get("timeout")
     return Options(
         retry=options.get("retry", RETRY),
         timeout=None if timeout is None else timeout.total_seconds(),
         keep=FOR_EVER.total_seconds(),
+        program=program or None,
     )
 
 
@@ -544,6 +546,7 @@ async def declare_tasks(engine: Engine, tasks: ReactiveTasks) -> None:
     rows = await store.tasks.declare([one.plan(store.dialect) for one in declared], now)
     engine.tasks = {row.plan.name: row for row in rows}
     engine.reactive = {one.function.name: one.task for one in declared}
+    engine.journal.tables = {one.function.name: one.task.definition.name for one in declared}
     engine.journal.tasks = {row.id: row.plan.name for row in rows}
     for one in declared:
         if one.breaker is not None:

@@ -110,6 +110,7 @@ class JobCalls:
             )
         if self.engine.registry.find(function.name) is not function:
             raise ContextError(f"{function.name} is not a function of this app.")
+        function.check_job()
         practices.scheduled(function)
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
@@ -137,6 +138,8 @@ class JobCalls:
         kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.traced(options)
+        if program := self.engine.registry.program:
+            options = replace(options, program=program)
 
         def make(arguments: Mapping[str, Any]) -> NewJob:
             text = self.json(check(arguments), what)

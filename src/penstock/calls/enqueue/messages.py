@@ -53,7 +53,9 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
             fix="Store the data in a table, and send its id.",
             limit=limit,
         )
-    if not is_topic(topic) or not await calls.write(lambda transaction: transaction.send(topic, text, key)):
+    tracing = calls.engine.journal.tracing
+    trace = None if tracing is None else tracing.current()
+    if not is_topic(topic) or not await calls.write(lambda transaction: transaction.send(topic, text, key, trace)):
         raise TopicNotFound(
             f"No outbox was ever declared for the topic {topic!r}.",
             fix=f'Declare one with @app.outbox("{topic}"), and start that program once on this database.',

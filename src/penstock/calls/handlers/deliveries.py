@@ -28,8 +28,8 @@ from penstock.schema.fields import aware
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
 from penstock.store.contract.session import Session
-from penstock.store.sql.dialect import Dialect
-from penstock.store.sql.values import captured_row, captured_value
+from penstock.store.sql.dialect import UNFIT, Dialect
+from penstock.store.sql.values import captured_fields, captured_row, captured_value
 
 Seal = Callable[[Session], Awaitable[bool]]
 
@@ -142,10 +142,12 @@ class Messages:
             if not fields.keys() >= self._columns:
                 fields |= self._not_captured(fields)
             return _part(definition, fields) if self._outbox.fields else definition.make_rows([fields])[0]
-        except (ValueError, TypeError, ArithmeticError, DeclarationError) as error:
+        except (*UNFIT, DeclarationError) as error:
+            captured = read_values(text)
+            captured_fields(self._dialect, definition, captured)  # names the column that cannot be read
             raise RowInvalid(
-                f"Outbox {self._outbox.name}: a row of {definition.name}, as captured, does not fit its "
-                f"declaration: {error}",
+                f"Outbox {self._outbox.name}: the row {captured.get(definition.key[0])} of {definition.name}, as "
+                f"captured, does not fit its declaration: {error}",
                 fix="Change the declaration, or skip the message.",
                 table=definition.name,
             ) from error

@@ -1,7 +1,7 @@
 """Runs mutation jobs in shared transactions: one commit and one settlement for many of them.
 
-Owns which jobs share a transaction, how many, and for how long. Each job keeps its own savepoint, limits, time, chance
-and end. If a shared transaction fails, its jobs run again, in smaller groups or alone with `job`.
+Owns which jobs share a transaction, and how many: by jobs, statements, rows and bytes, never by a clock. Each job keeps
+its own limits, time, chance and end. If a shared transaction fails, its jobs run again, in smaller groups or alone.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from penstock.jobs.states import FINISHED
 from penstock.schema.table import definition_of
 from penstock.store.contract.session import Session
 from penstock.transaction.commit import commit_shared
-from penstock.transaction.shared import Shared
+from penstock.transaction.shared import NeedsSavepoint, Shared
 from penstock.transaction.transaction import Transaction
 
-_MOST = 200
-_MOST_SAVEPOINTS = 48  # PostgreSQL keeps 64 of a transaction in its cache
-_LONGEST = 0.01  # seconds after which a transaction takes on no more jobs
-_SLOW = 0.1  # seconds that a job may delay the others; then it runs alone
-_LEAST_ALONE, _MOST_ALONE = 1.0, 60.0  # seconds for which the jobs of its function run alone, too
-_LANE_JOBS = 16
-_MOST_LANES = 4
-_LARGEST_STEP, _LEAST_STEP = 0.1, 0.002
+_MOST = 200  # jobs in one transaction
+_MOST_STATEMENTS = 128  # PostgreSQL keeps 64 sub-transactions of one in its cache; each has a statement at least
+_MOST_ROWS, _MOST_BYTES = 4096, 4 * 1024 * 1024  # read and written
 _MORE = 1.25
+_CAREFUL = 1000  # jobs of a function that get savepoints after one had to be undone
+_IN_TURN = 8  # jobs; then the event loop gets its turn
 _LARGEST_ARGUMENTS = 64 * 1024
+_LONGEST = 1.0  # seconds for which a job may hold a shared transaction; then it leaves
+_PATIENCE = 5.0  # seconds for which jobs that have run wait for others to commit with them
 
 Ended = Callable[[Running, Outcome | None], Awaitable[None]]
 Alone = Callable[[Running], None]
@@ -64,85 +63,65 @@ class Groups:
         self._ended = ended
         self._alone = alone
         self._waiting: deque[Running] = deque()
-        self._lanes: set[asyncio.Task[None]] = set()
+        self._lane: asyncio.Task[None] | None = None  # one, as the database finds conflicts of several by page
         self._size = float(_MOST)
-        self._beside, self._step = 1.0, _LARGEST_STEP
-        self._slow = SlowFunctions()
+        self._careful: dict[str, int] = {}  # functions whose next jobs get savepoints, and how many
+        self._left = 0  # how often in a row a job has left, and nothing was committed
 
     @property
     def busy(self) -> bool:
         """Whether a shared transaction is open; waiting jobs come after it."""
-        return bool(self._lanes)
+        return self._lane is not None
 
     def takes(self, job: Job, function: AnyFunction) -> bool:
-        """Whether a mutation may share a transaction: it is async, small, quick, and has no time limit."""
+        """Whether a mutation may share a transaction: it is async, small, and has no time limit."""
         if not function.is_async or job.options.timeout is not None or len(job.args) > _LARGEST_ARGUMENTS:
             return False
-        if job.attempt > 1:  # it may have killed a worker, and must not take others with it
-            return False
-        return not self._is_slow(function)
+        return job.attempt == 1  # a later one may have killed a worker, and must not take others with it
 
     def add(self, jobs: Iterable[Running]) -> None:
         added = list(jobs)
         self._waiting.extend(added)
-        wanted = max(1, min(int(self._beside), -(-len(self._waiting) // _LANE_JOBS)))
-        while len(self._lanes) < wanted:
-            self._lanes.add(asyncio.get_running_loop().create_task(self._lane()))
-        lane = next(iter(self._lanes))
+        if self._lane is None:
+            self._lane = asyncio.get_running_loop().create_task(self._run_all())
         for running in added:
-            running.task = lane
+            running.task = self._lane
 
     def clear(self) -> None:
         self._waiting.clear()
 
     # ----- one transaction after another
 
-    async def _lane(self) -> None:
-        lane = asyncio.current_task()
-        again = False
+    async def _run_all(self) -> None:
         try:
-            while self._waiting and len(self._lanes) <= self._beside:
-                again = not await self._group(again=again)
+            while self._waiting:
+                await self._group()
         finally:
-            if lane is not None:
-                self._lanes.discard(lane)
-            if self._waiting and not self._lanes:
+            self._lane = None
+            if self._waiting:
                 self.add(())
 
-    async def _group(self, *, again: bool) -> bool:
-        """Run some waiting jobs; False if nothing was committed."""
+    async def _group(self) -> None:
+        """Run some waiting jobs."""
         group: list[_Call] = []
-
-        async def once(queue: int | None) -> None:
-            await self._share(group, queue)
-
         try:
-            await self._runner.in_turn(once, self._waiting[0].job.function, again=again)
+            await self._share(group)
         except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again
             self._part(group, error)
-            return False
         except asyncio.CancelledError:  # the worker stops these, or a job cancelled its own task
             for call in group:
                 if not call.running.stopped:
                     self._alone(call.running)
             raise
-        self._size = min(_MOST, self._size * _MORE)
-        self._beside = min(_MOST_LANES, self._beside + self._step)
-        self._step = min(_LARGEST_STEP, self._step * _MORE)
-        return True
+        else:
+            self._size, self._left = min(_MOST, self._size * _MORE), 0
 
     def _part(self, group: list[_Call], error: Exception) -> None:
         """Run the jobs of a failed transaction again: together, in smaller groups, or alone."""
         again = [call.running for call in group]
-        if isinstance(error, _Gone):
-            self._waiting.extendleft(reversed(again))
-            return
-        if isinstance(error, Conflict) and len(group) > 1:
-            if int(self._beside) > 1:  # perhaps lanes conflict with each other, so grow slower
-                self._step = max(_LEAST_STEP, self._step / 4)
-            else:
+        if isinstance(error, _Gone) or (isinstance(error, Conflict) and len(group) > 1):
+            if not isinstance(error, _Gone):
                 self._size = max(1.0, len(group) / 2)
-            self._beside = 1.0
             self._waiting.extendleft(reversed(again))
             return
         if not again:  # no transaction could be begun
@@ -151,12 +130,12 @@ class Groups:
         for running in again:
             self._alone(running)
 
-    async def _share(self, group: list[_Call], queue: int | None) -> None:
+    async def _share(self, group: list[_Call]) -> None:
         """Run jobs in one transaction; `group` holds those that have not ended."""
         self._take(group)
         asked = [(call.function, call.arguments) for call in group]
         generations = await known_generations(self._runner.engine, asked)
-        session = await self._runner.begin_write(queue, for_ever=True)
+        session = await self._runner.begin_write(None, for_ever=True)
         shared: Shared | None = None
         try:
             shared = Shared(session, await self._ordered(session))
@@ -193,20 +172,15 @@ class Groups:
                 journal.ended(call.running.job, state, now)
 
     def _take(self, group: list[_Call]) -> None:
-        lane = asyncio.current_task()
-        assert lane is not None  # noqa: S101 - it runs in one
         while self._waiting and len(group) < self._size:
             running = self._waiting.popleft()
             function = running.function
-            if function is None or self._is_slow(function):
-                self._alone(running)
-                continue
+            assert function is not None  # noqa: S101 - others run alone
             try:
                 arguments = function.signature.check_json(running.job.args)
             except PenstockError:
                 self._alone(running)  # so that its own error is told
                 continue
-            running.task = lane
             group.append(_Call(running, function, arguments))
 
     async def _know(self, shared: Shared, asked: Calls) -> None:
@@ -225,77 +199,79 @@ class Groups:
                 await shared.know(statements, list(found))
 
     async def _run(self, shared: Shared, group: list[_Call]) -> None:
-        """Run jobs one after another while they are quick; the rest waits again. Raises _Gone if one must run alone."""
-        machine, now = self._runner.engine.machine, self._runner.now()
-        until = machine.monotonic() + _LONGEST
-        timer = asyncio.timeout(_LONGEST + _SLOW)
-        call = None
+        """Run jobs one after another; those that would be too many wait again. Raises _Gone if some have to leave."""
+        clock, now, rows, size = self._runner.engine.machine, self._runner.now(), 0, 0
+        late = asyncio.Event()
+        timer = asyncio.get_running_loop().call_later(_PATIENCE, late.set)
+        try:
+            for place, call in enumerate(group):
+                full = shared.statements >= _MOST_STATEMENTS or rows >= _MOST_ROWS or size >= _MOST_BYTES
+                if place and (full or late.is_set()):
+                    self._waiting.extendleft(one.running for one in reversed(group[place:]))
+                    del group[place:]
+                    if full:
+                        self._size = place  # the rows of waiting jobs are read again
+                    break
+                await self._run_one(shared, call, now, group)
+                if call.done is not None:
+                    rows += sum(call.done[0].rows_counted) + len(call.done[0].jobs)
+                    size += call.done[0].bytes_counted
+                if not (place + 1) % _IN_TURN:
+                    await clock.sleep(0)
+        finally:
+            timer.cancel()
+
+    async def _run_one(self, shared: Shared, call: _Call, now: datetime, group: list[_Call]) -> None:
+        timer = asyncio.timeout(_LONGEST)
         try:
             async with timer:
-                for place, call in enumerate(group):
-                    if place and (machine.monotonic() > until or shared.savepoints >= _MOST_SAVEPOINTS):
-                        self._waiting.extendleft(one.running for one in reversed(group[place:]))
-                        del group[place:]
-                        self._size = max(place, self._size / 2)  # the rows of waiting jobs are read again
-                        break
-                    await self._run_one(shared, call, now)
+                await self._attempt(shared, call, now)
+        except NeedsSavepoint:
+            self._careful[call.function.name] = _CAREFUL
         except BaseException as error:
             task = asyncio.current_task()
             if not timer.expired() and (isinstance(error, Exception) or task is None or task.cancelling()):
                 raise
+            self._leave(call, group)
         else:
-            if not timer.expired():
-                return
-        if call is not None:
-            self._slow.add(call.function.name, machine.monotonic())
-            group.remove(call)
-            self._alone(call.running)
+            return
         raise _Gone
 
-    async def _run_one(self, shared: Shared, call: _Call, now: datetime) -> None:
+    def _leave(self, call: _Call, group: list[_Call]) -> None:
+        """Have a job run alone; if jobs before it have left, too, twice as many each time."""
+        alike = [one for one in group[group.index(call) :] if one.function is call.function]
+        for one in alike[: 2**self._left]:
+            group.remove(one)
+            self._alone(one.running)
+        self._left += 1
+
+    async def _attempt(self, shared: Shared, call: _Call, now: datetime) -> None:
         runner, running, function = self._runner, call.running, call.function
         if running.moment is None:
             running.moment = now, runner.engine.clock.seed()
-        part, begun = shared.part(), runner.engine.machine.monotonic()
+        careful = self._careful.pop(function.name, 0)
+        part, begun = shared.part(careful=careful > 0), runner.engine.machine.monotonic()
+        if careful > 1:
+            self._careful[function.name] = careful - 1
         try:
             with runner.engine.journal.attempts([running.job]):
                 transaction, result = await runner.shared_mutation(
                     part, function, call.arguments, running.moment, running.work, caller_of_job(function)
                 )
             settlement = returned(runner, function, running.job, result, now)
-        except TryAgain:
-            raise
-        except Exception as error:  # noqa: BLE001 - it is the job's outcome
-            await part.undo()
-            call.outcome = raised(runner, running, error)
+        except Exception as error:
+            if isinstance(error, TryAgain) and not error.from_function:
+                raise
+            if await part.undo():
+                self._careful[function.name] = _CAREFUL
+            if shared.failure is None:
+                call.outcome = raised(runner, running, error)
         else:
             part.keep(transaction.rows)
             call.done = transaction, settlement
         if shared.failure is not None:
             raise shared.failure
         runner.engine.journal.ran(running.job, runner.engine.machine.monotonic() - begun)
-
-    def _is_slow(self, function: AnyFunction) -> bool:
-        return self._slow.holds(function.name, self._runner.engine.machine.monotonic())
-
-
-class SlowFunctions:
-    """The functions whose jobs run alone, at times of a monotonic clock in seconds.
-
-    That takes one second after a slow job, as the machine may have stalled, and twice as long each time in a row.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[float, float]] = {}  # the end of that time, and its length
-
-    def add(self, function: str, now: float) -> None:
-        """Note that a job of a function was slow."""
-        until, seconds = self._found.get(function, (now, 0.0))
-        seconds = min(_MOST_ALONE, 2 * seconds) if now < until + seconds else _LEAST_ALONE
-        self._found[function] = now + seconds, seconds
-
-    def holds(self, function: str, now: float) -> bool:
-        return now < self._found.get(function, (now, 0.0))[0]
 
 
 class _Gone(Exception):

@@ -75,7 +75,7 @@ async def _run_job(runner: Runner, running: Running) -> Outcome | None:
             if outcome is None or outcome.event is JobEvent.HELD or running.job.on_complete is None:
                 return outcome
         return await _complete(runner, running, outcome)
-    except LeaseLost:
+    except LeaseLost:  # not of its functions: those have ended
         log_lost(running)
         return None
 
@@ -94,16 +94,16 @@ async def _attempt(runner: Runner, running: Running) -> Outcome | None:
         tell_of_broken(job, error)
         return of_no_use(error)
     if function is None:
-        return _parked(job, f"FunctionNotFound: no function {job.function} is declared in the program of this worker")
+        return _left(runner, job, job.function, "in the program of this worker")
     try:
         if job.options.timeout is None:
             return await _call(runner, function, running)
         running.deadline = runner.now() + timedelta(seconds=job.options.timeout)
         async with time_limit(job.function, job.options.timeout):
             return await _call(runner, function, running)
-    except LeaseLost:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever user code raises is the job's outcome
+    except Exception as error:
+        if isinstance(error, LeaseLost) and not error.from_function:
+            raise
         void = runner.engine.store.tokens.void
         if running.issued and not await runner.attempt(lambda: void(job.id, job.attempt), for_ever=True):
             return None  # an external system has completed it already
@@ -134,9 +134,9 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
     ending = job.ending
     assert ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
-    function = engine.registry.find(job.on_complete)
+    function = engine.known.find(job.on_complete, job.options.program)
     if function is None:
-        return _parked(job, f"FunctionNotFound: no function {job.on_complete} is declared, which is its on_complete")
+        return _left(runner, job, job.on_complete, "in the program of this worker, which is its on_complete")
     try:
         args = _completion_args(job, ending)
         execution = Execution(running.lease, lambda _: completed(job, ending, runner.now(), engine.keep))
@@ -145,9 +145,9 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
             engine.journal.attempted(job, settled.event)
             engine.journal.failed(job, settled)
         engine.journal.ended(job, ending.state, ending.finished_at)
-    except LeaseLost:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever user code raises is kept with the job
+    except Exception as error:
+        if isinstance(error, LeaseLost) and not error.from_function:
+            raise
         if isinstance(error, Snooze):
             return _snoozed(runner, job, error)
         tell_of_failed_on_complete(job, error)
@@ -191,11 +191,15 @@ def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
     job = running.job
     if isinstance(error, Withdrawn):
         return Outcome(JobEvent.HANDED_BACK)
-    if isinstance(error, Overloaded) and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0):
+    if (
+        isinstance(error, Overloaded)
+        and not error.from_function
+        and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0)
+    ):
         return replace(_parked(job, f"Overloaded: {error}"), blocks_key=True)  # so another worker need not take it
     if running.cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
-    if isinstance(error, TaskConditionFailed) and job.options.task is not None:
+    if isinstance(error, TaskConditionFailed) and job.options.task is not None and "reason" in error.facts:
         return Outcome(JobEvent.SKIPPED, error=failure(error).error)
     return _snoozed(runner, job, error) if isinstance(error, Snooze) else failure(error)
 
@@ -224,10 +228,17 @@ def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
     return Outcome(JobEvent.HELD)
 
 
-def _parked(job: Job, reason: str) -> Outcome:
+def _left(runner: Runner, job: Job, function: str, where: str) -> Outcome:
+    """The outcome of a job whose function this program lacks: any worker that has it may take it at once."""
+    left = runner.engine.known.leave(function, runner.engine.clock.monotonic() + _PARKED_FOR.total_seconds())
+    reason = f"FunctionNotFound: no function {function} is declared {where}"
+    return _parked(job, reason, timedelta(0) if left else _PARKED_FOR)
+
+
+def _parked(job: Job, reason: str, delay: timedelta = _PARKED_FOR) -> Outcome:
     """The outcome of a job that this worker cannot begin; another one may, or this one later."""
     log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason=reason)
-    return Outcome(JobEvent.SNOOZED, delay=_PARKED_FOR, error=storable(reason))
+    return Outcome(JobEvent.SNOOZED, delay=delay, error=storable(reason))
 
 
 def failure(error: BaseException) -> Outcome:

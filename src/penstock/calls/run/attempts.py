@@ -101,21 +101,17 @@ class Attempts:
             queues = False
             try:
                 return await once()
-            except Conflict as error:
-                if last:
+            except TryAgain as error:
+                if isinstance(error, Conflict) and last and not error.from_function:
                     raise Conflict(
                         f"{what}: other transactions changed its rows in each of {attempt} attempts.",
                         fix="Try again. Read less, or spread contended writes over several rows.",
                     ) from error
-                self.engine.journal.conflicted(what)
-                queues = self._admission.queues(what)  # it waits in the queue instead
-            except DatabaseUnavailable as error:
-                uncertain = error.facts.get("uncertain", False)
-                if not for_ever and (last or uncertain or machine.monotonic() > until):
+                if _is_final(error, for_ever=for_ever, late=last or machine.monotonic() > until):
                     raise
-            except (DatabaseBusy, DatabaseFull) as error:
-                if not for_ever or error.facts.get("slow", False):
-                    raise
+                if isinstance(error, Conflict):
+                    self.engine.journal.conflicted(what)
+                    queues = self._admission.queues(what)  # it waits in the queue instead
             if not queues:
                 await self._pause(attempt)
             attempt += 1
@@ -129,8 +125,8 @@ class Attempts:
         conflict = False
         try:
             return await once(queue)
-        except Conflict:
-            conflict = True
+        except Conflict as error:
+            conflict = not error.from_function
             raise
         finally:
             self._admission.end(what, conflict=conflict)
@@ -158,6 +154,17 @@ class Attempts:
     async def _pause(self, attempt: int) -> None:
         machine = self.engine.machine
         await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))
+
+
+def _is_final(error: TryAgain, *, for_ever: bool, late: bool) -> bool:
+    """Whether there is no further attempt after an error. One that a function has raised by itself is its outcome."""
+    if error.from_function:
+        return True
+    if isinstance(error, DatabaseUnavailable):
+        return not for_ever and (late or error.facts.get("uncertain", False))
+    if isinstance(error, (DatabaseBusy, DatabaseFull)):
+        return not for_ever or error.facts.get("slow", False)
+    return not isinstance(error, Conflict)
 
 
 class Admission:

@@ -92,7 +92,7 @@ class Dispatch:
                 return await self._mutation(function, args, finish, timer, caller)
             run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
             result = await contained(function, run(function, await _checked(function, args), caller=caller))
-        return finish(result) if finish else result
+        return finish(function.signature.marked(result)) if finish else result
 
     async def call_queries(
         self, calls: Sequence[tuple[str, bytes | str, Encode]], at: int | None = None, caller: Caller = ANONYMOUS
@@ -189,7 +189,8 @@ class Dispatch:
     def _prepared(self, path: str, args: bytes | str, encode: Encode) -> QueryRun | InputError:
         """A query and its checked arguments, or why it cannot be called."""
         try:
-            return *self.prepare_query(path, args), encode
+            function, arguments = self.prepare_query(path, args)
+            return function, arguments, lambda result: encode(function.signature.marked(result))
         except InputError as error:
             return error
 
@@ -236,7 +237,7 @@ class Dispatch:
             return await _checked(function, args)
 
         def end(result: Any) -> Any:
-            answer = finish(result) if finish else result
+            answer = finish(function.signature.marked(result)) if finish else result
             if timer.expired():
                 raise TimeoutError
             timer.reschedule(None)

@@ -15,10 +15,12 @@ from datetime import timedelta
 from penstock.calls.handlers.task_pauses import TaskPauses
 from penstock.calls.journal import Journal, tell_of_broken
 from penstock.calls.run.processes import Processes
+from penstock.calls.run.renewals import Renewals
 from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.functions.function import AnyFunction
+from penstock.functions.programs import Known
 from penstock.functions.registry import Registry
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.settle import settle_anyhow
@@ -55,6 +57,7 @@ class Engine:
         reactive: Iterable[str] = (),
     ) -> None:
         self.store = store
+        self.known = Known(registry)
         self.registry = registry
         self.config = config
         self.clock = clock  # the app's time; a test may move it
@@ -67,6 +70,7 @@ class Engine:
         self.look = asyncio.Event()  # set after a request to look at all rows of a task, until the planner knows
         self.statements = Statements(store.dialect, reactive)
         self.processes = Processes(config)
+        self.renewals = Renewals(config, clock, registry)
         meters = Meters() if config.dev or config.metrics_token or config.metrics_port else None
         self.journal = Journal(meters, tells_runs=config.dev)
         self.practices = practices_of(f"{'log' if config.dev else 'off'}, {config.practices}")
@@ -128,6 +132,7 @@ class Engine:
     async def close(self) -> None:
         """End the threads and processes; their functions have the rest of the grace time."""
         self.begin_stop()
+        await self.renewals.close()
         if self.practices is not None:
             self.practices.listen(on=False)
         threads, self._threads = list(self._threads.values()), {}

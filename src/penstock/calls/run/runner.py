@@ -158,17 +158,13 @@ class Runner(Runs):
                 error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             kept = None if isinstance(error, CursorInvalid) else journal  # its pages are to begin again
-            answer = Answer(
-                transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept, lines=lines
-            )
+            answer = Answer(transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept)
         else:
             ends = encode_journal(transaction.page_ends)
-            answer = Answer(
-                transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends, lines=lines
-            )
-        if not (jobs := transaction.read_set.jobs):
-            return answer
-        return replace(answer, jobs=await self.engine.store.jobs.find_many(session, [*jobs], transaction.now))
+            answer = Answer(transaction.read_set, result, digest=_digest(encoded), size=len(encoded), journal=ends)
+        jobs = transaction.read_set.jobs
+        found = await self.engine.store.jobs.find_many(session, [*jobs], transaction.now) if jobs else None
+        return replace(answer, jobs=found, given=journal, lines=lines)
 
     async def mutation(
         self,
@@ -286,9 +282,9 @@ class Runner(Runs):
                         function, self._query_in(session, now, function, arguments, 0, thread, caller, budget)
                     )
                 found.append(budget.take(encode(result)))  # the encoded result need not be held any more
-            except TryAgain:
-                raise
-            except Exception as error:  # noqa: BLE001 - one query's failure is its own answer
+            except Exception as error:
+                if isinstance(error, TryAgain) and not error.from_function:
+                    raise
                 found.append(error)
                 await session.rollback_to("query")
                 await session.savepoint("query")
@@ -470,8 +466,11 @@ class Runner(Runs):
             calls.end()
             if watch is not None:
                 watch.check_asked()
-        except BaseException:
+        except BaseException as error:
             calls.abandon()
+            if isinstance(error, PenstockError):
+                transaction = None if isinstance(ctx, ActionCtx) else ctx._scope.transaction  # noqa: SLF001 - it is run here
+                error.from_function = transaction is None or error not in (transaction.failure, transaction.again)
             raise
         finally:
             if watch is not None:

@@ -32,6 +32,12 @@ _FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkd
 _SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 
 
+_BLOCKS = (
+    "time.sleep", "requests.", "urllib.request.urlopen", "subprocess.run", "subprocess.call", "subprocess.check_",
+    "subprocess.getoutput", "os.system", "smtplib.SMTP", "psycopg.connect", "psycopg2.connect", "sqlite3.connect",
+)  # fmt: skip
+
+
 @rule("PEN014")
 def deterministic(facts: Facts, rule: Rule) -> Places:
     """A query or mutation asks the clock, chance or the environment."""
@@ -106,3 +112,16 @@ _OUTSIDE_FIX = "Do it in an action, which this mutation schedules: await ctx.sch
 
 def _reaches(name: str, root: str) -> str:
     return f"{name} is outside of the transaction of {root}, which may be undone, or run again."
+
+
+@rule("PEN022")
+def never_blocks(facts: Facts, rule: Rule) -> Places:
+    """An async function blocks the event loop."""
+    actions = [body for body in facts.bodies_of("action") if body.function.is_async]
+    for body, root in facts.reached(actions).values():
+        called = {one.node.func for one in body.calls}
+        for node, name in body.outside:
+            if node in called and name.startswith(_BLOCKS) and not _DATA.search(name):
+                message = f"{name} blocks the event loop in {root.name}: nothing else runs in the process meanwhile."
+                fix = 'Await an async call, write the function with def, or set runtime="process".'
+                yield rule.at(body.function.module, node, message, fix)

@@ -15,8 +15,10 @@ from penstock.store.contract.store import Store
 from penstock.store.rows.interests import identity_of
 
 
-async def declare_live(store: Store, definitions: Collection[TableDefinition], now: datetime) -> None:
-    """Have live tables captured on demand.
+async def declare_live(
+    store: Store, definitions: Collection[TableDefinition], now: datetime, kept: Collection[tuple[str, str]] = ()
+) -> None:
+    """Have live tables captured on demand. Other programs declare those in `kept`, by name and digest.
 
     Queries of tables are polled that cannot be captured, as they are views, are locked by others, or belong to others.
     """
@@ -25,7 +27,7 @@ async def declare_live(store: Store, definitions: Collection[TableDefinition], n
     captured = {identity_of(row.interest) for row in rows if row.state == "ok"}
     if missing := [one for one in interests if identity_of(one) not in captured]:
         await _declare(store, missing, now)
-    tables, declared = {one.name for one in definitions}, {identity_of(one) for one in interests}
+    tables, declared = {one.name for one in definitions}, {*map(identity_of, interests), *kept}
     await _drop(store, [row for row in _live(rows, tables) if identity_of(row.interest) not in declared])
 
 

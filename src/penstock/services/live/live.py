@@ -176,6 +176,8 @@ class LiveQueries(Service):
             position, clock = await self._look(batch.session)
             sought = self._sought.keys() - self.shown.keys()
             shown = await self._store.requests.shown(batch.session, sought) if sought else ()
+            for entry, _ in self._can_run():
+                self._part(entry)
             await batch.begin(self._can_run())
             if not await self._feed.has_read_all(begun_at):
                 self._feed.position = None  # so the next tick runs all of them
@@ -229,6 +231,13 @@ class LiveQueries(Service):
             return list(self._due.items())
         return [(one, why) for one, why in self._due.items() if one not in late.late and one.took <= QUICK]
 
+    def _part(self, entry: Entry) -> None:
+        """Before a run that keeps the ends of pages, let those leave who have not seen them; they get their own."""
+        if entry.journal != entry.key[3]:
+            self._entries.keep_pages(entry)
+            for view, number in list(entry.watchers):
+                view.leave_pages(number)
+
     def _publish(self, tick: Tick, batch: Batch) -> None:
         """Give the answers of a tick to the views. If its batch is late, views of late entries keep the others."""
         runs = batch.take()
@@ -280,27 +289,27 @@ class LiveQueries(Service):
         for entry, answer, why, seconds in runs:
             if not entry.watchers:  # since it began
                 continue
-            same, given = entry.answer is not None and entry.answer.digest == answer.digest, entry.journal
+            same = entry.answer is not None and entry.answer.digest == answer.digest
             news = entry.stale or not same
+            if answer.reads.identity and entry.key[2] == ANYBODY:
+                self._make_personal(entry)
             self._entries.take(entry, answer)
             entry.stale = False
             entry.note_run(why, seconds)
             if self._meters is not None:
                 self._meters.add("penstock_live_runs", entry.function.name, "equal" if same else "changed")
             self._reads.note(entry, answer, same=same)
-            if answer.reads.identity and entry.key[2] == ANYBODY:
-                self._make_personal(entry, given)
             if news:
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
 
-    def _make_personal(self, entry: Entry, journal: str | None) -> None:
+    def _make_personal(self, entry: Entry) -> None:
         """Keep an entry that has read who calls for the caller that it ran for. Others enter one of their own."""
         self._personal.add(entry.function.name)
         self._entries.make_personal(entry)
         for view, number in list(entry.watchers):
             if view.caller.key != entry.caller.key:
-                view.enter_again(number, journal)
+                view.enter_again(number)
 
     def _drop(self, entry: Entry) -> None:
         """Forget an entry that nobody watches."""

@@ -23,10 +23,11 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import Session
 from penstock.store.contract.store import Store
 from penstock.store.rows.interests import identity_of
-from penstock.store.sql.values import captured_values, stored_value
+from penstock.store.sql.values import captured_values, ordered_value
 
 _JOBS_EVERY = 0.25  # seconds
 _POLL_SOON, _POLL_LATE = 0.25, 5.0
+_OTHERWISE = frozenset({Kind.TEXT, Kind.REAL, Kind.DECIMAL})
 
 
 class _Unknown(Exception):
@@ -111,9 +112,9 @@ class Reads:
 
     def _ranges_of(self, definition: TableDefinition) -> TableRanges[Entry]:
         kinds = {column.name: column.kind for column in definition.columns}
-        # Another program's column may compare text in its own way.
-        wide = () if definition.managed else [name for name, kind in kinds.items() if kind is Kind.TEXT]
-        return TableRanges(kinds, wide, partial(stored_value, self._store.dialect))
+        # Another program's column may compare text and fractions in its own way.
+        wide = () if definition.managed else [name for name, kind in kinds.items() if kind in _OTHERWISE]
+        return TableRanges(kinds, wide, partial(ordered_value, self._store.dialect))
 
     # ----- finding
 
@@ -142,7 +143,7 @@ class Reads:
         captured = change.values(when)
         if not captured:
             return None
-        found = captured_values(self._store.dialect, definition, captured, ranges.columns)
+        found = captured_values(self._store.dialect, definition, captured, ranges.columns, ordered_value)
         if any(value is None and captured.get(name) is not None for name, value in found.items()):
             raise _Unknown
         return found

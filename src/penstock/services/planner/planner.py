@@ -6,14 +6,13 @@ needs a run. The decision and the planner's position in the change feed are writ
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
 from penstock.api.tasks.tasks import READER, look_at_all_rows
-from penstock.calls.lease import LOOK_PART, TICK_PART, Lease
+from penstock.calls.lease import LOOK_PART, Lease
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
@@ -48,7 +47,7 @@ class Planner(Service):
         self._store = runner.engine.store
         self._label = f"planner {name}"
         self._bound = runner.engine.config.lease
-        self._lease = Lease(runner.engine, self._label, self._lose_lease, fenced=True)
+        self._lease = Lease(runner.engine, self._label, self._lose_lease, fenced=True, wake=self.wake.set)
         self._moved_at = self._listed_at = self._forgot_at = -1e9
         self._position: Position | None = None
         self._tasks: dict[int, PlannedTask] = {}
@@ -62,7 +61,7 @@ class Planner(Service):
 
     async def tick(self) -> float:
         try:
-            async with asyncio.timeout(self._bound * TICK_PART):
+            async with self._lease.limited():
                 pause = await self._tick()
         except TimeoutError as error:
             self._at_once = max(_LEAST_AT_ONCE, self._at_once // 4)  # ask a slow database for less
@@ -82,6 +81,10 @@ class Planner(Service):
             except TryAgain as error:
                 log_event("planner.lease_kept", logging.WARNING, lease=lease, error=error)
             self._store.signals.notify()
+
+    async def kill(self) -> None:
+        await super().kill()
+        await self._lease.leave()
 
     # ----- steps
 

@@ -48,9 +48,6 @@ class Batching:
         if self._limit is not None:
             self._limit = None if self._limit >= _GROUP else self._limit * 2
 
-    def slow(self, count: int) -> None:
-        self._limit = max(self._batch, count // 2)
-
     # ----- waiting for more
 
     def linger(self, items: Sequence[Item], most: int) -> float:

@@ -99,12 +99,13 @@ class Cursor:
         self.uncertain = False
 
     async def take(self, lease: int) -> int | None:
-        """Take the outbox under a lease, and read its cursor; the lease that held it and did not leave it.
+        """Take the outbox under a lease, and read its cursor; the lease of another that held it and did not leave it.
 
         If another relay has the outbox, or the database does not know it, `row` stays None.
         """
         self.forget()
         self._begun.clear()
+        ours = {lease, self._taken}  # a lease that was lost, but its process lives
         if not self._is_ours(await self._find()):
             await self._give_back()
             return None
@@ -127,7 +128,7 @@ class Cursor:
         self.retry_at = await self._outboxes.next_retry(row.id)
         self._may_be_released, self.moved_at = True, self._clock.monotonic()
         log_event("outbox.started", outbox=self._outbox.name, lease=lease)
-        return None if held == lease else held
+        return None if held in ours else held
 
     def _is_ours(self, row: OutboxRow | None) -> bool:
         """Whether the outbox is declared as in this program: only then this program can read its messages."""

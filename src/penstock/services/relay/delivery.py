@@ -26,11 +26,10 @@ from penstock.services.relay.cursor import Cursor, Item
 from penstock.services.relay.sending import Failure, Sending
 from penstock.services.relay.source import Source
 from penstock.services.relay.window import LOOK_EVERY, OF_ALL_KEYS, Window
-from penstock.services.service import Service
+from penstock.services.service import Service, end
 from penstock.store.contract.feed import BACKSTOP
 from penstock.store.contract.outboxes import Aside
 
-_SLOW = 0.1  # seconds after which fewer are delivered together
 _STATE_EVERY = 1.0
 _STAND_BY = 1.0
 
@@ -43,7 +42,6 @@ class OutboxDelivery(Service):
     def __init__(self, runner: Runner, declared: DeclaredOutbox, lease: Lease) -> None:
         super().__init__(runner.engine.clock)
         self._signals = runner.engine.store.signals
-        self._machine = runner.engine.machine
         self._outbox = declared.outbox
         self._lease = lease
         self._messages = declared.messages(runner.engine.store.dialect)
@@ -93,10 +91,8 @@ class OutboxDelivery(Service):
         self._stopping = True
         self.wake.set()
         if (running := self._task) is not None:  # which is forgotten if the lease is lost meanwhile
-            _done, left = await asyncio.wait([running], timeout=grace)
-            for task in left:
-                task.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.wait([running], timeout=grace)
+            await end(running)
             self._task = None
         with contextlib.suppress(TryAgain):  # then they are delivered once more
             unknown = not self.has_it or self._cursor.uncertain
@@ -214,13 +210,10 @@ class OutboxDelivery(Service):
             clock=self.clock, wake=self.wake, room=self._batching.whole,
             stops=self._stops, put_aside=self._halted,
         )  # fmt: skip
-        began = self._machine.monotonic()
         failure = await window.run(items, together=together or wall or self._source.largest == 1)
         if failure is not None:
             if self._cursor.row is not None:
                 await self._failed(failure)
-        elif self._sending.in_transaction and self._machine.monotonic() - began > _SLOW:
-            self._batching.slow(len(items))
         else:
             self._batching.more()
 
@@ -228,19 +221,21 @@ class OutboxDelivery(Service):
         """Whether a message may be tried after a process has died, maybe of it.
 
         Each is delivered alone, and the beginning of its attempt is written, until as many are done with as the
-        process may have had under way. So a poison message is known when the next process has died of it.
+        process may have had under way. So a poison message is known when the next process has died of it. The first
+        death counts as one of its attempts.
         """
         if self._cursor.has_begun(item):
             self._batching.careful -= 1
             return True
         known, now, most = self._cursor.known(item), self.clock.now(), self._outbox.retry.max_attempts
-        if known is not None and most is not None and known.deaths >= most:
+        if known is not None and most is not None and known.deaths >= max(most, 2):
             await self._pass_by(item, replace(known, halted=True, retry_at=None), known)
             return False
         error = WorkerLost("The process that delivered it died.")
         begun = after_failure(self._outbox.retry, item.change.seq, known, error, now, 0.0)
         at = now if known is None or known.retry_at is None else min(now, known.retry_at)  # so that it is next again
-        begun = replace(begun, halted=False, retry_at=at, key=item.change.key, left=item.backfill)
+        deaths = max(begun.deaths, 2)
+        begun = replace(begun, halted=False, deaths=deaths, retry_at=at, key=item.change.key, left=item.backfill)
         self._source.stay()
         if item.aside is not None and item.aside.state == "halted":
             await self._write([item], put=[Aside(item.change, item.key, "halted", begun)], keeps=True)

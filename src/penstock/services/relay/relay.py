@@ -32,7 +32,7 @@ class Relay(Service):
         self._runner = runner
         self._store = runner.engine.store
         self._bound = runner.engine.config.lease
-        self._lease = Lease(runner.engine, f"relay {name}", self._lose)
+        self._lease = Lease(runner.engine, f"relay {name}", self._lose, wake=self.wake.set)
         self._rescue = Rescue(runner)
         self.outboxes = [OutboxDelivery(runner, one, self._lease) for one in outboxes]
 
@@ -82,6 +82,7 @@ class Relay(Service):
 
     async def kill(self) -> None:
         await asyncio.gather(super().kill(), *(outbox.kill() for outbox in self.outboxes))
+        await self._lease.leave()
 
     # ----- steps
 

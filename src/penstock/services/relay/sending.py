@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.handlers.deliveries import Delivery, Messages, Seal, deliver
@@ -16,6 +17,8 @@ from penstock.functions.function import FunctionKind
 from penstock.outbox.trouble import changes_lost
 from penstock.services.relay.cursor import Cursor, Item
 from penstock.store.contract.session import Session
+
+_PATIENCE = 5.0  # seconds for which messages wait for others to commit with them; then fewer are tried together
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Sending:
         self._runner = runner
         self._outbox = declared.outbox
         self._function = declared.function
-        self._limit = None if declared.outbox.timeout is None else declared.outbox.timeout.total_seconds()
+        self._seconds = None if declared.outbox.timeout is None else declared.outbox.timeout.total_seconds()
         self._messages = messages
         self._cursor = cursor
         # A mutation, so the cursor moves in its transaction:
@@ -50,16 +53,19 @@ class Sending:
         delivery = Delivery((), self._outbox.batch)
         try:
             delivery.given = [self._given(item) for item in items]
-            if self.in_transaction:
-                await self._mutate(delivery, items)
-            else:
-                await self.run(delivery)
-                self._cursor.has_sent(items)
-        except asyncio.CancelledError as error:
+            with self._runner.engine.journal.delivering(self._outbox, [item.change for item in items]):
+                if self.in_transaction:
+                    await self._mutate(delivery, items)
+                else:
+                    await self.run(delivery)
+                    self._cursor.has_sent(items)
+        except (asyncio.CancelledError, KeyboardInterrupt) as error:
             if is_cut():
                 raise
+            is_cancel = isinstance(error, asyncio.CancelledError)
+            done = "cancelled the task that it runs in" if is_cancel else f"raised {type(error).__name__}"
             canceled = UsageError(
-                f"{self._function.name} cancelled the task that it runs in.",
+                f"{self._function.name} {done}.",
                 fix="Raise an Exception to have a message tried again.",
             )
             canceled.__cause__ = error
@@ -67,15 +73,18 @@ class Sending:
         except Exception as error:
             if not self.in_transaction:
                 return Failure(items, error, delivery.done)
-            busy = isinstance(error, TryAgain) and not (len(items) == 1 and _is_its_own(error))
+            busy = _is_of_database(error) and not (len(items) == 1 and _is_its_own(error))
             if self._cursor.uncertain or (busy and len(items) == 1):
                 raise
             return Failure(items, error, delivery.done, busy)
         return None
 
     async def run(self, delivery: Delivery, seal: Seal | None = None) -> None:
+        seconds, calls = self._seconds, -(-len(delivery.given) // (self._outbox.batch or 1))
+        if self.in_transaction and calls > 1:  # of several, none waits longer for the commit
+            seconds = min(seconds or _PATIENCE, _PATIENCE)
         with uncanceled(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
-            await deliver(self._runner, self._function, delivery, self._limit, seal)
+            await deliver(self._runner, self._function, delivery, seconds, seal)
 
     async def _mutate(self, delivery: Delivery, items: Sequence[Item]) -> None:
         step, written = self._cursor.step(items, delivered=len(items)), None
@@ -93,7 +102,7 @@ class Sending:
                 return
             if written and isinstance(error, (CallTimeout, asyncio.CancelledError)):
                 self._cursor.doubt()  # it may be committed all the same
-            elif isinstance(error, TryAgain) and error.facts.get("uncertain"):
+            elif _is_of_database(error) and error.facts.get("uncertain"):
                 self._cursor.doubt()
             raise
         self._cursor.written(step, items)
@@ -106,6 +115,10 @@ class Sending:
             raise changes_lost(self._outbox.name, self._outbox.source, change, noted, last_at)
         fence = 0 if row is None else row.fence
         return self._messages.given(change, 1 if known is None else known.attempts + 1, fence)
+
+
+def _is_of_database(error: BaseException) -> TypeGuard[TryAgain]:
+    return isinstance(error, TryAgain) and not error.from_function
 
 
 def _is_its_own(error: TryAgain) -> bool:

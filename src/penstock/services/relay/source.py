@@ -188,7 +188,7 @@ class Source:
     async def _older_rows(self) -> list[Item]:
         """The next older rows; changes captured meanwhile are set aside, and come after them."""
         cursor = self._cursor
-        if self._buffer and cursor.trouble is None:
+        if self._buffer and (cursor.trouble is None or cursor.has_begun(self._buffer[0])):
             return self._piece()
         for _ in range(_LOOKS):
             self._buffer.clear()
@@ -198,7 +198,7 @@ class Source:
                     break
             if cursor.row is None or cursor.row.backfill is None:
                 return []
-            most = min(max(_ROWS_AT_ONCE, self._batch or 0), self.largest)
+            most = min(max(_ROWS_AT_ONCE, self._batch or 0), self._batching.whole)
             page = await self._backfill.page(cursor.row, self.position, most)
             if page is None or not await self._put_aside(page.captured):
                 continue

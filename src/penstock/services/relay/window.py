@@ -22,6 +22,7 @@ from penstock.outbox.outbox import Outbox
 from penstock.services.relay.cursor import Cursor, Item
 from penstock.services.relay.sending import Failure, Sending
 from penstock.services.relay.source import Source
+from penstock.services.service import end
 from penstock.store.contract.outboxes import Aside
 
 OF_ALL_KEYS = frozenset({"truncate", "lost"})
@@ -305,10 +306,7 @@ class Window:
     async def _cancel(self) -> None:
         """Start nothing more, and cancel the deliveries under way."""
         self._closed = self._cut = True
-        workers = list(self._workers)
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await end(*self._workers)
 
     # ----- writing
 

@@ -62,11 +62,6 @@ class Executor:
         return self._places - len(self.running) - len(self._overtaken) - len(self._lingering)
 
     @property
-    def is_nearly_full(self) -> bool:
-        """Whether few places are free; a claim for few jobs costs as much as one for many."""
-        return self.free < self._places // 4
-
-    @property
     def piece(self) -> int:
         """The number of jobs to claim at once: half of many places, so that some run while others are claimed.
 
@@ -85,11 +80,11 @@ class Executor:
 
     def add(self, jobs: Sequence[Job], lease: int, permits: Mapping[str, Permit]) -> None:
         """Add claimed jobs, with the permits of their pools. They take their places now."""
-        find, batched = self._runner.engine.registry.find, False
+        find, batched = self._runner.engine.known.find, False
         self._take_turns(Counter(job.pool for job in jobs))
         for job in jobs:
             readable = job.options.unread is None and job.options.broken is None
-            function = find(job.function) if readable else None
+            function = find(job.function, job.options.program) if readable else None
             permit = permits.get(job.pool) if job.ending is None else None
             running = Running(job, function, lease, self._note, job.ending is None, permit)
             if function is not None:

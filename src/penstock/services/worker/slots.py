@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.clock import Clock
@@ -41,9 +41,8 @@ class _Held:
 class Slots:
     """The slots of one worker."""
 
-    def __init__(self, store: Store, clock: Clock, pools: Sequence[str], left: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, store: Store, clock: Clock, pools: Sequence[str]) -> None:
         self._store = store
-        self._left_to_others = left
         self._clock = clock
         self._held = {pool: _Held() for pool in pools}
         self._looked_at = _NEVER
@@ -70,7 +69,7 @@ class Slots:
 
     def rooms(self, places: int, running: Counter[str]) -> list[Room]:
         return [
-            Room(pool, number, held.epoch, running[pool], self._left_to_others())
+            Room(pool, number, held.epoch, running[pool])
             for pool, held in self._held.items()
             if not held.beyond and (number := min(places, held.number - running[pool])) > 0
         ]
@@ -86,7 +85,7 @@ class Slots:
         self._looked_at, self._calm, self._was_full = now, True, places == 0
         self._full_since = min(self._full_since, now) if self._was_full else math.inf
         ran = running.total()
-        for view in await self._store.pools.look(lease, list(self._held), max(1, places), self._left_to_others()):
+        for view in await self._store.pools.look(lease, list(self._held), max(1, places)):
             left = places + ran - running.total()  # a job that ended meanwhile left its place and slot
             self._full_since = math.inf if left else self._full_since
             await self._follow(view, lease, left, running[view.pool], now)

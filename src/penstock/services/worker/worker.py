@@ -17,7 +17,7 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
-from penstock.calls.lease import TICK_PART, Lease
+from penstock.calls.lease import Lease
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Permit, Running
 from penstock.errors import DatabaseUnavailable, TryAgain
@@ -34,6 +34,7 @@ from penstock.store.contract.jobs import Room
 
 _STOP_PART, _AGAIN_PART = 0.1, 0.1  # of the setting `lease`: to stop jobs; between ticks after one that failed
 _AFTER_TASKS = 0.02
+_PROGRAMS_EVERY = 30.0  # seconds; a job of a new function asks at once
 _CONNECTIONS = 2  # a worker settles and claims at the same time
 
 
@@ -50,11 +51,11 @@ class Worker(Service):
         self._store = engine.store
         self._label = name
         self._bound, self._poll = engine.config.lease, engine.config.poll
-        self._lease = Lease(engine, name, self._lose_lease, before=engine.learn_order)
+        self._lease = Lease(engine, name, self._lose_lease, wake=self.wake.set)
         self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
-        self._claim_few_at = 0.0
+        self._learned_at = -math.inf
         self._permits: dict[str, Permit] = {}
-        self._slots = Slots(self._store, self.clock, pools, engine.left_to_others)
+        self._slots = Slots(self._store, self.clock, pools)
         self._progress = ProgressBuffer(self._store, self.clock)
         self._executor = Executor(runner, jobs, self._progress, self.wake.set)
         self._housekeeping = Housekeeping(runner, self._executor)
@@ -82,7 +83,7 @@ class Worker(Service):
     async def tick(self) -> float:
         await self._keep_lease()
         try:
-            async with asyncio.timeout(self._bound * TICK_PART):
+            async with self._lease.limited():
                 await self._housekeeping.rescue(self.lease)
                 await self._reports.tell(self._executor.busy)
                 await self._progress.write(self.lease)
@@ -117,11 +118,12 @@ class Worker(Service):
             self._store.signals.notify()
         handed_back, lost = ended[JobEvent.HANDED_BACK], ended[JobEvent.LOST]
         log_event("worker.stopped", lease=lease, handed_back=handed_back, lost=lost)
-        self._lease.number = None
+        await self._lease.leave()
         self._slots.forget()
 
     async def kill(self) -> None:
         await asyncio.gather(super().kill(), self._stop_jobs())
+        await self._lease.leave()
 
     async def _guarded_tick(self) -> float:
         """A tick; after a failed one the worker is back in time to renew its lease."""
@@ -139,6 +141,7 @@ class Worker(Service):
             log_event("worker.started", lease=self.lease, worker=self._label)
         elif await self._lease.keep(busy=bool(self.running)):
             self._claim_unknown = True
+            await self._engine.learn_order()  # each merged write checks it, too
 
     async def _lose_lease(self, lease: int, reason: str) -> None:
         log_event("worker.lease_lost", logging.ERROR, lease=lease, reason=reason, jobs=len(self.running))
@@ -242,15 +245,17 @@ class Worker(Service):
         lease, free, executor = self.lease, self._executor.free, self._executor
         if lease is None or self._stopping:
             return self._poll
+        known, now = self._engine.known, self.clock.monotonic()
+        if now - self._learned_at >= _PROGRAMS_EVERY:
+            known.learn(await self._store.programs.list())
+            self._learned_at = now
+        self._store.jobs.leave(known.left(now, self._engine.left_to_others()))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), executor.busy)
         if free <= 0:
             await self._housekeeping.cancel()
             return min(self._poll, again)
-        early = self._claim_few_at - self.clock.monotonic()
-        if early > 0 and executor.is_nearly_full:
-            return min(self._poll, again, early)
         return await self._claim_into(lease, free, again)
 
     async def _claim_first(self, lease: int, free: int) -> float:
@@ -265,10 +270,9 @@ class Worker(Service):
         executor = self._executor
         if self._claim_unknown:
             await self._adopt(lease)
-        self._claim_unknown, began = True, self.clock.monotonic()  # until the answer has come
+        self._claim_unknown = True  # until the answer has come
         asked = min(free, executor.piece)
-        left = self._engine.left_to_others()
-        rooms = [Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL], without=left)]
+        rooms = [Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL])]
         rooms += self._slots.rooms(free, executor.busy)
         rooms.sort(key=executor.last_turn)
         machine = self._engine.machine
@@ -283,12 +287,13 @@ class Worker(Service):
         self.next_run_at = min((at for at in (claim.next_run_at, limited) if at is not None), default=None)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
+        if any(self._engine.known.is_new(job.function, job.options.program) for job in claim.jobs):
+            self._engine.known.learn(await self._store.programs.list())
         if any(job.options.task is not None for job in claim.jobs):
             self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
         self._add(claim.jobs, lease)
-        self._claim_unknown, now = False, self.clock.monotonic()
+        self._claim_unknown = False
         again = min(again, self._engine.pauses.seconds_here(self.clock.now()))
-        self._claim_few_at = now + (now - began)  # a claim for few costs as much as one for many, so it waits as long
         if claim.cancels and await self._housekeeping.cancel():
             return 0.0
         if claim.promoted and len(claim.jobs) < asked:

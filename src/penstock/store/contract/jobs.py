@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -26,7 +26,6 @@ class Room:
     # of a pool with a limit: the number of that limit; if it has been changed, nothing is claimed
     epoch: int | None = None
     running: int = 0  # the number of its jobs that the worker runs
-    without: Sequence[str] = ()  # functions whose jobs the worker leaves to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,7 @@ class LeaseRow:
     started_at: datetime
     expires_at: datetime
     running: int  # how many jobs run under it
+    blocked: str = ""  # what has blocked the event loop of its process
 
     @property
     def is_worker(self) -> bool:

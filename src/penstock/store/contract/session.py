@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ContextError
+from penstock.schema.table import TableDefinition
 
 Row = Sequence[Any]
 PIECE_ROWS = 256
@@ -39,6 +40,7 @@ class Statement:
     # the same for many rows, of which no two have the same last parameter: each of its parameters is a list. None where
     # many statements are as fast
     many: Statement | None = None
+    of: TableDefinition | None = None  # the table whose rows it gives
 
 
 class OpenTransaction(Protocol):

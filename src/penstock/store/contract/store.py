@@ -123,8 +123,11 @@ class Store(Protocol):
         self.statistics = DatabaseStatistics(access)
         self.records = Records(access, self.jobs, self.tasks, ends)
 
-    async def open(self, *, look: bool = False) -> None:
-        """Connect; to `look` only, the settings of the database stay too. Raises `DatabaseUnavailable`."""
+    async def open(self, *, look: bool = False, for_leases: bool = False) -> None:
+        """Connect; to `look` only, the settings of the database stay too; `for_leases` only, once if that is enough.
+
+        Raises `DatabaseUnavailable`.
+        """
 
     async def close(self) -> None:
         """Release all connections; nothing may be under way."""

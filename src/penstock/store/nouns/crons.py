@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
+from penstock.observe.logs import event
 from penstock.store.contract.crons import CronDecide, CronLook, CronMove, CronScope
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.jobs import Jobs
@@ -35,7 +37,9 @@ class Crons(Noun, queries=("crons",)):
             for plan in new:
                 if not await self.create(session, plan, now):
                     for row in await self._fetch(session, "lock", name=plan.name):
-                        kept = changed(self._kept(row), plan, now)
+                        kept = changed(before := self._kept(row), plan, now)
+                        if not before.plan.declared:
+                            event("cron.replaced", logging.WARNING, cron=plan.name, function=before.plan.function)
                         await self._fetch(session, "plan", **plan_values(plan), **_times(kept))
 
     async def create(self, session: Session, plan: CronPlan, now: datetime) -> bool:

@@ -46,7 +46,7 @@ class Gates(Noun, ABC, queries=("gates",)):
 
     async def _turns(self, session: Session, room: Room, now: datetime) -> tuple[Gate, list[WaitingKey]]:
         """How a gate stands, and whose turn it is."""
-        values = {"room": room.room, "keys": max(room.room, _KEYS_COMPARED), "now": now}
+        values = {"room": room.room, "keys": max(room.room, _KEYS_COMPARED), "now": now, **self._access.left}
         rows = await self._fetch(session, "turns", pool=room.pool, **values)
         time, (number, rate_limit, key_rate_limit, value, parts, moment, opens_at, *_) = self._access.time, rows[0]
         state = state_of(value, parts, time(moment))

@@ -13,7 +13,7 @@ from penstock.jobs.job import JobStatus, NewJob, Settlement
 from penstock.jobs.states import JobState
 from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Session
-from penstock.store.nouns.noun import Noun
+from penstock.store.nouns.noun import Noun, Values
 from penstock.store.rows.jobs import filter_values
 
 
@@ -22,6 +22,10 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
 
     A method that takes an `OpenTransaction` also runs in a transaction of the user's own, and waits for nothing else.
     """
+
+    def leave(self, left: Values) -> None:
+        """Claim only jobs that this process does not leave to others from now on, as `functions.programs` says."""
+        self._access.left = left
 
     async def request_cancel(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> None:
         """Ask in a transaction that jobs be canceled; once it commits, those pending never start."""

@@ -25,9 +25,9 @@ class Leases(Noun, queries=("leases",)):
         lease: int = rows[0][0]
         return lease
 
-    async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
-        """Extend a lease; False if it was lost."""
-        return bool(await self._run("renew", lease=lease, expires_at=now + ttl))
+    async def renew(self, lease: int, ttl: timedelta, now: datetime, holder: str | None = None) -> bool:
+        """Extend a lease, and name its holder again if it has changed; False if it was lost."""
+        return bool(await self._run("renew", lease=lease, expires_at=now + ttl, holder=holder))
 
     async def jobs(self, lease: int) -> builtins.list[Job]:
         """The jobs that run under a lease."""
@@ -37,7 +37,9 @@ class Leases(Noun, queries=("leases",)):
         """All leases, oldest first."""
         time = self._access.time
         return [
-            LeaseRow(lease, holder, time(started_at), time(expires_at), running)
+            LeaseRow(
+                lease, holder.partition("\n")[0], time(started_at), time(expires_at), running, holder.partition("\n")[2]
+            )
             for lease, holder, started_at, expires_at, running in await self._fetch(session, "list")
         ]
 

@@ -2,7 +2,7 @@
 insert into penstock.lease (holder, started_at, expires_at) values (:holder, :now, :expires_at) returning id;
 
 -- renew: extend a lease that has not been taken away.
-update penstock.lease set expires_at = :expires_at where id = :lease returning id;
+update penstock.lease set expires_at = :expires_at, holder = coalesce(:holder, holder) where id = :lease returning id;
 
 -- expiry: when a lease ends.
 -- SQLite: to extend it while the database cannot be written.

@@ -27,6 +27,8 @@ class Access(ABC):
 
     dialect: ClassVar[Dialect]  # the store's
     looks_first: ClassVar[bool]  # whether writing waits for all others who write, so that a look comes before it
+    # The functions whose jobs this process leaves to others: parameters of queries that look for jobs.
+    left: Values = {"others": (), "shared": (), "programs": ()}  # noqa: RUF012 - replaced, and never changed
 
     @abstractmethod
     async def begin_read(self) -> Session:

@@ -50,9 +50,11 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
             found = await self._look("topic", topic=name)
         return int(found[0][0])
 
-    async def send(self, session: OpenTransaction, topic: str, payload: str, key: str | None) -> bool:
-        """Send a message in a transaction; False if nobody has ever declared the topic."""
-        return bool(await self._fetch(session, "send", topic=topic, payload=payload, key=key))
+    async def send(
+        self, session: OpenTransaction, topic: str, payload: str, key: str | None, trace: str | None = None
+    ) -> bool:
+        """Send a message in a transaction, with its trace; False if nobody has ever declared the topic."""
+        return bool(await self._fetch(session, "send", topic=topic, payload=payload, key=key, trace=trace))
 
     async def resend(self, session: OpenTransaction, interest: int, rows: Sequence[tuple[str, str]]) -> None:
         """Append rows to the change feed as they are, each with its key, in a transaction that has locked them."""

@@ -52,15 +52,16 @@ insert into penstock.topic (name) values (:topic) on conflict (name) do nothing;
 -- topic: the number of a topic.
 select id from penstock.topic where name = :topic;
 
--- send: append a message to the change feed.
+-- send: append a message to the change feed. Its trace stands where a change has the row as it was.
 -- SQLite: the feed has no slots, and no numbers of transactions.
-insert into penstock.change (interests, changed_at, kinds, key, after)
-select json_array(-t.id), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :payload
+insert into penstock.change (interests, changed_at, kinds, key, before, after)
+select json_array(-t.id), strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 'message', :key, :trace, :payload
 from penstock.topic t where t.name = :topic
 returning seq;
 -- PostgreSQL: the feed has slots, and numbers of transactions.
-insert into penstock.change (slot, xid, interests, changed_at, kinds, key, after)
-select penstock.current_slot(), pg_current_xact_id()::text::bigint, (-t.id)::text, clock_timestamp(), 'message', :key, :payload
+insert into penstock.change (slot, xid, interests, changed_at, kinds, key, before, after)
+select penstock.current_slot(), pg_current_xact_id()::text::bigint, (-t.id)::text, clock_timestamp(), 'message', :key, :trace,
+       :payload
 from penstock.topic t where t.name = :topic
 returning seq;
 

@@ -35,11 +35,11 @@ class Pools(Noun, queries=("pools",)):
         known = {row[0]: tuple(row) for row in await self._look("declared")}
         for pool in pools:  # an unchanged declaration takes no lock, and needs no right to write
             before = known.get(pool.name)
-            if before != _declared_of(pool):
+            if before != declared_of(pool):
                 async with self._writing() as session:  # in the order in which others lock pools: its groups first
                     for group in sorted({pool.group or "", before[5] or "" if before else ""} - {""}):
                         await self._fetch(session, "changed", pool=pool.name, pool_group=group)
-                    values = dict(zip(_DECLARED, _declared_of(pool), strict=True))
+                    values = dict(zip(_DECLARED, declared_of(pool), strict=True))
                     await self._fetch(session, "declare", **values)
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
@@ -51,12 +51,11 @@ class Pools(Noun, queries=("pools",)):
         rows = await self._fetch(session, "epoch", pool=pool)
         return rows[0][0] if rows else None
 
-    async def look(
-        self, lease: int, pools: Sequence[str], most: int, without: Sequence[str] = ()
-    ) -> builtins.list[PoolView]:
-        """The pools as a worker sees them, counting waiting jobs up to `most`, `without` those of some functions."""
-        values = {"lease": lease, "pools": list(pools), "most": most, "without": list(without)}
-        rows = await self._look("look", **values, **self._places(pools))
+    async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
+        """The pools as a worker sees them, counting waiting jobs up to `most`."""
+        rows = await self._look(
+            "look", lease=lease, pools=list(pools), most=most, **self._places(pools), **self._access.left
+        )
         groups = {row[-1] for row in rows} - {None}
         return _views_of(rows, {group: _members(await self._look("members", pool_group=group)) for group in groups})
 
@@ -129,7 +128,7 @@ def _members(rows: Sequence[Row]) -> list[Member]:
     return [Member(*row) for row in rows]
 
 
-def _declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None, str | None, str | None, int | None]:
+def declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None, str | None, str | None, int | None]:
     """The stored values of a declared pool, in the order of the query `declared`."""
     return (
         pool.name,

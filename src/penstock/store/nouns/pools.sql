@@ -18,7 +18,7 @@ case when p.key_parallelism is null or p.pool_group is null then 0 else (
         ), line.total + greatest(0, least((
             select count(*) from (
                 select from penstock.scheduled_job w
-                where w.waiting and w.pool = p.name and w.concurrency_key = line.key limit :most
+                where w.waiting and w.pool = p.name and w.concurrency_key = line.key and {ours} limit :most
             ) few
         ), case when line.key = '' then :most else p.key_parallelism - (
             select count(*) from penstock.running_job j
@@ -124,15 +124,13 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
        (select coalesce(sum(wanted), 0) from penstock.slot where pool = p.name and lease <> :lease),
        (select count(*) from (
             select * from (
-                select 1 from penstock.ready_job r
-                where r.pool = p.name and r.ending is null and r.function not in (select value from json_each(:without))
-                limit :most
+                select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null and {ours} limit :most
             )
             union all
             select * from (
                 select 1 from penstock.scheduled_job w
-                where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null)
-                  and w.function not in (select value from json_each(:without)) limit :most
+                where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) and {ours}
+                limit :most
             )
        )) + {startable}, p.pool_group
 from json_each(:pools) asked cross join penstock.pool p on p.name = asked.value order by p.name;
@@ -140,12 +138,12 @@ from json_each(:pools) asked cross join penstock.pool p on p.name = asked.value 
 select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.granted, s.mine, s.holders, s.wanted,
        (select count(*) from (
             (select from penstock.ready_job r
-             where r.pool = p.name and r.ending is null and (r.rank, r.seq) > (asked.rank, asked.seq)
-               and coalesce(r.function <> all(:without::text[]), true) limit :most)
+             where r.pool = p.name and r.ending is null and (r.rank, r.seq) > (asked.rank, asked.seq) and {ours}
+             limit :most)
             union all
             (select from penstock.scheduled_job w
-             where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null)
-               and coalesce(w.function <> all(:without::text[]), true) limit :most)
+             where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) and {ours}
+             limit :most)
        ) few) + {startable}, p.pool_group
 from unnest(:pools::text[], :after_ranks::bigint[], :after_seqs::bigint[]) as asked (pool, rank, seq)
 join penstock.pool p on p.name = asked.pool cross join lateral (

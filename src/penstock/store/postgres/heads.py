@@ -16,7 +16,7 @@ Head = tuple[int, int]  # rank and number of a job
 
 FIRST: Head = (-(2**63), -(2**63))
 _MANY = 2_000  # fewer dead rows are passed over so quickly that nothing need be done about them
-_PART = 9  # of the time, a tenth goes into looking from the very first
+_WHOLE_EVERY = 2.0  # seconds after which a look begins at the very first again
 
 
 class Heads:
@@ -51,6 +51,5 @@ class Heads:
                 self._known.pop(pool, None)
             return
         if whole:
-            now = self._clock.monotonic()
-            self._whole_at = now + (now - began) * _PART
+            self._whole_at = self._clock.monotonic() + _WHOLE_EVERY
         self._known.update((job.pool, place) for job, place in zip(jobs, places, strict=True) if job.ending is None)

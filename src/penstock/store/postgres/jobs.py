@@ -41,7 +41,9 @@ _RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
 _CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
 _FAILING_SINCE = 17  # of the others
 _NO_CLAIM = {
-    **dict.fromkeys(("pools", "rooms", "epochs", "running", "after_ranks", "after_seqs", "without"), ()),
+    **dict.fromkeys(
+        ("pools", "rooms", "epochs", "running", "after_ranks", "after_seqs", "others", "shared", "programs"), ()
+    ),
     "lease": -1,
     "limit": 0,
     "now": datetime(2000, 1, 1, tzinfo=UTC),
@@ -67,8 +69,8 @@ class PostgresGates(Gates):
         self, session: Session, lease: int, room: Room, found: Passage, now: datetime
     ) -> tuple[list[Job], Sequence[str]]:
         keys, counts = list(found.counts), list(found.counts.values())
-        values = {"pool": room.pool, "epoch": room.epoch, "lease": lease, "without": [*room.without]}
-        rows = await self._fetch(session, "start", keys=keys, counts=counts, last=found.last, now=now, **values)
+        values = {"pool": room.pool, "epoch": room.epoch, "lease": lease, "last": found.last, "now": now}
+        rows = await self._fetch(session, "start", keys=keys, counts=counts, **values, **self._access.left)
         return [job_of(row[:-1]) for row in rows], [row[-1] for row in rows]
 
 
@@ -227,11 +229,11 @@ class PostgresJobs(Jobs):
             rooms=[min(room.room, limit) for room in rooms],
             epochs=[room.epoch for room in rooms],
             running=[room.running for room in rooms],
-            without=[*rooms[0].without] if rooms else [],
             **self._heads.after(pools),
             lease=lease,
             limit=limit,
             now=now,
+            **self._access.left,
         )
         jobs = [job_of((*row[:11], row[11] or row[_RUN_AT], now, row[_FAILING_SINCE])) for row in rows]
         self._heads.learn(began, pools, first[_PASSED], [(row[_RANK], row[_SEQ]) for row in rows], jobs)

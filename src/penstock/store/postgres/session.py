@@ -15,11 +15,13 @@ import asyncpg
 
 from penstock.changes.position import Snapshot
 from penstock.clock import SystemClock
-from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded
+from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded, PenstockError, RowInvalid
+from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.route import Connection
+from penstock.store.postgres.unreadable import AS_JSON, invalid, is_unreadable
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
@@ -102,9 +104,15 @@ class PostgresSession:
         if self._connection is not None:
             self._connection.terminate()
 
-    def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, Sequence[Row]]:
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement; its rows."""
-        return self._ask("fetch", statement.sql, *args)
+        try:
+            found: Sequence[Row] = await self._ask("fetch", statement.sql, *args)
+        except PenstockError as error:
+            if not is_unreadable(error.__cause__):
+                raise
+            raise await self._unreadable(error, statement.sql, args, statement.of) from error.__cause__
+        return found
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""
@@ -148,7 +156,7 @@ class PostgresSession:
                         break
                     size += total_bytes(chain.from_iterable(piece))
         except BaseException as error:
-            raise await self._read_only_failed(error) from error
+            raise await self._read_only_failed(error, sql, args) from error
         finally:
             self.asked_at = None
         await self._plain(_END_READ_ONLY)
@@ -156,7 +164,7 @@ class PostgresSession:
             raise DataError("ctx.sql takes a query that returns rows.", fix="Write with ctx.db.")
         return names, rows
 
-    async def _read_only_failed(self, error: BaseException) -> BaseException:
+    async def _read_only_failed(self, error: BaseException, sql: str, args: Sequence[Any]) -> BaseException:
         """The meaning of a failure; the transaction goes on without the statement, if its connection still can."""
         self.asked_at = None
         if self._ended:
@@ -168,7 +176,22 @@ class PostgresSession:
         if self._doubtful:
             return meant
         await self._plain(_END_READ_ONLY)
+        if is_unreadable(error):
+            return await self._unreadable(error, sql, args)
         return DataError(f"ctx.sql: {error}.") if isinstance(error, asyncpg.InterfaceError | ValueError) else meant
+
+    async def _unreadable(
+        self, error: BaseException, sql: str, args: Sequence[Any], table: TableDefinition | None = None
+    ) -> RowInvalid:
+        """The error that names the value of an answer that the driver cannot read. The transaction goes on."""
+        await self._plain("savepoint unreadable")
+        try:
+            attributes = (await self._ask("prepare", sql)).get_attributes()
+            rows = await self._ask("fetch", AS_JSON.format(sql), *args)
+        except PenstockError:  # a statement that writes
+            attributes, rows = (), ()
+        await self._plain("rollback to savepoint unreadable; release savepoint unreadable")
+        return invalid(error.__cause__ or error, table, {one.name: one.type.name for one in attributes}, rows)
 
     async def savepoint(self, name: str) -> None:
         await self._plain(f"savepoint {name}")

@@ -73,8 +73,11 @@ class PostgresStore(Store):
             there = Connections(Route(config.read_url, *limits), size=_ON_REPLICA, **timing | {"wait": PATIENCE})
             self.replica = PostgresReplica(there, for_services, self.begin_read, self._queries)
 
-    async def open(self, *, look: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
-        """Connect, and set the clock by the database's."""
+    async def open(self, *, look: bool = False, for_leases: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
+        """Connect, and set the clock by the database's; for leases only, one connection is enough."""
+        if for_leases:
+            await self.synchronize()
+            return
         connection = await self._connections.acquire()
         self._connections.release(connection)
         try:

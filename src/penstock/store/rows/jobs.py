@@ -25,7 +25,7 @@ _RETRIES = ("retry", "on_complete_retry")
 _TIMES_OF_ENDING = ("finished_at", "started_at", "run_at", "failing_since")
 _NONE = type(None)
 _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that is no time means for ever
-    **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace"), (str, _NONE)),
+    **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace", "program"), (str, _NONE)),
     "timeout": (int, float, _NONE),
     "until_start": (bool, _NONE),
     "task": (int, _NONE),

@@ -64,6 +64,7 @@ class Where(NamedTuple):
     args: tuple[Any, ...]
 
 
+UNFIT = (ValueError, TypeError, ArithmeticError, AttributeError, LookupError)  # of a value that is none of its kind
 ALL = Where((), ())
 
 

@@ -26,6 +26,11 @@ _FORM = re.compile(r"^-- (SQLite|PostgreSQL):.*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _UNBOUNDED = "-- Unbounded: "
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
+# The jobs that a program does not leave to others; of a function that others have as well, all but theirs.
+_OURS = (
+    "not case when function = any(:shared::text[]) then coalesce(options::jsonb ->> 'program', '') = any(:programs) "
+    "else function = any(:others::text[]) end"
+)
 _END = re.compile(r";\s*$", re.MULTILINE)
 
 
@@ -71,6 +76,7 @@ def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
         elif body is not None:
             for fragment, words in fragments.items():  # one may stand in those before it
                 body = body.replace(fragment, words)
+            body = body.replace("{ours}", _OURS).replace("{ours_to_end}", _OURS.replace("function", "on_complete"))
             first, *then = _statements(name, header[2], body, dialect)
             found[name] = replace(first, then=tuple(then))
     return MappingProxyType(found)

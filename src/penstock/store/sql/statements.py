@@ -17,7 +17,7 @@ from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row, Statement
-from penstock.store.sql.dialect import ALL, Convert, Dialect, Where, placeholder
+from penstock.store.sql.dialect import ALL, UNFIT, Convert, Dialect, Where, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 
 RowDecoder = Callable[[Sequence[Row]], list[dict[str, Any]]]
@@ -52,7 +52,8 @@ class TableStatements:
         self._cache: dict[Any, Statement] = {}
         self._encoders = [_encoding(definition, column, dialect) for column in definition.columns]
         self._names = [column.name for column in definition.columns]
-        self.decode_fields = _decoder([_decoding(column, dialect) for column in definition.columns])
+        self._decodings = [_decoding(column, dialect) for column in definition.columns]
+        self.decode_fields = _decoder(self._decodings)
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
         self._texts = [
             place for place, column in enumerate(definition.columns) if column.kind in {Kind.TEXT, Kind.JSON}
@@ -84,6 +85,16 @@ class TableStatements:
         """A neutral value of one column, as the driver takes it."""
         convert = self._encoders[self.definition.positions[column]]
         return value if convert is None or value is None else convert(value)
+
+    def misfit(self, row: Row) -> str | None:
+        """The column of a row whose value cannot be read as its kind; None if all can."""
+        for (name, convert), value in zip(self._decodings, row, strict=True):
+            try:
+                if value is not None and convert is not None:
+                    convert(value)
+            except UNFIT:
+                return name
+        return None
 
     def key_args(self, key: Any) -> list[Any]:
         """A key as `TableDefinition.encode_key` gives it, as the driver takes its values."""
@@ -270,7 +281,7 @@ class TableStatements:
         if statement is None:
             if len(self._cache) >= _MOST_STATEMENTS:
                 self._cache.clear()
-            statement = self._cache[key] = Statement(build(), bounded, reads)
+            statement = self._cache[key] = Statement(build(), bounded, reads, of=self.definition)
         return statement
 
     def _key(self) -> str:

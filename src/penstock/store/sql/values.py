@@ -19,10 +19,11 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import from_json
 
 from penstock.changes.change import read_values
+from penstock.errors import RowInvalid
 from penstock.reactive.evaluate import normal_value, parsed, same
 from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import TableDefinition
-from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.dialect import UNFIT, Dialect
 
 _BETWEEN = re.compile(r"[,\s]*")
 _DECODER = json.JSONDecoder()
@@ -32,6 +33,8 @@ _ENDS: dict[Kind, dict[str, Any]] = {
     Kind.DATETIME: {"-infinity": datetime(1, 1, 1, tzinfo=UTC), "infinity": datetime.max.replace(tzinfo=UTC)},
     Kind.DATE: {"-infinity": date.min, "infinity": date.max},
 }
+_SPELLED = frozenset({Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.UUID})
+_AS_STORED = frozenset({Kind.INTEGER, Kind.BYTES})
 _AS_CAPTURED = frozenset({Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN})
 _INTERVAL = re.compile(
     r"(?:(?P<years>[+-]?\d+) years? ?)?(?:(?P<months>[+-]?\d+) mons? ?)?(?:(?P<days>[+-]?\d+) days? ?)?"
@@ -59,14 +62,33 @@ def stored_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
         return None
 
 
+def ordered_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+    """One value as a store's driver gave it; None if the database orders it otherwise than a value of its kind.
+
+    SQLite orders a text by its spelling, and a number that stands in a text as a text.
+    """
+    found, spelled = stored_value(dialect, kind, value), value
+    if found is not None and kind in _SPELLED:
+        spelled = dialect.encode_value(kind, dialect.decode_value(kind, value)) if kind in dialect.encode else value
+    elif kind in _AS_STORED or (kind is Kind.INTERVAL and kind in dialect.encode):
+        spelled = found
+    return found if spelled == value else None
+
+
 def captured_values(
-    dialect: Dialect, definition: TableDefinition, captured: Mapping[str, Any], columns: Iterable[str]
+    dialect: Dialect,
+    definition: TableDefinition,
+    captured: Mapping[str, Any],
+    columns: Iterable[str],
+    read: Callable[[Dialect, Kind, Any], Any] = stored_value,
 ) -> dict[str, Any]:
     """The values of some columns of a captured row, read from JSON with a Decimal for each fraction."""
-    return {name: captured_value(dialect, definition.column(name).kind, captured.get(name)) for name in columns}
+    return {name: captured_value(dialect, definition.column(name).kind, captured.get(name), read) for name in columns}
 
 
-def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+def captured_value(
+    dialect: Dialect, kind: Kind, value: Any, read: Callable[[Dialect, Kind, Any], Any] = stored_value
+) -> Any:
     """One captured value: bytes are hex text, points in time text in UTC; on PostgreSQL JSON stands there as it is."""
     if value is None or (kind is Kind.TEXT and type(value) is str):
         return value
@@ -75,7 +97,7 @@ def captured_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return _with_decimals(value)
     try:
-        return stored_value(dialect, kind, _from_json(dialect, kind, value))
+        return read(dialect, kind, _from_json(dialect, kind, value))
     except (ValueError, ArithmeticError):
         return None
 
@@ -160,8 +182,18 @@ def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Map
     fields = {}
     for name, value in captured.items():
         column = definition.column(name)
-        neutral = None if value is None else _neutral(dialect, column.kind, value)
-        fields[name] = neutral if neutral is None or column.decode is None else column.decode(neutral)
+        try:
+            neutral = None if value is None else _neutral(dialect, column.kind, value)
+            fields[name] = neutral if neutral is None or column.decode is None else column.decode(neutral)
+        except UNFIT as error:
+            key = [captured.get(part) for part in definition.key]
+            raise RowInvalid(
+                f"Table {definition.name}: the row {', '.join(map(str, key))}, as captured, does not fit its "
+                f"declaration: column {name}: {error}.",
+                fix="Correct the row, or change the declaration.",
+                table=definition.name,
+                column=name,
+            ) from error
     return fields
 
 
@@ -223,7 +255,7 @@ def _bytes(value: Any) -> Any:
         return value
 
 
-def _interval(text: str) -> Any:
+def read_interval(text: str) -> Any:
     """A length of time as PostgreSQL writes it by default, with years and months as its driver reads them."""
     found = _INTERVAL.fullmatch(text)
     if not found or not text:
@@ -237,7 +269,7 @@ def _interval(text: str) -> Any:
 _PARSED: dict[Kind, Callable[[str], Any]] = {
     Kind.DATETIME: datetime.fromisoformat,
     Kind.DATE: date.fromisoformat,
-    Kind.INTERVAL: _interval,
+    Kind.INTERVAL: read_interval,
     Kind.UUID: UUID,
 }
 

@@ -89,7 +89,7 @@ SQLITE = Dialect(
         Kind.UUID: str,
     },
     decode={
-        Kind.BOOLEAN: bool,
+        Kind.BOOLEAN: {0: False, 1: True}.__getitem__,
         Kind.DATETIME: datetime.fromisoformat,
         Kind.DATE: date.fromisoformat,
         Kind.INTERVAL: lambda value: timedelta(microseconds=int(value)),

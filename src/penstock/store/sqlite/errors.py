@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Sequence
+from typing import Any
 
 from penstock.errors import (
     ConfigError,
@@ -17,6 +19,7 @@ from penstock.errors import (
     UniqueViolation,
     ValueInvalid,
 )
+from penstock.schema.table import TableDefinition
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _AWAY = (DatabaseUnavailable, "The database file cannot be reached: {error}.", "Check the file and its disk.")
@@ -66,11 +69,38 @@ def translate(error: BaseException) -> BaseException:
     if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", None)
-    if code is None and _NO_TEXT in str(error):
-        return RowInvalid(f"The database holds text that is not UTF-8: {error}.", fix="Correct the row.")
+    if is_text_invalid(error):
+        return text_invalid(error)
     if code in _UNIQUE:
         return _unique(error)
     return _by_code(_primary(error), error)
+
+
+def is_text_invalid(error: sqlite3.Error) -> bool:
+    """Whether it could not read text, which is no UTF-8."""
+    return getattr(error, "sqlite_errorcode", None) is None and _NO_TEXT in str(error)
+
+
+def text_invalid(error: sqlite3.Error, table: TableDefinition | None = None, rows: Sequence[Any] = ()) -> RowInvalid:
+    """The error for text that is not UTF-8; among rows of a table, with texts as bytes, it names the row."""
+    names = list(table.positions) if table is not None else []
+    facts: dict[str, Any] = {} if table is None else {"table": table.name}
+    fields = ((row, *field) for row in rows if len(row) == len(names) for field in zip(names, row, strict=True))
+    for row, name, value in fields:
+        if table is not None and f"'{name}'" in str(error) and isinstance(value, bytes) and _text(value) is None:
+            key = table.key_at([_text(part) or part if isinstance(part, bytes) else part for part in row])
+            facts |= {"row": key, "column": name}
+            break
+    named = ", ".join(f"{what} {fact}" for what, fact in facts.items())
+    what = f"The database holds text that is not UTF-8: {named}{named and ': '}{error}."
+    return RowInvalid(what, fix="Correct the row.", **facts)
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _by_code(code: int, error: sqlite3.Error) -> PenstockError:

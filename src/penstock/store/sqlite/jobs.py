@@ -61,8 +61,7 @@ class SqliteGates(Gates):
         started_at, jobs, keys = encode_datetime(now), list[Job](), list[str]()
         for key, count in found.counts.items():
             values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
-            values["without"] = [*room.without]
-            for row in await self._fetch(session, "start", **values, now=now):
+            for row in await self._fetch(session, "start", **values, **self._access.left, now=now):
                 taken = dict(zip(CLAIMED, row, strict=True)) | {"lease": lease, "started_at": started_at}
                 taken["attempt"] += taken["ending"] is None
                 await self._execute(session, "free_started", id=row[0])
@@ -129,7 +128,9 @@ class SqliteJobs(Jobs):
             opened: dict[str, timedelta | None] = {}
             jobs = await self._pass_gates(session, lease, self._left_out.first(rooms, limit), now, opened)
             jobs += await self._start(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
-            waiting = [row[0] for row in await self._fetch(session, "waiting", pools=_pools(rooms))]
+            waiting = [
+                row[0] for row in await self._fetch(session, "waiting", pools=_pools(rooms), **self._access.left)
+            ]
             for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
                 jobs += await self._pass_gates(session, lease, Line(line, limit - len(jobs)), now, opened)
         self._left_out.remember(waiting, opened, jobs)
@@ -235,7 +236,7 @@ class SqliteJobs(Jobs):
 
     async def _look_first(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
         async with self._reading() as session:
-            ((ready, first, cancels),) = await self._fetch(session, "look", pools=_pools(rooms))
+            ((ready, first, cancels),) = await self._fetch(session, "look", pools=_pools(rooms), **self._access.left)
             return bool(ready), time_of(first), bool(cancels)
 
     async def _next(self, session: Session) -> tuple[datetime | None, bool]:
@@ -251,13 +252,12 @@ class SqliteJobs(Jobs):
     async def _start(
         self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
     ) -> builtins.list[Job]:
-        rows = [*await self._fetch(session, "claim_ending", lease=lease, limit=limit)]
+        rows = [*await self._fetch(session, "claim_ending", lease=lease, limit=limit, **self._access.left)]
         await self._put_under_lease(session, lease, rows, now)
         line = Line(rooms, limit - len(rows))
         for room in line:
             values = {"pool": room.pool, "lease": lease, "epoch": room.epoch, "limit": room.room}
-            values["without"] = [*room.without]
-            found = await self._fetch(session, "claim", **values)
+            found = await self._fetch(session, "claim", **values, **self._access.left)
             await self._put_under_lease(session, lease, found, now)
             line.took(len(found))
             rows += found

@@ -80,11 +80,11 @@ class SqliteLeases(Leases):
         self._extensions = extensions
         self._clock = clock
 
-    async def renew(self, lease: int, ttl: timedelta, now: datetime) -> bool:
+    async def renew(self, lease: int, ttl: timedelta, now: datetime, holder: str | None = None) -> bool:
         called_at = self._clock.now()
         try:
             async with asyncio.timeout(ttl.total_seconds() * _PATIENCE_PART):
-                held = await super().renew(lease, ttl, now)
+                held = await super().renew(lease, ttl, now, holder)
         except (TimeoutError, DatabaseBusy):
             return await self._extend(lease, ttl, now - called_at)
         self._extensions.forget(lease)
@@ -92,7 +92,7 @@ class SqliteLeases(Leases):
 
     async def give_back(self, lease: int) -> None:
         await super().give_back(lease)
-        self._extensions.forget(lease)
+        self._extensions.remove(lease)  # which the store of another thread may have written
 
     async def _extend(self, lease: int, ttl: timedelta, offset: timedelta) -> bool:
         """Extend a lease beside the database; False if it was lost.

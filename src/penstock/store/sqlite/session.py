@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from penstock.errors import ConfigError, ContextError, DatabaseFull, DatabaseUnavailable, DataError
 from penstock.store.contract.session import PIECE_ROWS, Row, Session, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
-from penstock.store.sqlite.errors import translate
+from penstock.store.sqlite.errors import is_text_invalid, text_invalid, translate
 from penstock.values import total_bytes
 
 # Statements that SQLite's own read-only mode lets pass, such as COMMIT, would end a transaction that others share.
@@ -22,6 +22,21 @@ _QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)
 T = TypeVar("T")
 Begin = Callable[[], Awaitable[Session]]
 WriteAlone = Callable[[Statement, Sequence[Any]], Awaitable[None]]
+
+
+def _rows(connection: sqlite3.Connection, statement: Statement, args: Sequence[Any]) -> list[Row]:
+    """The rows of a statement. An error about text that is no UTF-8 names the row of the table."""
+    try:
+        return connection.execute(statement.sql, args).fetchall()
+    except sqlite3.OperationalError as error:
+        if statement.of is None or not is_text_invalid(error):
+            raise
+        before, connection.text_factory = connection.text_factory, bytes
+        try:
+            rows = connection.execute(statement.sql, args).fetchall()
+        finally:
+            connection.text_factory = before
+        raise text_invalid(error, statement.of, rows) from error
 
 
 class SqliteSession:
@@ -40,9 +55,9 @@ class SqliteSession:
         """Run a statement; its rows."""
         connection = self._use()
         if not statement.bounded:
-            return await self._in_thread(lambda: connection.execute(statement.sql, args).fetchall())
+            return await self._in_thread(lambda: _rows(connection, statement, args))
         try:
-            return connection.execute(statement.sql, args).fetchall()
+            return _rows(connection, statement, args)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise self._meaning(error) from error
 

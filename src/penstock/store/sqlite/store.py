@@ -72,7 +72,7 @@ class SqliteStore(Store):
         self.catalog = SqliteCatalog(path, config.database_wait)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
-    async def open(self, *, look: bool = False) -> None:
+    async def open(self, *, look: bool = False, for_leases: bool = False) -> None:  # noqa: ARG002 - which need all
         """Open the file, creating it if need be; to `look` only, it stays in the journal mode that it is in."""
         self._keep_mode = look
         # As many threads as connections: a caller with a connection does not wait for a thread.

@@ -24,13 +24,14 @@ from penstock.store.sqlite.contention import begin_write
 from penstock.store.sqlite.errors import is_busy, translate
 
 _MOST_TOGETHER = 128
-_LONGEST_TOGETHER = 0.02
+_MOST_CHANGES = 1000  # rows that transactions may have changed together; then they commit
 _QUICK_COMMIT = 0.002
 LOG_BYTES = 4 * 1024 * 1024
 _MOST_LOG_BYTES = 64 * 1024 * 1024
 _LOOK_EVERY = 64
 _AFTER_OTHERS = 0.0005
-_ALONE = 1.0  # seconds for which nobody shares a commit after a shared one failed
+_ALONE = 64  # commits that nobody shares after a shared one failed
+_CONTENDED = 64  # beginnings that let others go first after another process has held the write lock
 
 
 class Writer:
@@ -49,13 +50,12 @@ class Writer:
         self._clock = SystemClock()
         self._busy = False
         self._open = False
-        self._opened_at = 0.0
+        self._changes = 0  # of the connection, when its transaction began
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._finished: list[asyncio.Future[None]] = []
         self._commit_seconds = 0.0
         self._commits = 0
-        self._contended_until = 0.0
-        self._alone_until = 0.0
+        self._contended = self._alone = 0  # how many more beginnings, and commits
         self._committing: asyncio.Future[float] | None = None
         self._emptying: asyncio.Future[None] | None = None
         self._checkpoint: asyncio.Future[None] | None = None
@@ -173,9 +173,8 @@ class Writer:
             self._next(comes_back=comes_back)
 
     def _enough(self) -> bool:
-        now = self._clock.monotonic()
-        together = len(self._finished) >= _MOST_TOGETHER or now - self._opened_at > _LONGEST_TOGETHER
-        return together or now < self._alone_until
+        many = self.connection.total_changes - self._changes >= _MOST_CHANGES
+        return many or self._alone > 0 or len(self._finished) >= _MOST_TOGETHER
 
     def _next(self, *, comes_back: bool = False) -> None:
         while self._waiting:
@@ -207,7 +206,8 @@ class Writer:
                 f"The database file {self._path} was deleted, or another one took its place, while it was in use.",
                 fix="Stop this program, put the right file there, and start again.",
             )
-        if self._clock.monotonic() < self._contended_until:
+        if self._contended:
+            self._contended -= 1
             await self._clock.sleep(_AFTER_OTHERS * self._clock.random())  # let the others have it
         contended = True
         try:
@@ -221,9 +221,8 @@ class Writer:
             ) from error
         finally:
             if contended:
-                self._contended_until = self._clock.monotonic() + 1
-        self._open = True
-        self._opened_at = self._clock.monotonic()
+                self._contended = _CONTENDED
+        self._open, self._changes = True, self.connection.total_changes
 
     def _commit(self) -> None:
         """Commit on the event loop if the disk has been quick lately, in a thread if not."""
@@ -251,10 +250,10 @@ class Writer:
         if error is not None and len(self._finished) == 1:
             self._broken(translate(error))
         elif error is not None:
-            self._alone_until = self._clock.monotonic() + _ALONE
+            self._alone = _ALONE
             self._broken(_again(error))
         else:
-            self._open = False
+            self._open, self._alone = False, max(0, self._alone - 1)
             self._commit_seconds = 0.8 * self._commit_seconds + 0.2 * (seconds or 0.0)
             finished, self._finished = self._finished, []
             for done in finished:

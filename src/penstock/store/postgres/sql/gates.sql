@@ -43,7 +43,8 @@ select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, g
 from gate left join lateral (
     select k.key, f.running, rate.value, rate.parts, rate.moment, (
         select count(*) from (
-            select from penstock.scheduled_job s where s.waiting and s.pool = :pool and s.concurrency_key = k.key limit :room
+            select from penstock.scheduled_job s
+            where s.waiting and s.pool = :pool and s.concurrency_key = k.key and {ours} limit :room
         ) few
     ) as waiting
     from (
@@ -83,7 +84,7 @@ with unchanged as materialized (
     select j.id, j.rank, j.place, j.number, a.key, a.turn from allotted a cross join lateral (
         select k.id, k.rank, k.place, row_number() over () as number from (
             select s.id, s.rank, s.place from penstock.scheduled_job s
-            where s.waiting and s.pool = :pool and s.concurrency_key = a.key and coalesce(s.function <> all(:without::text[]), true)
+            where s.waiting and s.pool = :pool and s.concurrency_key = a.key and {ours}
               and not exists (select from penstock.cancel_request c where c.job_id = s.id)
             order by s.rank, s.place, s.id limit a.count for update of s skip locked
         ) k

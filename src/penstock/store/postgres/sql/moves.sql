@@ -56,7 +56,7 @@ from moved order by run_at, id;
 -- It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed over.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
-    where r.ending is not null and exists (select from penstock.lease l where l.id = :lease)
+    where r.ending is not null and exists (select from penstock.lease l where l.id = :lease) and {ours_to_end}
     order by r.seq limit :limit for update of r skip locked
 ), limited as materialized (
     select p.name, p.epoch from penstock.pool p where p.name = any(:pools::text[]) and p.rate_limit is null
@@ -74,8 +74,7 @@ with ending as materialized (
     from room cross join lateral (
         select k.ctid, k.rank, k.seq, row_number() over () as turn from (
             select r.ctid, r.rank, r.seq from penstock.ready_job r
-            where r.pool = room.pool and r.ending is null and (r.rank, r.seq) > (room.rank, room.seq)
-              and coalesce(r.function <> all(:without::text[]), true) and (
+            where r.pool = room.pool and r.ending is null and (r.rank, r.seq) > (room.rank, room.seq) and {ours} and (
                 not exists (select from penstock.cancel_request)
                 or not exists (select from penstock.cancel_request c where c.job_id = r.id)
             )
@@ -110,9 +109,9 @@ from (
         ) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
         null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
             select p.pool from unnest(:pools) as p (pool)
-            where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool)
+            where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool and {ours})
                or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
-                   and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null))
+                   and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null and {ours}))
         ) as gates, null as failing_since
     union all
     select id, function, kind, args, rank, seq, run_at, pool, priority, options, on_complete, ending, attempt,

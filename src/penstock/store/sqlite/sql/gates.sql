@@ -66,7 +66,7 @@ select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, g
        gate.next_open_at, free.key, (
            select count(*) from (
                select 1 from penstock_scheduled_job s
-               where s.waiting and s.pool = :pool and s.concurrency_key = free.key limit :room
+               where s.waiting and s.pool = :pool and s.concurrency_key = free.key and {ours} limit :room
            )
        ), free.running, free.value, free.parts, free.moment
 from gate left join free on true;
@@ -79,8 +79,7 @@ delete from penstock_scheduled_job
 where id in (
     select k.id from (
         select s.id, s.rank, s.place from penstock_scheduled_job s
-        where s.waiting and s.pool = :pool and s.concurrency_key = :key
-          and s.function not in (select value from json_each(:without))
+        where s.waiting and s.pool = :pool and s.concurrency_key = :key and {ours}
           and not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)
           and exists (select 1 from penstock_lease l where l.id = :lease)
           and exists (select 1 from penstock_pool p where p.name = :pool and p.epoch = :epoch)

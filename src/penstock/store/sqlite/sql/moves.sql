@@ -36,10 +36,10 @@ where id in (
 
 -- look: whether a job waits for its on_complete, is ready in one of these pools, or waits at its gate; when the next
 -- scheduled job is due; and whether anybody has asked for a cancel (SQLite only: looking takes no lock).
-select exists (select 1 from penstock_ready_job where ending is not null) or exists (
+select exists (select 1 from penstock_ready_job where ending is not null and {ours_to_end}) or exists (
     select 1 from json_each(:pools) as p
-    where exists (select 1 from penstock_ready_job r where r.pool = p.value and r.ending is null)
-       or exists (select 1 from penstock_scheduled_job s where s.waiting and s.pool = p.value)
+    where exists (select 1 from penstock_ready_job r where r.pool = p.value and r.ending is null and {ours})
+       or exists (select 1 from penstock_scheduled_job s where s.waiting and s.pool = p.value and {ours})
 ), (
     select s.run_at from penstock_scheduled_job s
     where not s.waiting and (s.ending is not null or not exists (select 1 from penstock_cancel_request c where c.job_id = s.id)) order by s.run_at, s.id limit 1
@@ -47,9 +47,9 @@ select exists (select 1 from penstock_ready_job where ending is not null) or exi
 
 -- waiting: those of these pools at whose gates jobs wait, or are to (SQLite only: part of claim).
 select p.value from json_each(:pools) as p
-where exists (select 1 from penstock_scheduled_job s where s.waiting and s.pool = p.value)
+where exists (select 1 from penstock_scheduled_job s where s.waiting and s.pool = p.value and {ours})
    or (exists (select 1 from penstock_pool where name = p.value and rate_limit is not null)
-       and exists (select 1 from penstock_ready_job r where r.pool = p.value and r.ending is null));
+       and exists (select 1 from penstock_ready_job r where r.pool = p.value and r.ending is null and {ours}));
 
 -- next_run_at: when the next scheduled job is due, and whether anybody has asked for a cancel (SQLite only: part of
 -- claim).
@@ -65,7 +65,7 @@ select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.prio
        r.attempt + 1, r.enqueued_at,
        case when r.attempt > 0 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
 from penstock_ready_job r
-where r.pool = :pool and r.ending is null and r.function not in (select value from json_each(:without))
+where r.pool = :pool and r.ending is null and {ours}
   and not exists (select 1 from penstock_cancel_request c where c.job_id = r.id)
   and exists (select 1 from penstock_lease l where l.id = :lease)
   and (:epoch is null or exists (
@@ -77,7 +77,7 @@ order by r.rank, r.seq limit :limit;
 select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
        r.attempt, r.enqueued_at, null
 from penstock_ready_job r
-where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease)
+where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease) and {ours_to_end}
 order by r.seq limit :limit;
 
 -- start: put chosen jobs under their lease (SQLite only: the second part of claim).

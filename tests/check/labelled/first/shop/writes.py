@@ -175,17 +175,17 @@ async def times(ctx: MutationCtx, order: Id[Order], until: datetime) -> None:
 
 @app.internal_action
 async def send_mail(ctx: ActionCtx, order: Id[Order]) -> None:
-    http.post("https://mail.example.com", json={"order": order})  # expect: PEN017
+    http.post("https://mail.example.com", json={"order": order})  # expect: PEN017, PEN022
 
 
 @app.internal_action
 async def send_mail_once(ctx: ActionCtx, order: Id[Order]) -> None:
-    http.post("https://mail.example.com", headers={"Idempotency-Key": order})
+    http.post("https://mail.example.com", headers={"Idempotency-Key": order})  # expect: PEN022
 
 
 @app.internal_action
 async def not_retried(ctx: ActionCtx, order: Id[Order]) -> None:
-    http.post("https://mail.example.com", json={"order": order})
+    http.post("https://mail.example.com", json={"order": order})  # expect: PEN022
 
 
 @app.internal_mutation

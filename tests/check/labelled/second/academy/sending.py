@@ -184,7 +184,7 @@ async def issue_unread(ctx: TaskCtx[Enrolment]) -> None:
 
 @app.reactive_task(Student, batch=100)
 async def to_newsletter(ctx: TaskBatchCtx[Student]) -> None:
-    requests.post(BANK, json=[1], timeout=3)  # expect: PEN017
+    requests.post(BANK, json=[1], timeout=3)  # expect: PEN017, PEN022
 
 
 @app.internal_action

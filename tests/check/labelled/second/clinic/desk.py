@@ -109,7 +109,7 @@ async def plan_slow(ctx: MutationCtx, patient: Id[Patient]) -> None:
 @clinic.internal_action
 async def call(ctx: ActionCtx, visit: Id[Visit]) -> None:
     found = await ctx.run_query(one, visit)
-    session.post("https://calls.example.com", json={"room": found.room})  # expect: PEN017
+    session.post("https://calls.example.com", json={"room": found.room})  # expect: PEN017, PEN022
 
 
 @clinic.internal_query
@@ -148,7 +148,7 @@ async def note_and_call(ctx: ActionCtx, visit: Id[Visit]) -> None:
 @clinic.outbox(Visit, on_failure="halt_key", partition_by="patient")
 async def to_insurance(ctx: ActionCtx, message: Message[Visit]) -> None:
     try:
-        session.get("https://insurance.example.com")
+        session.get("https://insurance.example.com")  # expect: PEN022
     except BaseException:  # expect: PEN019
         pass
 

@@ -52,7 +52,7 @@ async def read_map(ctx: TaskCtx[Van]) -> None:
 
 @app.reactive_task(Stop, batch=20)
 async def tell_stops(ctx: TaskBatchCtx[Stop]) -> None:
-    requests.post("https://stops.example.com", json={}, timeout=3)  # expect: PEN017
+    requests.post("https://stops.example.com", json={}, timeout=3)  # expect: PEN017, PEN022
 
 
 @app.reactive_task(Trip)

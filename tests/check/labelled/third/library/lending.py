@@ -192,7 +192,7 @@ async def announce_urgently(ctx: MutationCtx, email: str) -> None:
 
 @app.internal_action
 async def send_notice(ctx: ActionCtx, email: str) -> None:
-    requests.post(  # expect: PEN017
+    requests.post(  # expect: PEN017, PEN022
         "https://mail.example.com",
         json={"to": email},
         timeout=5,
@@ -201,13 +201,13 @@ async def send_notice(ctx: ActionCtx, email: str) -> None:
 
 @app.internal_action
 async def send_label(ctx: ActionCtx, copy: str) -> None:
-    requests.post("https://print.example.com", json={"copy": copy}, timeout=5)
+    requests.post("https://print.example.com", json={"copy": copy}, timeout=5)  # expect: PEN022
 
 
 @app.internal_action
 async def send_once(ctx: ActionCtx, email: str) -> None:
     headers = {"Idempotency-Key": email}
-    requests.post("https://mail.example.com", json={"to": email}, headers=headers, timeout=5)
+    requests.post("https://mail.example.com", json={"to": email}, headers=headers, timeout=5)  # expect: PEN022
 
 
 @app.mutation(access=signed_in)

@@ -11,22 +11,20 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.app import Backend
 from penstock.calls.run.threads import offload
 from penstock.clock import SystemClock
-from penstock.errors import CallTimeout, InputError, TryAgain, Unauthenticated
+from penstock.errors import CallTimeout, InputError, LimitExceeded, TryAgain, Unauthenticated
 from penstock.functions.function import FunctionKind
 from penstock.identity.caller import Caller
 from penstock.live.view import Step, View
@@ -35,12 +33,12 @@ from penstock.observe.logs import event
 from penstock.server.answers import Exchange, function_error
 from penstock.server.callers import Credentials, anonymous, as_admin, with_token
 from penstock.server.http import check_room, opened
-from penstock.server.opening import ABORT, Opening
-from penstock.server.requests import Refused, check_brackets, function_path
+from penstock.server.opening import ABORT, SIZE, TAKEN, Opening
+from penstock.server.requests import Refused
+from penstock.server.sockets.watched import Watched, called, tell_bad
 from penstock.server.subscribe import WrittenAnswers
 from penstock.store.nouns.requests import RequestKey
 from penstock.wire import sockets
-from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import read_u64
 
@@ -48,7 +46,10 @@ _HEARTBEAT = 15.0  # seconds; browsers cannot see a web socket's own pings
 _PATIENCE = 60.0  # seconds that a client may take for one message
 _LAST_WORD = 1.0  # seconds for the end of the connection
 _RETURN, _SETTLE = 0.5, 0.02  # seconds in which a client that is back begins to send again, and sends all of it
-_MOST_CALLS = 1000
+_MOST_CALLS = 1000  # that wait or run; no further message is read then
+_MOST_BYTES_READ = 96 * 1024 * 1024  # of a message, by Node; by clients with Rust inside, which come back for ever
+_MOST_BYTES_READ_BY_RUST = 15 * 1024 * 1024
+_MOST_BYTES_OF_CALLS = sockets.MOST_BYTES
 # The last bits of the times of a client without a lasting session are the number of its session. The last bits of the
 # database's time make room for it, so that times stay below 2**63.
 _TAG_BITS, _LEFT_OUT = 30, 19
@@ -56,7 +57,6 @@ _TAG = 2**_TAG_BITS - 1
 
 _SUCCESS, _ERROR = b'{"status":"success",', b'{"status":"error",'
 _MESSAGE = len(b'{"status":"error","errorMessage":')
-_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")
 _VERSION = re.compile(r"npm-(\d+)\.(\d+)\.")
 _CHUNKS_SINCE = (1, 28)
 
@@ -65,13 +65,14 @@ TOO_MUCH, FAILED = "TooManyConcurrentRequests", "InternalServerError"  # reasons
 
 
 class HangUp(Exception):
-    """The connection ends, with a code and a reason, after a last message."""
+    """The connection ends, with a code and a reason, after a last message; `error` is for the log."""
 
-    def __init__(self, code: int, reason: str, last: bytes = b"") -> None:
+    def __init__(self, code: int, reason: str, last: bytes = b"", error: str = "") -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
         self.last = last
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,43 +83,6 @@ class _Held:
     result: bytes
     lines: Sequence[str]
     key: RequestKey | None  # None if nothing is watched that could show what it wrote
-
-
-class SocketApi:
-    """The endpoint of web sockets. It stands before the layers of HTTP, which would take 7 KB for each that is open."""
-
-    def __init__(self, app: ASGIApp, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
-        self._app = app
-        self._opening = opening
-        self._written = written
-        self._origins = origins
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_one = scope["type"] == "websocket"
-        path = _PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", ""))) if is_one else None
-        if path is None:
-            await self._app(scope, receive, send)
-            return
-        websocket = WebSocket(scope, receive, send)
-        client = self._client(scope, path["version"] or "")
-        if client is None:
-            await websocket.close()
-            return
-        await websocket.accept()
-        scope["headers"] = []  # they have been read, and may take some KB
-        await Socket(websocket, client, self._opening, self._written).run()
-
-    def _client(self, scope: Scope, version: str) -> str | None:
-        """What a client says of itself; None if it is refused."""
-        headers = Headers(scope=scope)
-        origin = headers.get("origin", "")
-        if origin and not self._may_call(origin, headers.get("host", "")):
-            event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
-            return None
-        return headers.get("convex-client") or f"npm-{version}"
-
-    def _may_call(self, origin: str, host: str) -> bool:
-        return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
 
 
 class Socket:
@@ -135,12 +99,11 @@ class Socket:
         self._credentials = anonymous(websocket)
         self._backend: Backend
         self._view: View | None = None
+        self._watched: Watched
         self._client = client
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
-        self._changes: dict[int, bytes] = {}  # modifications of the next transition, by the numbers of their queries
         self._held: list[_Held] = []
-        self._refused = set[int]()  # the numbers of queries that are not watched, as they were refused
         self._sent = self._reached = sockets.Version(0, 0, 0)
         self._tick = 0  # the last one that the client was brought to
         self._responded = False  # whether a response went out after the last transition
@@ -150,7 +113,9 @@ class Socket:
         self._session = ""  # none yet if it has no lasting one, and calls no mutation
         self._is_back = False  # whether it brings the number of its session
         self._resends = False  # whether it may send again what it sent over a connection before
-        self._mutations: list[tuple[sockets.Call, Message, Credentials]] = []
+        self._mutations: list[tuple[sockets.Call, Credentials]] = []
+        self._calls = self._bytes_of_calls = 0
+        self._call_ended = asyncio.Event()
         self._mutating: asyncio.Task[None] | None = None
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
         self._actions = set[asyncio.Task[None]]()
@@ -158,6 +123,9 @@ class Socket:
         self._sent_at = self._clock.monotonic()
         self._beating: asyncio.TimerHandle  # the next heartbeat
         self._is_npm = self._client.startswith("npm-")
+        self._most_bytes = _MOST_BYTES_READ if self._is_npm else _MOST_BYTES_READ_BY_RUST  # of a result
+        self._keeps_token = self._client.startswith("python-")  # it sends the same one after each `AuthError`
+        self._form = Format.ENCODED if self._is_npm else Format.TAGGED
         version = _VERSION.match(self._client)
         self._takes_chunks = version is not None and tuple(map(int, version.groups())) >= _CHUNKS_SINCE
 
@@ -216,7 +184,8 @@ class Socket:
         try:
             self._backend = await opened(self._opening)
             check_room(self._backend)
-            self._view = self._backend.live_queries.view(self._credentials.caller)
+            self._view = view = self._backend.live_queries.view(self._credentials.caller)
+            self._watched = Watched(self._client, view, self._backend.dispatch, self._query_failure)
             await self._connect()
             sending = asyncio.create_task(self._guarded(self._send))
             try:
@@ -235,6 +204,8 @@ class Socket:
 
     def _hang_up_for(self, error: Exception) -> None:
         if isinstance(error, HangUp):
+            if error.error:
+                tell_bad(self._client, error.error)
             self.hang_up(error.code, error.reason, error.last)
         elif isinstance(error, WebSocketDisconnect | OSError) and not isinstance(error, TimeoutError):
             self.hang_up(LEFT, "left")
@@ -250,26 +221,38 @@ class Socket:
             event("socket.failed", logging.ERROR, exc_info=error, request_id=self._exchange.request_id)
             self.hang_up(OUR_FAULT, FAILED)
 
-    async def _receive(self) -> tuple[Message, sockets.Incoming]:
+    async def _receive(self) -> tuple[sockets.Incoming, int]:
+        """The next message, and its size."""
         got = await self._websocket.receive()
         if got["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(got.get("code", 1000))
-        text: bytes = (got.get("text") or "").encode() or got.get("bytes") or b""
+        text: bytes = got.get("bytes") or (got.get("text") or "").encode()
+        size, most = got.get(SIZE, len(text)), self._opening.config.max_argument_bytes
         try:
-            check_brackets(text, max(len(text), self._opening.config.max_argument_bytes))
-            return await offload(len(text), lambda: sockets.read_message(text))
-        except (InputError, Refused) as error:
+            if size > sockets.MOST_BYTES:
+                reason = f"This message has {size} bytes; {sockets.MOST_BYTES} are allowed."
+                return sockets.read_ends(text, reason), size
+            return await offload(len(text), lambda: sockets.read_message(text, most)), size
+        except InputError as error:
             raise _bad(str(error)) from error
+        finally:
+            got.get(TAKEN, int)()
 
     async def _read(self) -> None:
         while True:
+            while self._has_many_calls:
+                self._call_ended.clear()
+                await self._call_ended.wait()
             await self._take(*await self._receive())
 
-    async def _take(self, message: Message, found: sockets.Incoming) -> None:
+    async def _take(self, found: sockets.Incoming, size: int) -> None:
         if isinstance(found, sockets.ModifyQuerySet):
-            self._modify(found, message)
+            await self._watched.modify(found, size)
+            version = max(self._reached.query_set + 1, found.new_version)
+            self._reached = self._reached._replace(query_set=version)
+            self._watching.moved.set()
         elif isinstance(found, sockets.Call):
-            self._call(found, message)
+            self._call(found)
         elif isinstance(found, sockets.Authenticate):
             await self._authenticate(found)
         elif isinstance(found, sockets.Connect):
@@ -282,7 +265,7 @@ class Socket:
         last time that they saw; its last bits are the number of their session here.
         """
         async with asyncio.timeout(_PATIENCE):
-            _, first = await self._receive()
+            first, _ = await self._receive()
         if not isinstance(first, sockets.Connect):
             raise _bad("the first message must be Connect")
         observed = _time_of(first.max_observed_timestamp)
@@ -308,51 +291,19 @@ class Socket:
             self._reached = self._reached._replace(ts=self._reached.ts + 1)
         self._session = str(number)
 
-    def _modify(self, found: sockets.ModifyQuerySet, message: Message) -> None:
-        if found.base_version != self._reached.query_set or found.new_version <= found.base_version:
-            raise _bad(f"the queries are at version {self._reached.query_set}, not {found.base_version}")
-        for one in found.modifications:
-            if isinstance(one, sockets.Add):
-                if self._has(one.query_id):
-                    raise _bad(f"query {one.query_id} is watched already")
-                self._add(one, message)
-            elif not self._has(one.query_id):
-                raise _bad(f"query {one.query_id} is not watched")
-            else:
-                self._remove(one.query_id)
-        self._reached = self._reached._replace(query_set=found.new_version)
-        self._watching.moved.set()
-
-    def _has(self, number: int) -> bool:
-        return number in self._watching.queries or number in self._refused
-
-    def _add(self, one: sockets.Add, message: Message) -> None:
-        try:
-            path, args = _called(one.udf_path, one.args, message)
-            self._watching.add(one.query_id, *self._backend.dispatch.prepare_query(path, args), one.journal)
-        except InputError as error:
-            self._refused.add(one.query_id)
-            error.at_the_door = True
-            outcome = self._failure(error, one.udf_path)[len(_ERROR) : -1]
-            self._changes[one.query_id] = sockets.query_modification(one.query_id, outcome, one.journal, failed=True)
-
-    def _remove(self, number: int) -> None:
-        if number in self._refused:
-            self._refused.discard(number)
-        else:
-            self._watching.remove(number)
-        self._changes[number] = sockets.query_removed(number)
-
     async def _authenticate(self, found: sockets.Authenticate) -> None:
         """Learn who the client is. Its queries run again only if they depend on that, and it is somebody else now."""
-        if found.base_version != self._reached.identity:
-            raise _bad(f"the identity is at version {self._reached.identity}, not {found.base_version}")
         try:
             self._credentials = await self._credentials_of(found)
         except Unauthenticated as error:
-            raise _refused(error, found.base_version, attempted=True) from error
+            if not self._keeps_token:
+                raise _refused(error, self._reached.identity, attempted=True) from error
+            self._credentials = replace(anonymous(self._websocket), refusal=error)
+            self._watched.refuse(error)
         self._watching.become(self._credentials.caller)
-        self._reached = self._reached._replace(identity=found.base_version + 1)
+        if self._credentials.refusal is None:
+            self._watched.accept()
+        self._reached = self._reached._replace(identity=self._reached.identity + 1)
         self._watching.moved.set()
 
     async def _credentials_of(self, found: sockets.Authenticate) -> Credentials:
@@ -364,42 +315,67 @@ class Socket:
         return nobody
 
     async def _check(self, credentials: Credentials) -> None:
-        """End the connection if a token holds no more."""
+        """End the connection if a token holds no more.
+
+        Raises:
+            Unauthenticated: It does not, and the client cannot fetch another one: what needs it fails instead.
+        """
         try:
             await credentials.check(self._backend.tokens)
         except Unauthenticated as error:
-            raise _refused(error, self._sent.identity, attempted=False) from error
+            if not self._keeps_token:
+                raise _refused(error, self._sent.identity, attempted=False) from error
+            error.at_the_door = True
+            raise
+
+    async def _check_queries(self) -> None:
+        if self._credentials.refusal is not None:
+            return
+        try:
+            await self._check(self._credentials)
+        except Unauthenticated as error:
+            self._credentials.refusal = error
+            self._watched.refuse(error)
 
     # ----- calls
 
-    def _call(self, call: sockets.Call, message: Message) -> None:
+    @property
+    def _has_many_calls(self) -> bool:
+        return self._calls >= _MOST_CALLS or self._bytes_of_calls > _MOST_BYTES_OF_CALLS
+
+    def _call(self, call: sockets.Call) -> None:
+        self._calls += 1
+        self._bytes_of_calls += _size_of(call)
         if call.type == "Mutation":
-            if len(self._mutations) >= _MOST_CALLS:
-                raise HangUp(TRY_LATER, TOO_MUCH)
-            self._mutations.append((call, message, self._credentials))
+            self._mutations.append((call, self._credentials))
             if self._mutating is None:
                 self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-socket-mutations")
         else:
-            if len(self._actions) >= _MOST_CALLS:
-                raise HangUp(TRY_LATER, TOO_MUCH)
-            task = asyncio.create_task(self._act(call, message, self._credentials), name="penstock-socket-action")
+            task = asyncio.create_task(self._act(call, self._credentials), name="penstock-socket-action")
             self._actions.add(task)
             task.add_done_callback(self._actions.discard)
+            task.add_done_callback(lambda _: self._end_call(call))
+
+    def _end_call(self, call: sockets.Call) -> None:
+        self._calls -= 1
+        self._bytes_of_calls -= _size_of(call)
+        self._call_ended.set()
 
     async def _mutate_all(self) -> None:
         """Run mutations one after another, in the order in which they came."""
         while self._mutations:
-            call, message, credentials = self._mutations.pop(0)
+            call, credentials = self._mutations.pop(0)
             with self._opening.request():
-                await self._guarded(partial(self._mutate, call, message, credentials))
+                await self._guarded(partial(self._mutate, call, credentials))
+            self._end_call(call)
             self._watching.moved.set()
         self._mutating = None
 
-    async def _mutate(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
-        await self._check(credentials)
+    async def _mutate(self, call: sockets.Call, credentials: Credentials) -> None:
         lines: Sequence[str] = ()
         try:
-            path, args = _called(call.udf_path, call.args, message)
+            await self._check(credentials)
+            path, args = called(call, is_npm=self._is_npm)
             if not self._session:
                 await self._begin_session()
             key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
@@ -422,7 +398,19 @@ class Socket:
         if self._committing is None:  # or it runs again, after a conflict
             self._committing = key
             self._backend.live_queries.seek(key)
-        return encode_result(result, Format.ENCODED)
+        return self._encode(result)
+
+    def _encode(self, result: Any) -> bytes:
+        written = encode_result(result, self._form)
+        self._check_size(written)
+        return written
+
+    def _check_size(self, written: bytes) -> None:
+        if len(written) > self._most_bytes:
+            what = f"A result of {len(written)} bytes; clients of this kind read {self._most_bytes}."
+            error = LimitExceeded(what, fix="Return less, such as a page.", limit=self._most_bytes)
+            error.at_the_door = True
+            raise error
 
     def _respond(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
         if not self._watching.queries:
@@ -433,20 +421,19 @@ class Socket:
         self._committing = None
         self._held.append(_Held(request, result, lines, key))
 
-    async def _act(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
+    async def _act(self, call: sockets.Call, credentials: Credentials) -> None:
         with self._opening.request():
-            await self._guarded(partial(self._run_action, call, message, credentials))
+            await self._guarded(partial(self._run_action, call, credentials))
         self._watching.moved.set()
 
-    async def _run_action(self, call: sockets.Call, message: Message, credentials: Credentials) -> None:
-        await self._check(credentials)
+    async def _run_action(self, call: sockets.Call, credentials: Credentials) -> None:
         lines: Sequence[str] = ()
         try:
-            path, args = _called(call.udf_path, call.args, message)
-            encode, caller = partial(encode_result, form=Format.ENCODED), credentials.caller
+            await self._check(credentials)
+            path, args = called(call, is_npm=self._is_npm)
             with log_lines(told=self._opening.config.dev) as lines:
                 outcome = await self._backend.dispatch.call(
-                    path, FunctionKind.ACTION, args, caller=caller, finish=encode
+                    path, FunctionKind.ACTION, args, caller=credentials.caller, finish=self._encode
                 )
             failed = False
         except Exception as error:  # noqa: BLE001 - user code may raise anything
@@ -458,16 +445,20 @@ class Socket:
 
         Raises:
             TryAgain: The call had no effect, or nobody knows: the client is to come back and send it again.
+            HangUp: Its token holds no more.
         """
         if isinstance(error, CallTimeout):
             return to_json(f"[Request ID: {self._exchange.request_id}] {path} took longer than it may.")
-        if isinstance(error, TryAgain):
+        if isinstance(error, TryAgain | HangUp):
             raise error
         return self._failure(error, path)[_MESSAGE:-1]
 
+    def _query_failure(self, error: Exception, path: str) -> bytes:
+        return self._failure(error, path)[len(_ERROR) : -1]
+
     def _failure(self, error: Exception, path: str) -> bytes:
         exchange = Exchange(self._exchange.request_id, path)
-        return function_error(error, exchange, Format.ENCODED, dev=self._opening.config.dev)
+        return function_error(error, exchange, self._form, dev=self._opening.config.dev)
 
     # ----- messages for the client
 
@@ -476,7 +467,7 @@ class Socket:
         self._beat()
         try:
             while True:
-                await self._check(self._credentials)
+                await self._check_queries()
                 for text in self._due(not_before):
                     self._sent_at = self._clock.monotonic()
                     await self._websocket.send_text(text)
@@ -509,8 +500,8 @@ class Socket:
     def _due(self, not_before: int) -> Iterator[str]:
         """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
         messages, self._out = self._out, []
-        if self._committing in self._backend.live_queries.shown:
-            self._watching.moved.clear()  # the end of the mutation sets it
+        if self._watched.is_changing or self._committing in self._backend.live_queries.shown:
+            self._watching.moved.clear()  # the end of that sets it
         elif step := self._watching.step(not_before):
             self._reach(step)
         while self._held and self._shown_at(self._held[0]) <= self._tick:
@@ -521,7 +512,11 @@ class Socket:
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)
-        if self._watching.is_answered and (self._changes or self._responded or versions):
+        if (
+            self._watching.is_answered
+            and not self._watched.is_changing
+            and (self._watched.changes or self._responded or versions)
+        ):
             texts += self._transition()
         return iter(texts)
 
@@ -544,33 +539,39 @@ class Socket:
         for number, answer in step.answers.items():
             entry = self._watching.queries[number]
             exchange, alone = Exchange(self._exchange.request_id, entry.function.name), len(entry.watchers) == 1
-            written = self._written.write(answer, exchange, Format.ENCODED, alone=alone)
+            written = self._written.write(answer, exchange, self._form, entry.function, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
-            self._changes[number] = sockets.query_modification(
+            try:
+                self._check_size(outcome)
+            except LimitExceeded as error:
+                outcome, failed = self._query_failure(error, entry.function.name), True
+            self._watched.changes[number] = sockets.query_modification(
                 number, outcome, answer.journal, answer.lines, failed=failed
             )
 
     def _transition(self) -> list[str]:
         now = int(self._clock.now().timestamp() * 1e9)
         times = b"" if self._skew is None else sockets.times(self._skew, now)
-        text = sockets.transition(self._sent, self._reached, self._changes.values(), times).decode()
-        self._sent, self._changes, self._responded = self._reached, {}, False
+        texts: list[str] = []
+        part: list[bytes] = []
+        size = 0
+        for change in self._watched.changes.values():
+            size += len(change)
+            if size > self._most_bytes and part and not self._is_npm:  # it would never get it as one
+                texts.append(sockets.transition(self._sent, self._sent, part, times).decode())
+                part, size = [], len(change)
+            part.append(change)
+        texts.append(sockets.transition(self._sent, self._reached, part, times).decode())
+        self._watched.changes.clear()
+        self._sent, self._responded = self._reached, False
         if (meters := self._backend.engine.journal.meters) is not None:
             meters.add("penstock_live_transitions")
-        return sockets.chunks(text, now) if self._takes_chunks else [text]
+        return sockets.chunks(texts[0], now) if self._takes_chunks else texts
 
 
-def _called(path: str, args: Any, message: Message) -> tuple[str, bytes]:
-    """The function and the arguments that a message names."""
-    try:
-        return function_path(path), message.arguments(args)
-    except Refused as error:
-        failure: InputError = InputError(error.message)
-    except InputError as error:
-        failure = error
-    failure.at_the_door = True
-    raise failure
+def _size_of(call: sockets.Call) -> int:
+    return len(call.args) if isinstance(call.args, bytes) else 0
 
 
 def _hash_of(path: str, args: bytes, caller: Caller) -> int:
@@ -591,4 +592,5 @@ def _refused(error: Unauthenticated, base_version: int, *, attempted: bool) -> H
 
 
 def _bad(text: str) -> HangUp:
-    return HangUp(BAD_REQUEST, "BadRequest", sockets.fatal_error(f"Bad request: {text}."))
+    """The end for a message that names nothing that could fail. Clients of Convex come back after any end."""
+    return HangUp(BAD_REQUEST, "BadRequest", error=text)

@@ -1,0 +1,139 @@
+"""The queries that one client asks to watch: those that its view watches, and those that are refused.
+
+Owns the modifications of queries that go out with the next transition. Leaves answers to the view.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from penstock.calls.run.dispatch import Dispatch
+from penstock.clock import SystemClock
+from penstock.errors import InputError, LimitExceeded, Unauthenticated
+from penstock.functions.function import AnyFunction
+from penstock.live.view import View
+from penstock.observe.logs import event
+from penstock.server.requests import Refused, function_path
+from penstock.wire import sockets
+from penstock.wire.incoming import check_keys
+
+_MOST_BYTES = 24 * 1024 * 1024  # of queries, so that with their journals one message can bring them all back
+_AT_ONCE = 100  # queries
+_TOO_LARGE = f"The queries that a client watches may have {_MOST_BYTES} bytes with their arguments."
+
+Fail = Callable[[InputError, str], bytes]  # the fields of an error, and the path of its function
+
+
+class Watched:
+    """See the module.
+
+    Attributes:
+        changes: The next modifications, by the numbers of their queries.
+        is_changing: While some of a message's queries are added: no transition may go out between two of them.
+    """
+
+    _clock = SystemClock()
+
+    def __init__(self, client: str, view: View, dispatch: Dispatch, fail: Fail) -> None:
+        self.changes: dict[int, bytes] = {}
+        self.is_changing = False
+        self._client = client
+        self._view = view
+        self._dispatch = dispatch
+        self._fail = fail
+        self._sizes: dict[int, int] = {}  # of all queries, as the client sends them
+        self._bytes = 0
+        self._refused = set[int]()
+        self._refusal: Unauthenticated | None = None
+        self._parked: dict[int, tuple[AnyFunction, dict[str, Any], str | None]] = {}  # until a token is accepted
+
+    async def modify(self, found: sockets.ModifyQuerySet, size: int) -> None:
+        """Watch some queries, and others no more; `size` is that of the message."""
+        added, self.is_changing = sum(isinstance(one, sockets.Add) for one in found.modifications), True
+        for place, one in enumerate(found.modifications):
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await self._clock.sleep(0)  # others have their turn
+            is_known = one.query_id in self._sizes
+            if is_known and isinstance(one, sockets.Remove):
+                self._remove(one.query_id)
+            elif not is_known and isinstance(one, sockets.Add):
+                self._add(one, size // added)
+            else:
+                known = "is watched already" if is_known else "is not watched"
+                tell_bad(self._client, f"{type(one).__name__} of query {one.query_id}, which {known}")
+        self.is_changing = False
+
+    def refuse(self, error: Unauthenticated) -> None:
+        """Fail all queries until a token is accepted."""
+        self._refusal = error
+        for number, entry in list(self._view.queries.items()):
+            self._view.remove(number)
+            self._parked[number] = entry.function, entry.arguments, entry.journal
+            self._refuse(number, entry.function.name, entry.journal, error)
+
+    def accept(self) -> None:
+        """Watch again the queries that failed for want of a token."""
+        parked, self._parked, self._refusal = self._parked, {}, None
+        for number, (function, arguments, journal) in parked.items():
+            self._refused.discard(number)
+            try:
+                self._view.add(number, function, arguments, journal)
+            except LimitExceeded as error:
+                self._refuse(number, function.name, journal, error)
+
+    def _add(self, one: sockets.Add, size: int) -> None:
+        self._sizes[one.query_id] = size
+        self._bytes += size
+        try:
+            if self._bytes > _MOST_BYTES:
+                raise LimitExceeded(
+                    _TOO_LARGE, fix="Store what is large, and give the id of its row.", limit=_MOST_BYTES
+                )
+            path, args = called(one, is_npm=self._client.startswith("npm-"))
+            query = *self._dispatch.prepare_query(path, args), one.journal
+            if self._refusal is not None:
+                self._parked[one.query_id] = query
+                raise self._refusal
+            self._view.add(one.query_id, *query)
+        except InputError as error:
+            self._refuse(one.query_id, one.udf_path, one.journal, error)
+
+    def _refuse(self, number: int, path: str, journal: str | None, error: InputError) -> None:
+        self._refused.add(number)
+        error.at_the_door = True
+        self.changes[number] = sockets.query_modification(number, self._fail(error, path), journal, failed=True)
+
+    def _remove(self, number: int) -> None:
+        self._bytes -= self._sizes.pop(number)
+        if number in self._refused:
+            self._refused.discard(number)
+            self._parked.pop(number, None)
+        else:
+            self._view.remove(number)
+        self.changes[number] = sockets.query_removed(number)
+
+
+def called(call: sockets.Call | sockets.Add, *, is_npm: bool) -> tuple[str, bytes]:
+    """The function and the arguments that a client names; one of JavaScript has to be able to read them again.
+
+    Raises:
+        InputError: They cannot be read.
+    """
+    try:
+        if isinstance(call.args, InputError):
+            raise call.args
+        if is_npm:
+            check_keys(call.args)
+        return function_path(call.udf_path), call.args
+    except Refused as error:
+        failure: InputError = InputError(error.message)
+    except InputError as error:
+        failure = error
+    failure.at_the_door = True
+    raise failure
+
+
+def tell_bad(client: str, error: str) -> None:
+    event("socket.bad_message", logging.WARNING, client=client[:100], error=error[:500])

@@ -1,0 +1,534 @@
+"""Messages on the web socket that are broken, huge or too many: each fails its own call, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stage.examples import LONG, examples
+from stage.sockets import SocketClient, socket_client
+from stage.waits import until
+from websockets.exceptions import ConnectionClosed
+
+from penstock.clock import Random, SystemClock, random_of
+from penstock.server import frames as frames_module
+from penstock.server.frames import WebSocketFrames, _Room
+from penstock.server.sockets import socket as socket_module
+from penstock.server.sockets import watched as watched_module
+from penstock.wire import sockets as wire_module
+
+if TYPE_CHECKING:
+    from doors.http_fixtures import Api, Shop
+
+pytestmark = pytest.mark.one_store_each
+
+pytest_plugins = ("doors.http_fixtures",)
+
+MODULE = "doors.http_fixtures"
+BAD = 500_000  # the numbers of what is broken begin here
+MIB = 1024 * 1024
+
+# what stands where a value should be, as bytes: JSON that nobody can read, and values of the wrong type
+UNREADABLE = (
+    b'"I \\ud83d"',
+    b'"\\udc00\\ud800"',
+    b'"\xff\xfe"',
+    b'"\xed\xa0\xbd"',
+    b'"\x00\x1f"',
+    b'"open',
+    b"NaN",
+    b"-Infinity",
+    b"1" * 5000,
+    b"-",
+    b"01",
+    b"nul",
+    b"[,]",
+    b'{"a":}',
+    b'{"a" 1}',
+    b"[" * 300 + b"]" * 300,
+    b"[" * 20_000 + b"]" * 20_000,
+    b'{"a":' * 1500 + b"1" + b"}" * 1500,
+    b"[" + b"[]," * 40_000 + b"[]]",
+    b'"' + b"x" * (5 * MIB) + b'"',
+)
+WRONG = (
+    b"null", b"true", b"-1", b"1.5", b"1e999", b"1" * 400, b'"x"', b'""', b"[]", b"{}", b"[{},{}]",
+    b'{"$integer":1}', b'{"$nothing":[]}', b'{"\\u0000":1}',
+)  # fmt: skip
+
+
+def _dice() -> Random:
+    seed = SystemClock().seed() if LONG else 34
+    print(f"seed {seed}")  # noqa: T201 - of a failure
+    return random_of(seed)
+
+
+@asynccontextmanager
+async def connected(api: Api, **options: Any) -> AsyncIterator[SocketClient]:
+    async with socket_client(str(api.http.base_url), MODULE, **options) as client:
+        await client.connect()
+        yield client
+
+
+class Page:
+    """A client that watches a count and calls good mutations between bad messages; it checks each answer."""
+
+    def __init__(self, client: SocketClient) -> None:
+        self.client = client
+        self.responses: dict[int, dict[str, Any]] = {}
+
+    async def look(self) -> None:
+        message = await self.client.receive()
+        if message["type"].endswith("Response"):
+            assert message["requestId"] not in self.responses, message
+            self.responses[message["requestId"]] = message
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        while not true():
+            await self.look()
+
+    async def add(self, title: str) -> None:
+        """A good mutation: it succeeds, and the live query shows it."""
+        before = self.client.answers[0]
+        number = await self.client.call("Mutation", "add", title=title)
+        await self.until(lambda: number in self.responses and self.client.answers[0] > before)
+        assert self.responses[number]["success"], self.responses[number]
+
+
+def call(number: int, args: bytes, *, kind: str = "Mutation", last: bool = False, **more: bytes) -> bytes:
+    """A call as JavaScript's client writes it; with `last` as Python's does, its arguments first."""
+    fields = {"type": b'"%b"' % kind.encode(), "requestId": b"%d" % number, "udfPath": b'"%b:rate"' % MODULE.encode()}
+    fields |= more
+    members = [b'"%b":%b' % (name.encode(), value) for name, value in fields.items()]
+    members.insert(0 if last else len(members), b'"args":' + args)
+    return b"{" + b",".join(members) + b"}"
+
+
+def added(number: int, args: bytes, *, last: bool = False, **more: bytes) -> bytes:
+    fields = {"type": b'"Add"', "queryId": b"%d" % number, "udfPath": b'"%b:echo"' % MODULE.encode()} | more
+    members = [b'"%b":%b' % (name.encode(), value) for name, value in fields.items()]
+    members.insert(0 if last else len(members), b'"args":' + args)
+    return b"{" + b",".join(members) + b"}"
+
+
+def broken_call(dice: Random, number: int) -> bytes:
+    """A call that has its number, and cannot be served."""
+    how: dict[str, Any] = {"kind": dice.choice(["Mutation", "Action"]), "last": dice.random() < 0.5}
+    value = dice.choice(UNREADABLE)
+    match dice.randrange(6):
+        case 0:
+            return call(number, b'[{"stars":%b}]' % value, **how)
+        case 1:
+            return call(number, value, **how)
+        case 2:
+            return call(number, b'[{"stars":3}]', udfPath=dice.choice([*WRONG, *UNREADABLE]), **{**how, "last": False})
+        case 3:
+            return call(number, b'[{"stars":3}]', more=dice.choice(UNREADABLE[:-2]), **{**how, "last": True})
+        case 4:
+            return call(
+                number, b'[{"stars":3}]', type=dice.choice([b'"Nonsense"', b'"mutation"', b"7"]), last=how["last"]
+            )
+    return call(number, dice.choice([b'[{"stars":%b}]', b"[[%b]]", b'{"%b":1}', b"[%b,1]"]) % dice.choice(WRONG), **how)
+
+
+def wild(dice: Random, number: int) -> bytes:
+    """A message of any kind in which anything is another way: nobody may know whose it was."""
+    text = bytearray(
+        dice.choice(
+            [
+                call(number, b'[{"stars":3}]'),
+                call(number, b'[{"stars":3}]', kind="Action", last=True),
+                b'{"type":"ModifyQuerySet","baseVersion":1,"newVersion":2,"modifications":[%b]}'
+                % added(number, b'[{"value":[1,{"a":"b"}]}]'),
+                b'{"type":"Event","eventType":"x","event":{"a":[1]}}',
+                b'{"type":"Authenticate","baseVersion":0,"tokenType":"User","value":"a.b.c"}',
+                b'{"type":"Connect","sessionId":"x","connectionCount":0}',
+            ]
+        )
+    )
+    for _ in range(dice.randint(1, 3)):
+        place = dice.randrange(len(text))
+        match dice.randrange(5):
+            case 0:
+                text[place] = dice.randrange(256)
+            case 1:
+                del text[place : place + dice.randint(1, 9)]
+            case 2:
+                text[place:place] = dice.choice([b'"', b"[", b"]", b"{", b"}", b",", b"\\", b"\\u", b"\xff"])
+            case 3:
+                text[place:place] = dice.choice([*UNREADABLE[:15], *WRONG])
+            case _:
+                del text[place:]
+        if not text:
+            break
+    return bytes(text)
+
+
+@asynccontextmanager
+async def busy(api: Api, *, is_busy: bool) -> AsyncIterator[None]:
+    """Another client that writes all the time."""
+
+    async def write() -> None:
+        async with connected(api) as client:
+            await client.watch(0, "count")
+            await client.until(0, client.answers.get(0, 0))
+            for number in range(1_000_000):
+                await client.call("Mutation", "rate", stars=1 + number % 5)
+                while (await client.receive())["type"] != "MutationResponse":
+                    pass
+
+    writing = asyncio.create_task(write()) if is_busy else None
+    try:
+        yield
+    finally:
+        if writing is not None:
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+async def test_a_call_that_cannot_be_served_fails_and_nothing_else_does(
+    far_shop: Shop, caplog: pytest.LogCaptureFixture, is_busy: bool
+) -> None:
+    dice = _dice()
+    async with far_shop() as (api, _), busy(api, is_busy=is_busy), connected(api) as client:
+        page = Page(client)
+        await client.watch(0, "count")
+        await page.until(lambda: 0 in client.answers)
+        for number in range(BAD, BAD + examples(600)):
+            text = broken_call(dice, number)
+            sent = text[:300] + b" ... " + text[-300:]
+            await client.send(text)
+            if dice.random() < 0.2:
+                await page.add(f"{number}")
+            await page.until(lambda: number in page.responses)  # noqa: B023 - at once
+            response = page.responses[number]
+            assert not response["success"], (sent, response)
+            assert isinstance(response["result"], str), sent
+            assert "Server Error" not in response["result"], (sent, response)
+        await page.add("the last")
+        assert not [line for line in caplog.messages if "socket.failed" in line or "socket.bad_message" in line]
+
+
+async def test_a_query_that_cannot_be_read_fails_among_good_ones(
+    far_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    dice = _dice()
+    async with far_shop() as (api, _), connected(api) as client:
+        page = Page(client)
+        await client.watch(0, "count")
+        await page.until(lambda: 0 in client.answers)
+        versions = {"baseVersion": 1, "newVersion": 2}
+        for start in range(BAD, BAD + 10 * examples(120), 10):
+            bad = dice.randrange(10)
+            adds = [added(start + place, b'[{"value":%d}]' % place, last=dice.random() < 0.5) for place in range(10)]
+            value = dice.choice(UNREADABLE)
+            adds[bad] = dice.choice(
+                [
+                    added(start + bad, b'[{"value":%b}]' % value, last=dice.random() < 0.5),
+                    added(start + bad, value, last=True),
+                    added(start + bad, b"[{}]", udfPath=dice.choice([*WRONG, value]), last=True),
+                    added(start + bad, b"[{}]", journal=dice.choice([b"1", *UNREADABLE[:-2]])),
+                    added(start + bad, b"[{}]", type=b'"Nonsense"'),
+                ]
+            )
+            if adds[bad].count(b'"') % 2 or adds[bad].count(b"[") != adds[bad].count(b"]"):
+                continue  # nobody knows where the next one begins
+            head = dice.choice(
+                [
+                    b'"type":"ModifyQuerySet","baseVersion":%d,"newVersion":%d' % tuple(versions.values()),
+                    b'"newVersion":"x","type":"ModifyQuerySet"',
+                ]
+            )
+            await client.send(b'{%b,"modifications":[%b]}' % (head, b",".join(adds)))
+            await page.until(lambda: all(start + place in client.answers for place in range(10)))  # noqa: B023 - at once
+            for place in range(10):
+                answer = client.answers[start + place]
+                if place == bad:
+                    assert answer["type"] == "QueryFailed", (adds[bad][:200], answer)
+                else:
+                    assert answer == place
+            removed = b",".join(b'{"type":"Remove","queryId":%d}' % (start + place) for place in range(10))
+            await client.send(
+                b'{"type":"ModifyQuerySet","baseVersion":0,"newVersion":1,"modifications":[%b]}' % removed
+            )
+            await page.until(lambda: list(client.answers) == [0])
+        for number in (0, BAD):  # it is watched already; it is not watched
+            kind = b"Add" if number == 0 else b"Remove"
+            change = b'{"type":"%b","queryId":%d,"udfPath":"a:b"}' % (kind, number)
+            await client.send(b'{"type":"ModifyQuerySet","newVersion":1,"modifications":[%b]}' % change)
+        await page.add("the last")
+        assert "socket.failed" not in caplog.text
+        assert caplog.text.count("socket.bad_message") == 2
+
+
+async def test_after_any_message_good_calls_are_answered_or_the_log_says_why_the_socket_ended(
+    far_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    dice = _dice()
+    ends = 0
+    async with far_shop() as (api, _), connected(api) as bystander:
+        other = Page(bystander)
+        await bystander.watch(0, "count")
+        await other.until(lambda: 0 in bystander.answers)
+        left, text = examples(900), b""
+        while left:
+            async with connected(api) as client:
+                page, end = Page(client), None
+                await client.watch(0, "count")
+                await page.until(lambda: 0 in client.answers)
+                try:
+                    while left:
+                        left -= 1
+                        text = wild(dice, BAD + left)
+                        caplog.clear()
+                        await client.send(text)
+                        await page.add(f"{left}")
+                except ConnectionClosed as closed:
+                    end = closed.rcvd
+                    ends += 1
+                said = end and (end.code, end.reason)
+                assert said in {(1008, "BadRequest"), (1000, "AuthError"), None}, text
+                assert said != (1008, "BadRequest") or "socket.bad_message" in caplog.text, text
+                assert "socket.failed" not in caplog.text, text
+        await other.add("the last")
+    assert ends
+
+
+# ----- large messages
+
+
+def large(size: int, number: int, *, last: bool) -> bytes:
+    """A call of so many bytes."""
+    return call(
+        number, b'[{"stars":"%b"}]' % (b"x" * (size - len(call(number, b'[{"stars":""}]', last=last)))), last=last
+    )
+
+
+@pytest.mark.parametrize("most", [64 * 1024, 32 * MIB])
+async def test_a_message_that_is_too_large_is_thrown_away_and_fails_its_call(
+    far_shop: Shop, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    for module in (frames_module, wire_module):
+        monkeypatch.setattr(module, "MOST_BYTES", most)
+    dice, session = _dice(), "6a0e8a52-0000-4000-8000-000000000001"
+    async with far_shop() as (api, _):
+        said = []
+        for count in range(2):
+            async with socket_client(str(api.http.base_url), MODULE) as client:
+                await client.connect(session, count)
+                page = Page(client)
+                await client.watch(0, "count")
+                await page.until(lambda: 0 in client.answers)
+                sizes = [most - 1, most, *(most + more for more in range(1, 6)), 3 * most + 1]
+                for number, size in enumerate(sizes if most < MIB else sizes[1:3], BAD):
+                    text = large(size, number, last=number % 2 == 0)
+                    cuts = sorted(dice.sample(range(1, size), number % 3)) if size % 2 else []
+                    await client.socket.send(
+                        [text[a:b] for a, b in zip([0, *cuts], [*cuts, size], strict=True)], text=True
+                    )
+                    await page.until(lambda: number in page.responses)  # noqa: B023 - at once
+                    assert page.responses[number]["success"] is False
+                    is_read = f"This message has {size} bytes" not in page.responses[number]["result"]
+                    assert is_read is (size <= most), page.responses[number]
+                    said.append(page.responses[number]["result"])
+                await page.add(f"{count}")
+        assert said[: len(said) // 2] == said[len(said) // 2 :], "a call that is sent again has the same error"
+
+
+async def test_a_large_message_fails_the_query_at_its_ends_or_ends_the_socket_and_the_log_says_why(
+    far_shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(frames_module, "MOST_BYTES", 64 * 1024)
+    monkeypatch.setattr(wire_module, "MOST_BYTES", 64 * 1024)
+    async with far_shop() as (api, _), connected(api) as client, connected(api) as other:
+        await client.send(b'{"type":"Event","event":"%b"}' % (b"x" * 100_000))  # it has no answer
+        await client.modify([])
+        await client.transition()
+        await client.watch(0, "find", title="x" * 100_000)
+        await client.watch(1, "count")
+        await client.until(1, 0)
+        assert "This message has 100" in client.answers[0]["errorMessage"]
+        await client.send(
+            b'{"modifications":[{"args":[{"title":"%b"}],"type":"Add","queryId":2,"udfPath":"x:y"}],"type":"ModifyQuerySet","newVersion":4}'
+            % (b"x" * 100_000)
+        )
+        while 2 not in client.answers:
+            await client.transition()
+        assert "This message has 100" in client.answers[2]["errorMessage"]
+        await client.send(
+            b'{"type":"ModifyQuerySet","modifications":[{"type":"Add","args":[{"title":"%b"}]}]}' % (b"x" * 100_000)
+        )
+        with pytest.raises(ConnectionClosed) as end:
+            await client.receive()
+        assert end.value.rcvd is not None
+        assert (end.value.rcvd.code, end.value.rcvd.reason) == (1008, "BadRequest")
+        assert "socket.bad_message client=npm-1.48.0 error=This message has 100" in caplog.text
+        await other.watch(0, "count")
+        await other.until(0, 0)
+
+
+async def test_a_client_comes_back_with_sixteen_megabytes_of_queries(far_shop: Shop) -> None:
+    async with far_shop() as (api, _):
+        for count in range(2):
+            async with socket_client(str(api.http.base_url), MODULE) as client:
+                await client.connect("6a0e8a52-0000-4000-8000-000000000001", count)
+                queries = [client.added(number, "find", title=f"{number}" + "x" * 16_800) for number in range(1000)]
+                await client.modify(queries)
+                while not client.answers:
+                    await client.transition()
+                assert client.answers == dict.fromkeys(range(1000)), "all in one transition"
+
+
+async def test_a_client_watches_no_more_than_one_message_can_bring_back(
+    far_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_module, "_MOST_BYTES", 10_000)
+    async with far_shop() as (api, _), connected(api) as client:
+        for number in range(3):
+            await client.watch(number, "find", title="x" * 4000)
+            await client.transition()
+        assert client.answers[1] is None
+        assert "may have" in client.answers[2]["errorMessage"]
+        await client.modify([{"type": "Remove", "queryId": number} for number in (0, 2)])
+        await client.transition()
+        await client.watch(3, "find", title="x" * 4000)
+        await client.transition()
+        assert client.answers == {1: None, 3: None}
+
+
+async def test_large_messages_take_turns_in_bounded_memory_and_none_waits_for_ever(
+    far_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames_module, "_SMALL", 1024)
+    room = _Room(MIB)
+    monkeypatch.setattr(WebSocketFrames, "room", room)
+    least = MIB
+    hold = room.hold
+
+    def watched(one: WebSocketFrames, size: int) -> None:
+        nonlocal least
+        hold(one, size)
+        least = min(least, room._left)
+
+    monkeypatch.setattr(room, "hold", watched)
+
+    async def call_large(api: Api) -> None:
+        async with connected(api) as client:
+            for number in range(3):
+                text = large(900_000, number, last=number % 2 == 0)
+                await client.socket.send([text[:300_000], text[300_000:]], text=True)
+                assert not (await client.receive())["success"]
+                await client.transition()
+
+    async with far_shop() as (api, _):
+        await asyncio.gather(*(call_large(api) for _ in range(8)))
+        assert -3 * MIB < least < 0, "all of 7 MB do not lie there at once; those who wait hold what had come by then"
+        assert room._left == MIB
+        monkeypatch.setattr(frames_module, "_PATIENCE", 0.05)
+        stalled = asyncio.Event()
+
+        async def begun() -> AsyncIterator[bytes]:
+            yield large(1_200_000, 0, last=False)
+            await stalled.wait()
+            yield b""
+
+        async with connected(api) as client:
+            sending = asyncio.create_task(client.socket.send(begun(), text=True))
+            await until(_is(lambda: room._left < 0))
+            await call_large(api)
+            with pytest.raises(ConnectionClosed):
+                await client.receive()
+            stalled.set()
+            await asyncio.gather(sending, return_exceptions=True)
+        assert room._left == MIB
+
+
+def _is(true: Callable[[], bool]) -> Callable[[], Any]:
+    async def ask() -> bool:
+        return true()
+
+    return ask
+
+
+async def test_an_answer_that_is_too_large_for_its_client_fails_alone(
+    far_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_module, "_MOST_BYTES_READ_BY_RUST", 1000)
+    monkeypatch.setattr(socket_module, "_MOST_BYTES_READ", 5000)
+    for options, most in ({"client": "python-0.8.1", "path": "/api/sync"}, 1000), ({}, 5000):
+        async with far_shop() as (api, _), connected(api, **options) as client:
+            sizes = {0: most - 200, 1: most, 2: most - 300, 3: most - 400}
+            await client.modify([client.added(number, "echo", value="x" * size) for number, size in sizes.items()])
+            while len(client.answers) < len(sizes):
+                await client.transition()
+            assert client.answers[1]["type"] == "QueryFailed"
+            assert f"{most}" in client.answers[1]["errorMessage"]
+            assert all(client.answers[number] == "x" * sizes[number] for number in (0, 2, 3))
+            await client.call("Mutation", "say_back", text="x" * most)
+            while (response := await client.receive())["type"] != "MutationResponse":
+                pass
+            assert not response["success"]
+            assert await api.value("query", "count") == 0
+
+
+# ----- many calls
+
+
+@pytest.mark.parametrize("kind", ["Mutation", "Action"])
+async def test_calls_beyond_those_that_may_wait_are_not_read_until_others_end(
+    far_shop: Shop, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(socket_module, "_MOST_CALLS", 3)
+    async with far_shop() as (api, _), connected(api) as client:
+        held = api.hold("x")
+        function = "wait_and_add" if kind == "Mutation" else "wait_in_action"
+        for number in range(9):
+            await client.call(kind, function, number, title="x")
+        await held.running.wait()
+        (socket,) = api.asgi.opening.endless
+        assert isinstance(socket, socket_module.Socket)
+        await until(_is(lambda: socket._has_many_calls))
+        frames = socket._websocket._receive.__self__  # type: ignore[attr-defined]
+        await until(_is(lambda: not frames.transport.is_reading()))
+        frames.ping_interval = 1000
+        frames.keepalive_timeout()  # its answer to a ping is not read either
+        assert socket._calls == 3
+        held.may_go_on.set()
+        answered = set[int]()
+        while len(answered) < 9:
+            message = await client.receive()
+            answered |= {message["requestId"]} if "requestId" in message else set()
+        assert answered == set(range(9))
+        await until(_is(frames.transport.is_reading))
+        frames.keepalive_timeout()
+        with pytest.raises(ConnectionClosed):
+            await _read_on(client)
+
+
+async def _read_on(client: SocketClient) -> None:
+    while True:
+        await client.receive()
+
+
+async def test_large_calls_that_wait_are_bounded_too(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_module, "_MOST_BYTES_OF_CALLS", 200_000)
+    async with far_shop() as (api, _), connected(api) as client:
+        held = api.hold("x")
+        await client.call("Mutation", "wait_and_add", title="x")
+        await held.running.wait()
+        (socket,) = api.asgi.opening.endless
+        assert isinstance(socket, socket_module.Socket)
+        for _ in range(9):
+            await client.call("Mutation", "rename", title="x" * 90_000, to="y")
+        await until(_is(lambda: socket._has_many_calls))
+        assert socket._calls == 4
+        held.may_go_on.set()
+        for _ in range(10):
+            while (await client.receive())["type"] != "MutationResponse":
+                pass
+        assert not socket._bytes_of_calls

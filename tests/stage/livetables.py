@@ -1,0 +1,370 @@
+"""Tables, queries and writes that are made up from a seed, for `stage.livefuzz`: every kind of column and of query.
+
+Values are few, so that rows are often equal, and odd ones come from other programs only.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID
+
+from pydantic import Field
+
+from penstock import Index, Page, PaginationOptions, QueryCtx, Table
+from penstock.clock import Random
+from penstock.schema.rules import Rules
+from penstock.transaction.segments import Range
+
+_NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Side(enum.Enum):
+    """A column of choices."""
+
+    A = "a"
+    B = "b"
+    C = "C"
+
+
+class Sort(NamedTuple):
+    """A sort of column: its values, its SQL types in tables of other programs, and what only these write there."""
+
+    annotation: Any
+    values: list[Any]
+    sqlite: list[str]
+    postgres: list[str]
+    odd_sqlite: list[str] = []  # noqa: RUF012 - of a tuple
+    odd_postgres: list[str] = []  # noqa: RUF012 - of a tuple
+
+
+SORTS = {
+    "text": Sort(
+        str,
+        ["", "a", "A", "b", "B", "ä", "aa", "z\U0001f600", "ab c", "b "],
+        ["text", "text collate nocase", "text collate rtrim", "varchar(9)"],
+        ["text", "varchar(9)", "char(4)", "text collate nocase"],
+        ["5", "x'61'"],
+    ),
+    "integer": Sort(
+        int,
+        [-5, 0, 1, 7, 2**40],
+        ["integer", "numeric", "int"],
+        ["bigint", "numeric", "bigint"],
+        ["'x'", "1.5", "'7'"],
+    ),
+    "real": Sort(
+        float,
+        [0.0, -0.0, 1.5, -2.25, 1e300, 0.1],
+        ["real", "numeric"],
+        ["double precision", "numeric"],
+        ["'x'", "9e999"],
+        ["'NaN'", "'Infinity'"],
+    ),
+    "boolean": Sort(bool, [False, True], ["integer", "boolean"], ["boolean"], ["2", "'x'"]),
+    "bytes": Sort(bytes, [b"", b"\0", b"a", b"\xff\x01"], ["blob"], ["bytea"], ["'a'"]),
+    "time": Sort(
+        datetime,
+        [_NOON + timedelta(microseconds=step) for step in (0, 1, 10**9, -(10**12), 10**6)],
+        ["text", "datetime"],
+        ["timestamptz", "timestamp"],
+        ["'2026-01-01 12:00:00'", "'2026-01-01T13:00:00+01:00'", "'2026-01-01T12:00:00Z'", "5"],
+        ["'infinity'", "'-infinity'"],
+    ),
+    "day": Sort(
+        date,
+        [date(1999, 12, 31), date(2026, 1, 1), date(2026, 1, 2)],
+        ["text", "date"],
+        ["date"],
+        ["'2026-1-1'", "'2026-01-01 '"],
+        ["'infinity'"],
+    ),
+    "span": Sort(
+        timedelta,
+        [timedelta(0), timedelta(days=1), timedelta(hours=-5), timedelta(microseconds=3)],
+        ["integer"],
+        ["interval"],
+        ["1.0", "'x'"],
+        ["'24:00:00'", "'1 mon'", "'30 days'", "'1 day -1 hour'"],
+    ),
+    "decimal": Sort(
+        Decimal,
+        [Decimal(text) for text in ("0", "-1.5", "1.50", "0.1", "1e10", "123456.789")],
+        ["numeric", "real", "text"],
+        ["numeric", "numeric(20, 3)", "double precision"],
+        ["'x'", "'1.5'"],
+        ["'NaN'", "1.500"],
+    ),
+    "long": Sort(
+        Annotated[Decimal, Field(max_digits=40)],
+        [Decimal(text) for text in ("0", "-1.5", "1.5000000000000001", "1.50", "9999999999999999.99")],
+        ["numeric", "text"],
+        ["numeric"],
+        ["'01.5'", "'1.5'"],
+        ["'NaN'", "1.500"],
+    ),
+    "uuid": Sort(
+        UUID,
+        [UUID(int=0), UUID(int=1), UUID(int=2**127 + 10)],
+        ["text"],
+        ["uuid"],
+        ["'80000000-0000-0000-0000-00000000000A'", "'80000000000000000000000000000a00'"],
+    ),
+    "side": Sort(Side, list(Side), ["text", "text collate nocase"], ["text", "varchar(3)", "side"], ["'A'"]),
+    "choice": Sort(Literal[1, 2, 3], [1, 2, 3], ["integer"], ["integer", "smallint"], ["4"], ["4"]),
+    "json": Sort(list[int], [[], [1], [1, 2]], ["text"], ["jsonb"], ["'[1.0]'"], ["'[1.0]'"]),
+}
+
+
+SPELLED = [SORTS[name] for name in ("time", "day", "uuid")]
+
+
+class Made(NamedTuple):
+    """A table that was made up: its class, the sorts of its columns, and the SQL of another program that makes it."""
+
+    table: Any
+    sorts: dict[str, Sort]
+    optional: dict[str, bool]
+    created: list[str]
+    said: str
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns but those of keys."""
+        return [name for name in self.sorts if not name.startswith("k")]
+
+
+def make_table(dice: Random, name: str, store: str) -> Made:
+    """A table with some columns and indexes: penstock's own, or another program's."""
+    managed = dice.random() < 0.5
+    sorts = {f"c{place}": dice.choice([*SORTS]) for place in range(dice.randint(2, 5))}
+    optional = {column: dice.random() < 0.6 for column in sorts}
+    keys = [] if managed else dice.choice([["integer"], ["text"], ["integer", "text"], ["time"], ["uuid", "integer"]])
+    named = {f"k{place}": kind for place, kind in enumerate(keys)}
+    indexed = [column for column, kind in sorts.items() if kind != "json"] + [*named]
+    indexes = {
+        f"by_{place}": Index(
+            *dice.sample(indexed, k=min(dice.randint(1, 3), len(indexed))), unique=managed and dice.random() < 0.2
+        )
+        for place in range(dice.randint(1, 4) if indexed else 0)
+    }
+    fields = {column: SORTS[kind] for column, kind in (named | sorts).items()}
+    rule = _rule(dice, sorts) if dice.random() < 0.15 else None
+    arguments = _arguments(dice, name, [*named], managed=managed)
+
+    def fill(space: dict[str, Any]) -> None:
+        space |= {"__module__": __name__, "__annotations__": {}, **indexes}
+        if rule is not None:
+            space["rules"] = Rules(read=rule, anonymous=True)
+        for column, sort in fields.items():
+            nullable = optional.get(column, False)
+            space["__annotations__"][column] = sort.annotation | None if nullable else sort.annotation
+            if nullable:
+                space[column] = None
+
+    table = types.new_class(name.title(), (Table,), arguments, fill)
+    created = [] if managed else [_created(dice, name, fields, [*named], optional, store)]
+    said = f"{created or 'managed'} {sorts} {optional} {indexes} {arguments} rule={rule is not None}"
+    return Made(table, fields, optional, created, said)
+
+
+def _arguments(dice: Random, name: str, keys: list[str], *, managed: bool) -> dict[str, Any]:
+    if managed:
+        return {"name": name, "live": dice.random() < 0.85}
+    return {"source": name, "key": tuple(keys), "managed": False, "live": dice.random() < 0.8}
+
+
+def _rule(dice: Random, sorts: dict[str, str]) -> Callable[[Any, Any], Any]:
+    """A rule that SQL can say, or one that only Python can."""
+    column = dice.choice([*sorts])
+    value = dice.choice(SORTS[sorts[column]].values)
+    if dice.random() < 0.5:
+        return lambda row, who: getattr(row, column) == value if who is None else getattr(row, column) != value
+    return lambda row, who: len(repr(getattr(row, column))) % 2 == (who is None)
+
+
+def _created(
+    dice: Random, name: str, fields: dict[str, Sort], keys: list[str], optional: dict[str, bool], store: str
+) -> str:
+    """The statement by which another program makes the table. It may allow NULL where the declaration does not."""
+    columns = []
+    for column, sort in fields.items():
+        kind = dice.choice(sort.sqlite if store == "sqlite" else sort.postgres)
+        null = "" if optional.get(column) or (column not in keys and dice.random() < 0.3) else " not null"
+        columns.append(f"{column} {kind}{null}")
+    return f"create table {name} ({', '.join(columns)}, primary key ({', '.join(keys)}))"
+
+
+# ----- queries
+
+
+class Plan(NamedTuple):
+    """A query that was made up."""
+
+    verb: str
+    made: Made
+    through: Index | None
+    where: dict[str, Any]
+    direction: Any
+    size: int
+    column: str
+    filtered: str | None
+    joined: Made
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its table is captured."""
+        return bool(self.made.table.__declared__.live)
+
+    @property
+    def orders_by_spelling(self) -> bool:
+        """Whether SQLite orders its rows by texts that another program may spell otherwise."""
+        keys = [name for name in self.made.sorts if name.startswith("k")]
+        return any(
+            self.made.sorts.get(name) in SPELLED for name in (*(self.through.columns if self.through else ()), *keys)
+        )
+
+    def __str__(self) -> str:
+        index = self.through and self.through.columns
+        return (
+            f"{self.verb} {self.made.table.__name__} by {index} where {self.where} {self.direction} n={self.size} "
+            f"column={self.column} filter={self.filtered}"
+        )
+
+
+ROWS = ["take", "take", "first", "first", "unique", "break", "break", "collect"]
+VERBS = [
+    *ROWS, *ROWS, "count", "sum", "min", "max", "groups", "pages", "get", "join", "sql", "any sql", "time", "who",
+    "nested",
+]  # fmt: skip
+
+
+def make_plan(dice: Random, tables: list[Made], verb: str | None = None) -> Plan:
+    """A query over one of the tables, through an index or none."""
+    made, joined = dice.choice(tables), dice.choice(tables)
+    index = dice.choice([None, *3 * made.table.__indexes__])
+    filtered = dice.choice(made.columns) if dice.random() < 0.2 else None
+    count, direction = dice.choice([0, 1, 1, 2, 2, 3, 5]), dice.choice(["asc", "desc"])
+    column = dice.choice(made.columns)
+    where = {} if index is None else _where(dice, made, index)
+    return Plan(verb or dice.choice(VERBS), made, index, where, direction, count, column, filtered, joined)
+
+
+def _where(dice: Random, made: Made, index: Index) -> dict[str, Any]:
+    columns = index.columns[: dice.choice([0, 0, 0, 1, 1, 2])]
+    found = {
+        name: None if made.optional.get(name) and dice.random() < 0.3 else dice.choice(made.sorts[name].values)
+        for name in columns
+    }
+    if columns and dice.random() < 0.6:
+        low, high = dice.choices(made.sorts[columns[-1]].values, k=2)
+        lower = (low, dice.random() < 0.5) if dice.random() < 0.6 else None
+        upper = (high, dice.random() < 0.5) if dice.random() < 0.6 or lower is None else None
+        found[columns[-1]] = Range(lower, upper)
+    return found
+
+
+def scan_of(ctx: QueryCtx, plan: Plan, *, filtered: bool = True) -> Any:
+    """The rows of a plan."""
+    scan = ctx.db.query(plan.made.table)
+    if plan.through is not None:
+        scan = scan.with_index(plan.through, **plan.where)
+    if filtered and plan.filtered is not None:
+        column = plan.filtered
+        scan = scan.filter(lambda row: len(repr(getattr(row, column))) % 2 == 0)
+    return scan.order(plan.direction)
+
+
+async def run_plan(ctx: QueryCtx, plan: Plan, ask: Any) -> Any:
+    """The answer of a plan. It may raise."""
+    scan, verb = scan_of(ctx, plan), plan.verb
+    if verb in {"first", "unique", "collect", "count"}:
+        return await getattr(scan, verb)()
+    if verb in {"sum", "min", "max"}:
+        return await getattr(scan, verb)(plan.column)
+    others: dict[str, Callable[[], Any]] = {
+        "take": lambda: scan.take(plan.size),
+        "break": lambda: _break_off(scan, plan.size),
+        "groups": lambda: _groups(plan, scan),
+        "pages": lambda: _two_pages(scan, max(plan.size, 1)),
+        "get": lambda: _look_up(ctx, plan, scan),
+        "join": lambda: _look_up(ctx, plan, scan),
+        "sql": lambda: _by_sql(ctx, plan, [plan.made.table]),
+        "any sql": lambda: _by_sql(ctx, plan, None),
+        "time": lambda: _with(ctx.now(every=timedelta(minutes=1)), scan.first()),
+        "who": lambda: _who(ctx, scan.take(plan.size)),
+        "nested": lambda: ask(ctx, plan),
+    }
+    return await others[verb]()
+
+
+async def _with(value: Any, call: Any) -> Any:
+    return value, await call
+
+
+async def _who(ctx: QueryCtx, call: Any) -> Any:
+    return await _with(await ctx.auth.get_user_identity(), call)
+
+
+async def _groups(plan: Plan, scan: Any) -> Any:
+    following = () if plan.through is None else plan.through.columns[len(plan.where) :][:1]
+    groups = scan.group_by(*following)
+    return await (groups.count() if plan.size % 2 else groups.max(plan.column))
+
+
+async def _by_sql(ctx: QueryCtx, plan: Plan, reads: Any) -> Any:
+    name = plan.made.table.__declared__.sql_name
+    sql = f"select count(*) as n, max({plan.column}) as m from {name}"
+    return await ctx.sql(sql, reads=reads, unruled=True)
+
+
+async def _break_off(scan: Any, count: int) -> list[Any]:
+    found: list[Any] = []
+    async for row in scan:
+        found.append(row)
+        if len(found) >= count:
+            break
+    return found
+
+
+async def _two_pages(scan: Any, size: int) -> list[Page[Any]]:
+    first = await scan.paginate(num_items=size)
+    return [first, await scan.paginate(cursor=first.continue_cursor, num_items=size)]
+
+
+async def _look_up(ctx: QueryCtx, plan: Plan, scan: Any) -> list[Any]:
+    """Rows by the ids of others, or by their values."""
+    rows, found = await scan.take(3), []
+    indexes = [index for index in plan.joined.table.__indexes__ if plan.joined.sorts.get(index.columns[0])]
+    for row in rows:
+        if plan.verb == "get" or not indexes:
+            found.append(await ctx.db.get(plan.made.table, key_of(plan.made, row)))
+            continue
+        index = indexes[0]
+        value = next(
+            (value for name, value in row if plan.made.sorts.get(name) == plan.joined.sorts[index.columns[0]]),
+            plan.joined.sorts[index.columns[0]].values[0],
+        )
+        if value is not None or plan.joined.optional.get(index.columns[0]):
+            found.append(await ctx.db.query(plan.joined.table).with_index(index, **{index.columns[0]: value}).first())
+    return found
+
+
+def key_of(made: Made, row: Any) -> Any:
+    """The id of a row, as `get` takes it."""
+    keys = [name for name in made.sorts if name.startswith("k")]
+    if not keys:
+        return row.id
+    values = tuple(getattr(row, name) for name in keys)
+    return values if len(values) > 1 else values[0]
+
+
+def page_options(dice: Random) -> PaginationOptions:
+    """A page that a client asks for."""
+    return PaginationOptions(
+        num_items=dice.randint(1, 3), maximum_rows_read=dice.choice([None, None, 2, 4]), id=dice.choice([None, 1])
+    )
