@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -82,7 +83,9 @@ async def test_nothing_is_lost_in_one_transaction(database_url: str, migrate: Ca
         assert await told(test) == ["enter"]
 
 
-async def test_a_write_to_a_held_table_is_told_as_lost_and_a_missing_column_by_name(database_url: str) -> None:
+async def test_a_write_to_a_held_table_is_told_as_lost_and_a_missing_column_by_name(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     hearing = Hearing("outbox", fields=("name",))
     await run_sql(database_url, MAKE)
     async with hearing.stage.open(database_url) as test:
@@ -95,8 +98,13 @@ async def test_a_write_to_a_held_table_is_told_as_lost_and_a_missing_column_by_n
         assert await interests.release("part") == []
         assert (await states(test), await told(test)) == (["ok"], []), "nobody wrote it"
         await interests.hold("part")
-        await test.make_service("pruner").tick()
+        pruner = test.make_service("pruner")
+        for _ in range(4):
+            await pruner.tick()
+            test.clock.advance(timedelta(minutes=1))
         assert await states(test) == ["held"], "the pruner leaves it alone"
+        logged = [vars(one)["facts"] for one in caplog.records if vars(one).get("event") == "changes.interest_broken"]
+        assert [one["state"] for one in logged if one["interest"] == name] == ["held"], "once, after a minute"
         await run_sql(database_url, "insert into part (nr, name) values (1, 'a')", "update part set nr = 2")
         assert {one.split(",")[0] for one in await told(test)} == {"lost"}
         await run_sql(database_url, "alter table part drop column name")
@@ -154,6 +162,19 @@ def holding(url: str, *statements: str) -> None:
         for statement in statements:
             connection.execute(statement)
         release(connection, "part")
+
+
+async def test_a_table_that_is_copied_under_a_hold_of_its_own_transaction_is_told_as_lost(sqlite_url: str) -> None:
+    """The copy has no triggers, so nobody would hear of what is written to it until the release."""
+    hearing = Hearing("task")
+    await run_sql(sqlite_url, MAKE)
+    async with hearing.stage.open(sqlite_url) as test:
+        interests = test.engine.store.interests
+        await interests.hold("part")
+        await run_sql(sqlite_url, *COPY, "insert into part (nr) values (1)")
+        assert await interests.release("part") == []
+        assert await told(test) == ["lost"]
+        assert await hearing.rows(test) == [1], "all rows are scanned"
 
 
 async def test_partitions_that_come_and_go_while_a_table_is_held_are_told_as_lost(postgres_url: str) -> None:

@@ -245,7 +245,7 @@ class Story:
         with Logged() as logged:
             named = await asyncio.to_thread(migrate, self.url, names, statements, self.how, self.cases[2].row(2))
         assert not named or set(named) == set(logged.named), self.what
-        return logged.named if self.how != "crashes" else []  # the log was right until then
+        return logged.named if self.how in {"one", "apart"} else []  # the log was right until then
 
     def change_freely(self, seeds: Sequence[int]) -> bool:
         """Change the second table without a hold; whether any of that was refused."""
@@ -309,7 +309,7 @@ def test_whatever_changes_under_a_hold_everybody_goes_on_or_is_named(empty_datab
         store = runner.run(stores.__aenter__())
         runner.run(push(store, []))
 
-        @settings(max_examples=examples(300))
+        @settings(max_examples=examples(150))
         @given(st.integers(0, 2**32))
         def tried(seed: int) -> None:
             with connection_to(empty_database_url, autocommit=True) as other:

@@ -46,7 +46,7 @@ def release(connection: Any, table: str) -> list[str]:
         type. Each is logged as ``changes.interest_broken``, and told that a change was lost. It captures again once it
         fits, or once a program declares it in a form that fits.
     """
-    misfits = _release(connection, table)
+    misfits = _within(connection, lambda interests, session: interests.release(table, session))
     for name in misfits:
         fix = "Declare it in a form that fits the table."
         log_event("changes.interest_broken", ERROR, interest=name, table=table, state="altered", mended=False, fix=fix)
@@ -67,14 +67,10 @@ def held(connection: Any, *tables: str) -> Iterator[None]:
     except BaseException:
         with suppress(PenstockError):  # a failed transaction has nothing to release: its end undoes the hold
             for table in tables:
-                _release(connection, table)  # mostly undone, so it is not logged
+                release(connection, table)
         raise
     for table in tables:
         release(connection, table)
-
-
-def _release(connection: Any, table: str) -> list[str]:
-    return _within(connection, lambda interests, session: interests.release(table, session))
 
 
 def _within(connection: Any, verb: Callable[[Interests[Any], GuestSession], Awaitable[list[str]]]) -> list[str]:

@@ -128,7 +128,9 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """Whether penstock has its tables."""
         return bool(await self._fetch(session, "exists"))
 
-    async def hold(self, table: str, session: OpenTransaction | None = None) -> builtins.list[str]:
+    async def hold(
+        self, table: str, session: OpenTransaction | None = None, *, alone: bool = False
+    ) -> builtins.list[str]:
         """Let the columns of a table be dropped and retyped, until `release`: its triggers name none of them.
 
         Nothing is missed silently: each statement that writes the table meanwhile tells its readers ``lost``. In one
@@ -139,12 +141,12 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """
         if session is None:
             async with self._writing() as own:
-                return await self.hold(table, own)
+                return await self.hold(table, own, alone=True)
         stored = await self._stored(session)
         found = [one for one in stored.values() if self._is_of(one, table) and one.installed and one.found]
         broken = [one.id for one in found if self._state(one) not in IN_ORDER]
         for number in sorted({one.capture for one in found if one.capture is not None and self._state(one) != "held"}):
-            await self._hold(session, number, [one for one in found if one.capture == number])
+            await self._hold(session, number, [one for one in found if one.capture == number], alone=alone)
         if broken:  # what they have missed so far
             await session.execute(Statement(self._lost(broken)))
         return [one.interest.name for one in found if one.capture is not None]
@@ -309,7 +311,9 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """Declare interests, and undo that."""
 
     @abstractmethod
-    async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
+    async def _hold(
+        self, session: OpenTransaction, number: int, members: Sequence[StoredInterest], *, alone: bool
+    ) -> None:
         """Replace triggers by such that name no column, and tell that a change was lost."""
 
     @abstractmethod

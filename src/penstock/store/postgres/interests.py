@@ -108,7 +108,14 @@ class PostgresInterests(Interests[SchemaLock]):
         except DataError as error:
             raise _refused(interest, error) from error
 
-    async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
+    async def _hold(
+        self,
+        session: OpenTransaction,
+        number: int,
+        members: Sequence[StoredInterest],
+        *,
+        alone: bool,  # noqa: ARG002 - a table that is changed keeps its triggers
+    ) -> None:
         interest, found = members[0].interest, members[0].found
         assert found is not None  # noqa: S101 - `hold` leaves others alone
         made = hold(number, [each.id for each in members], interest.table, found)

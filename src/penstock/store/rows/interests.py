@@ -40,6 +40,7 @@ class FoundTable:
     triggers: Sequence[FoundTrigger] = ()
     text: str = ""  # SQLite only: the statement that made the table
     held: bool = False  # whether triggers stand in that name no column: see `Interests.hold`
+    alone: bool = False  # SQLite only: whether it was held in a transaction of its own, so that others may write it
     # PostgreSQL only: see the view `interest_found`.
     each: str = ""
     plain: bool = True
@@ -177,7 +178,7 @@ def has_other_rows(one: StoredInterest) -> bool:
     if one.installed is None or one.found is None:
         return False
     then, now = one.installed, one.found
-    is_copied = bool(now.text) and not now.triggers
+    is_copied = bool(now.text) and not now.triggers and not then.alone
     return now.partitions != then.partitions or (now.trigger_names != then.trigger_names and not is_copied)
 
 

@@ -80,12 +80,14 @@ class SqliteInterests(Interests[Session]):
         for capture in Rebuild(stored, [stored[identity_of(one)] for one in some]).captures(self._state):
             _checked_triggers(capture)
 
-    async def _hold(self, session: OpenTransaction, number: int, members: Sequence[StoredInterest]) -> None:
+    async def _hold(
+        self, session: OpenTransaction, number: int, members: Sequence[StoredInterest], *, alone: bool
+    ) -> None:
         ids, found = [each.id for each in members], members[0].found
         assert found is not None  # noqa: S101 - `hold` leaves others alone
         made = hold(number, ids, members[0].interest.table)
         # First: Python's driver begins a transaction for an update, but for no change of the schema.
-        await self._installed(session, number, ids, found, made, held=True)
+        await self._installed(session, number, ids, found, made, held=True, alone=alone)
         for trigger in found.triggers:
             await session.execute(Statement(f"drop trigger {trigger.name}"))
         for statement in made.values():
@@ -111,12 +113,11 @@ class SqliteInterests(Interests[Session]):
         ids: Iterable[int],
         found: FoundTable,
         made: Iterable[str],
-        *,
-        held: bool = False,
+        **held: bool,
     ) -> None:
         """Note which triggers capture interests."""
         named = [{"name": name} for name in made]
-        table = {"kind": found.kind, "columns": found.columns, "triggers": named, "held": held}
+        table = {"kind": found.kind, "columns": found.columns, "triggers": named, **held}
         for id_ in ids:
             await self._fetch(session, "captured", id=id_, capture=number, installed=json.dumps(table))
 
