@@ -188,6 +188,7 @@ def other_doors() -> list[tuple[str, dict[str, Any], str]]:
         ("random.getrandbits", vars(of_random.__self__), "getrandbits"),
         ("os.urandom", vars(random), "_urandom"),
         ("os.urandom", vars(os), "urandom"),
+        ("time.sleep", vars(time), "sleep"),
     ]
     if "time_machine" not in sys.modules:  # it writes into the C functions that it expects behind these
         of_datetime = gc.get_referents(vars(datetime))[

@@ -132,6 +132,17 @@ def takes_chances_in_thread(ctx: sync.QueryCtx) -> str:
     return str(datetime.now(UTC))  # PEN014
 
 
+@app.internal_action
+async def blocks(ctx: ActionCtx) -> None:
+    time.sleep(0)  # noqa: ASYNC251 - what the test is about; PEN022
+    await asyncio.to_thread(time.sleep, 0)
+
+
+@app.internal_action
+def blocks_its_thread(ctx: sync.ActionCtx) -> None:
+    time.sleep(0)
+
+
 # ----- access, and public functions within
 
 
@@ -254,8 +265,10 @@ async def test_time_and_chance_are_told_in_transactions_of_the_program_only(capl
         for one in (backend, quiet):
             await one.run_mutation(takes_chances)
             await one.run_query(takes_chances_in_thread)
+            await one.run_action(blocks)
+            await one.run_action(blocks_its_thread)
         stamp()
-        assert told(backend.practices) == marked(stamp, takes_chances, takes_chances_in_thread)
+        assert told(backend.practices) == marked(stamp, takes_chances, takes_chances_in_thread, blocks)
         words = {one.seen.partition(" ")[0] for one in backend.practices}
         assert {"datetime.now", "uuid.uuid4", "random.choice", "secrets.token_hex", "os.urandom"} < words
         assert quiet.practices == []

@@ -6,6 +6,7 @@ codes and their pages are those of `penstock check`.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import dis
 import inspect
@@ -37,6 +38,7 @@ MOST_RUNS = 10  # calls of run_query, run_mutation and run_action in one run of 
 _MODE = re.compile(r"(?:(PEN\d{3})=)?(off|log|error)")
 _IGNORED = r"#\s*penstock:\s*ignore\[[\w\s,]*\b{}\b[\w\s,]*\][\s:-]*\S"
 _CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
+_SLEEP = "time.sleep"
 _CHANCE = {"random", "secrets", "uuid"}  # modules that pass chance on
 _FOREIGN = (f"{sysconfig.get_path('stdlib')}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<frozen")
 
@@ -185,12 +187,17 @@ def ran(word: str, function: Any) -> None:
 def _heard(word: str) -> None:
     """Hear that somebody asks for time or chance, as libraries may."""
     run = _current.get()
-    if run is None or not run.transacts:
+    blocks = word == _SLEEP and asyncio._get_running_loop() is not None  # noqa: SLF001 - the only way to ask quickly
+    if run is None or not (blocks if word == _SLEEP else run.transacts):
         return
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - it has no other name
     while frame is not None and (module := frame.f_globals.get("__name__")) in _CHANCE:
         word, frame = f"{module}.{frame.f_code.co_name}", frame.f_back
-    if frame is not None and is_own(frame.f_code.co_filename):
+    if frame is None or not is_own(frame.f_code.co_filename):
+        return
+    if blocks:
+        run.tell("PEN022", f"{word} blocks the event loop: nothing else of the process goes on meanwhile", frame)
+    else:
         run.tell("PEN014", f"{word} gives something else each time this runs", frame)
 
 

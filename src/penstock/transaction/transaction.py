@@ -67,8 +67,7 @@ class Transaction:
         self.shared = session if isinstance(session, Part) else None  # its session, if it shares that with others
         self.store = store
         self.statements = statements
-        self.clock = clock
-        self.now = now  # the time of this execution; a retry has the same
+        self.clock, self.now = clock, now  # the time of this execution; a retry has the same
         self.read_set = ReadSet()
         self.given_ends: Sequence[str] = ()  # where the pages end that it reads, in the order of calls: its journal
         self.page_ends: list[str] = []  # where those ended that it has read; empty for one that failed
