@@ -33,6 +33,7 @@ class Song(Table):
 
     by_rank = Index("album", "rank")
     by_played = Index("played")
+    by_id = Index("id", "rank")
 
 
 class Seat(Table, source="seats", key=("hall", "code"), managed=False, live=True):
@@ -494,6 +495,21 @@ async def test_a_page_that_ends_among_rows_without_a_value_may_grow(url: str) ->
         assert entry.answer is not None
         assert ranks(entry.answer.result) == [*reversed(range(1, 30)), None]
         await client.live.close()
+
+
+async def test_a_page_ends_at_a_row_without_a_value_that_its_key_tells_apart(url: str) -> None:
+    async with TestApp(app, url) as backend:
+        await add(backend, 1, None, 2)
+
+        async def look(ctx: QueryCtx) -> None:
+            for direction in ("asc", "desc"):
+                query = ctx.db.query(Song).with_index(Song.by_id).order(direction)
+                first = await query.paginate(num_items=2)
+                again = await query.paginate(PaginationOptions(end_cursor=first.continue_cursor))
+                rest = await query.paginate(PaginationOptions(cursor=first.continue_cursor))
+                assert (first.page, first.page + rest.page) == (again.page, await query.collect())
+
+        await backend.run_query(read, look)
 
 
 # ----- pages that read much

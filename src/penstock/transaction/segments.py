@@ -62,7 +62,7 @@ def after(
 ) -> list[Segment]:
     """The rest of a segment after a row, in order.
 
-    The last column of the order is unique and never NULL; in the others NULL comes before all values.
+    No two rows are equal in all columns of the order. In a column that may be NULL, that comes before all values.
     """
     return [
         segment
@@ -141,7 +141,9 @@ def _beyond(
     prefix, value, within = tuple(row[:place]), row[place], start.within
     lower, upper = (start.lower, start.upper) if place == len(start.prefix) else (None, None)
     if value is None:
-        return [Segment(prefix, null=False, within=within)] if direction == "asc" else []
+        if direction == "asc":
+            return [Segment(prefix, null=None if inclusive else False, within=within)]
+        return [Segment(prefix, null=True, within=within)] if inclusive else []
     bound = Bound(value, inclusive)
     if direction == "asc":
         return [Segment(prefix, bound, upper, within=within)]
