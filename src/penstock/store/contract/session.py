@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ContextError
@@ -40,7 +40,7 @@ class Statement:
     # the same for many rows, of which no two have the same last parameter: each of its parameters is a list. None where
     # many statements are as fast
     many: Statement | None = None
-    of: TableDefinition | None = None  # the table whose rows it gives
+    of: TableDefinition | None = field(default=None, compare=False)  # the table whose rows it gives
 
 
 class OpenTransaction(Protocol):
