@@ -139,7 +139,7 @@ async def test_a_change_waits_for_claims_that_began_before_it(postgres_url: str,
         blocker, watcher = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
         worker = backend.make_service("worker")
         assert isinstance(worker, Worker)
-        await worker._slots.balance(await _lease(worker), 5, worker._executor.busy, ())
+        await worker._slots.balance(await _lease(worker), 5, worker._executor.busy)
         try:
             await blocker.execute(_IN_THE_WAY)
             claiming = asyncio.create_task(worker.tick())
