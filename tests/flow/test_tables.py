@@ -314,7 +314,7 @@ EXTREMES: dict[str, list[Any]] = {
         "\U0010ffff",
     ],
     "number": [-INT64, INT64 - 1, 0],
-    "real": [-0.0, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), 5],
+    "real": [0.0, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), 5],
     "data": [b"", b"\0", bytes(range(256))],
     "moment": [
         datetime.min.replace(tzinfo=UTC),

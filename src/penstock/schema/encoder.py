@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 from pydantic_core import (
     CoreSchema,
     PydanticSerializationUnexpectedValue,
@@ -197,7 +197,7 @@ def _told(value: Any) -> Any:
     if isinstance(value, float | Decimal | time):
         return repr(value)  # NaN, minus zero, the digits of a decimal
     if isinstance(value, set | frozenset):
-        return sorted(f"{type(one).__qualname__} {one!r}" for one in value)
+        return value, sorted(f"{type(one).__qualname__} {one!r}" for one in value)
     if isinstance(value, datetime):
         return value if value.tzinfo is None else value.astimezone(UTC)
     has_equality = type(value).__eq__ is not object.__eq__  # type: ignore[comparison-overlap]
@@ -223,9 +223,9 @@ def _store(node: dict[str, Any], config: Any, *, tagging: bool) -> None:
 
 
 def _reveal(value: Any, info: Any) -> Any:
-    if info.context == MASKED:
-        return MASKED
-    return value.get_secret_value() if hasattr(value, "get_secret_value") else value
+    if not isinstance(value, Secret | SecretStr | SecretBytes):  # but of another member of a union
+        raise PydanticSerializationUnexpectedValue("a secret is expected")
+    return MASKED if info.context == MASKED else value.get_secret_value()
 
 
 def _in_minutes(value: Any) -> Any:
