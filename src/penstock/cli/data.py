@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -22,6 +22,7 @@ from penstock.cli.visible import visible_json
 from penstock.clock import Clock
 from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
 from penstock.observe.readable import counted
+from penstock.schema.encoder import MASKED
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
 from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
@@ -79,13 +80,20 @@ async def _show(
     statements = find_table(backend, table)
     rows = await _read(backend, statements, limit, order, where)
     documents = Documents(statements, backend.engine.clock)
-    if lines:
+    if lines:  # whose secrets an import needs
         for row in rows:
             click.echo(visible_json(documents.line(row).decode()), nl=False)
-    elif options.json:
-        click.echo(visible_json(to_json([documents.document(row) for row in rows]).decode()))
+        return
+    hidden = {column.name for column in statements.definition.columns if column.secrets}
+    shown = [_masked(documents.document(row), hidden) for row in rows]
+    if options.json:
+        click.echo(visible_json(to_json(shown).decode()))
     else:
-        _show_rows(statements, [documents.document(row) for row in rows], limit)
+        _show_rows(statements, shown, limit)
+
+
+def _masked(document: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:
+    return {name: MASKED if name in hidden and value is not None else value for name, value in document.items()}
 
 
 async def _read(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import marshal
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, time
 from decimal import Decimal
 from functools import cached_property, partial
@@ -29,11 +31,12 @@ from pydantic_core import (
 
 from penstock.errors import ValueInvalid
 from penstock.schema.ids import Id
-from penstock.schema.proofs import IS_HIDDEN, proof_of
+from penstock.schema.proofs import proof_of
 from penstock.schema.tighten import changed, made_of
 from penstock.values import encode_json
 
 MASKED = "••••••"
+IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
 TAGGED = "@"  # the label of tagged members in pydantic's errors
 
 _CONFIG: Any = {
@@ -48,8 +51,8 @@ _AS_TEXT = {"str", "bytes", "date", "datetime", "time", "timedelta", "uuid", "ur
 _KINDS = {name: {"text"} for name in _AS_TEXT} | {name: {"array"} for name in ("list", "tuple", "set", "frozenset")}
 _KINDS |= {name: {"object"} for name in ("dict", "model", "typed-dict", "dataclass")}
 _KINDS |= {"none": {"null"}, "bool": {"bool"}, "int": {"number"}, "float": {"number"}, "decimal": {"text", "number"}}
+_NO_REFERENCES = 2  # the version of marshal that writes equal values alike
 _ALL = {"text", "array", "object", "null", "bool", "number"}
-_NO_KEYS = {"list", "tuple", "set", "frozenset", "dict", "model", "typed-dict", "dataclass", "named-tuple", "call"}
 
 
 class Encoder:
@@ -82,7 +85,7 @@ class Encoder:
         self._stored = self._changed()
         self.validator = read(self._stored)
         self._serializer = self._serializer_of(self._stored)
-        self._proof = proof_of(self._stored, {}, given=given)
+        self._proof = proof_of(self._stored, given=given)
 
     def encode(self, value: Any, what: str) -> str:
         """A value as JSON text.
@@ -158,42 +161,48 @@ class Encoder:
             return ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
         except Exception as error:  # noqa: BLE001 - of a validator of the user's own
             return f"{type(error).__name__} in its validator"
-        return difference(value, found)
+        return change if (change := difference(value, found)) is None else f"it{change}"
 
 
-def difference(one: Any, other: Any, path: str = "") -> str | None:
+def difference(one: Any, other: Any) -> str | None:
     """How two values differ, in words without the values; None if they are equal and of the same classes throughout.
 
     An id may come back as text, which it is.
     """
+    with suppress(ValueError):  # of a class that is not Python's own
+        if marshal.dumps(one, _NO_REFERENCES) == marshal.dumps(other, _NO_REFERENCES):
+            return None
+    return _difference(one, other)
+
+
+def _difference(one: Any, other: Any) -> str | None:
     kind = str if isinstance(one, Id) and type(other) is str else type(one)
     if kind is not type(other):
-        return f"{path or 'it'} is a {kind.__name__}, and comes back as a {type(other).__name__}"
-    for step, mine, theirs in _parts(one, other):
-        if (found := difference(mine, theirs, f"{path}.{step}".lstrip("."))) is not None:
-            return found
-    return None if _told(one) == _told(other) else f"{path or 'it'} changes, being a {kind.__name__}"
+        return f" is a {kind.__name__}, and comes back as a {type(other).__name__}"
+    parts = _parts(one, other)
+    for step, mine, theirs in parts or ():
+        if (found := _difference(mine, theirs)) is not None:
+            return f".{step}{found}"
+    return None if parts is not None or _told(one) == _told(other) else f" changes, being a {kind.__name__}"
 
 
-def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]]:
-    """The parts of two values of one class, with their names; none of values that are compared as a whole."""
-    if isinstance(one, BaseModel):
-        names: Any = [*type(one).__pydantic_fields__, "__pydantic_extra__", "__pydantic_private__"]
-        return [(name, getattr(one, name, None), getattr(other, name, None)) for name in names]
-    if dataclasses.is_dataclass(one):
-        names = [field.name for field in dataclasses.fields(one)]
-        return [(name, getattr(one, name, None), getattr(other, name, None)) for name in names]
+def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]] | None:
+    """The parts of two values of one class, with their names; None of values that are compared as a whole."""
     if isinstance(one, dict):
         return [("keys", list(one), list(other)), *zip(one, one.values(), other.values(), strict=False)]
     if isinstance(one, list | tuple | deque):
         return [("length", len(one), len(other)), *zip(range(len(one)), one, other, strict=False)]
-    return ()
+    if isinstance(one, BaseModel):
+        names: Any = [*type(one).__pydantic_fields__, "__pydantic_extra__", "__pydantic_private__"]
+    elif dataclasses.is_dataclass(one):
+        names = [field.name for field in dataclasses.fields(one)]
+    else:
+        return None
+    return [(name, getattr(one, name, None), getattr(other, name, None)) for name in names]
 
 
 def _told(value: Any) -> Any:
     """What tells a value from all others of its class, where `==` does not."""
-    if isinstance(value, BaseModel | dict | list | tuple | deque) or dataclasses.is_dataclass(value):
-        return None  # its parts do
     if isinstance(value, float | Decimal | time):
         return repr(value)  # NaN, minus zero, the digits of a decimal
     if isinstance(value, set | frozenset):
@@ -228,18 +237,6 @@ def _reveal(value: Any, info: Any) -> Any:
     return MASKED if info.context == MASKED else value.get_secret_value()
 
 
-def _in_minutes(value: Any) -> Any:
-    """A point in time whose offset JSON can say: of whole minutes, which those of before 1900 often are not."""
-    if not isinstance(value, datetime):
-        raise PydanticSerializationUnexpectedValue("a datetime is expected")
-    offset = value.utcoffset()
-    return value.astimezone(UTC) if offset is not None and offset.seconds % 60 else value
-
-
-def _say_offset(node: dict[str, Any]) -> None:
-    node.setdefault("serialization", core_schema.plain_serializer_function_ser_schema(_in_minutes))
-
-
 def _write_all(node: dict[str, Any]) -> None:
     """Write fields also if they are left out elsewhere, under names under which they are read."""
     for name, field in _fields(node):
@@ -266,28 +263,6 @@ def _hides(node: Any) -> bool:
     if not isinstance(node, dict) or _fields(node):
         return False
     return IS_HIDDEN in (node.get("metadata") or {}) or any(map(_hides, node.values()))
-
-
-def _write_pairs(node: dict[str, Any]) -> None:
-    """Write a dict as a list of pairs if its keys cannot be those of a JSON object, which are text."""
-    keys, values = (node.get(part, core_schema.any_schema()) for part in ("keys_schema", "values_schema"))
-    if keys["type"] not in _NO_KEYS:
-        return
-    pairs = core_schema.list_schema(core_schema.tuple_schema([keys, values]))
-    _replace(
-        node,
-        core_schema.json_or_python_schema(
-            core_schema.no_info_after_validator_function(dict, pairs),
-            {**node},
-            serialization=core_schema.plain_serializer_function_ser_schema(_pairs, return_schema=pairs),
-        ),
-    )
-
-
-def _pairs(value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise PydanticSerializationUnexpectedValue("a dict is expected")
-    return list(value.items())
 
 
 def _replace(node: dict[str, Any], other: Any) -> None:
@@ -353,18 +328,12 @@ def _kinds(node: Any) -> set[str]:
         return {"null"} | _kinds(node["schema"])
     if kind == "default":
         return _kinds(node["schema"])
-    if kind in {"literal", "enum"}:
-        values = [one.value if isinstance(one, enum.Enum) else one for one in node.get("expected") or node["members"]]
-        by_type: dict[type[Any], set[str]] = {str: {"text"}, bool: {"bool"}, int: {"number"}, type(None): {"null"}}
-        return set().union(*(by_type.get(type(value), _ALL) for value in values))
-    return _KINDS.get(kind, _ALL) if "serialization" not in node or kind == "datetime" else _ALL
+    return _KINDS.get(kind, _ALL) if "serialization" not in node else _ALL
 
 
 _CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "model-fields": _write_all,
     "typed-dict": _write_all,
     "dataclass-args": _write_all,
-    "dict": _write_pairs,
-    "datetime": _say_offset,
     "literal": _read_members,
 }

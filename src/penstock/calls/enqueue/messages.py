@@ -12,7 +12,6 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound
 from penstock.functions.signature import encode_any
 from penstock.outbox.message import check_key, is_topic
-from penstock.schema.proofs import is_plain
 from penstock.transaction.tracking import tracked
 from penstock.values import encode_json, text_bytes
 
@@ -79,10 +78,7 @@ def _encoded(calls: JobCalls, topic: str, payload: Any) -> str:
     try:
         text = readers[0].encode_one("payload", payload, _WHAT)
     except ArgumentsInvalid:
-        if not is_plain(payload):
-            raise
-        text = encode_json(payload, _WHAT)  # it may have the form in which the handler's type stands in JSON
-        readers[0].check_json(f'{{"payload":{text}}}')
-    for reader in readers[1:]:
+        text = encode_any(payload, _WHAT)  # it may have the form in which the handler's type stands in JSON
+    for reader in readers:
         reader.check_json(f'{{"payload":{text}}}')
     return text
