@@ -84,7 +84,7 @@ async def fill(ctx: MutationCtx) -> None:
     )
     first = await ctx.db.insert(Thing(**plain))
     odd = plain | dict(
-        text="a\\u2028\\n\\"\\\\ é 🙂", integer=2**63 - 1, real=-0.0, boolean=True, data=bytes(range(256)),
+        text="a\\u2028\\n\\"\\\\ é 🙂", integer=2**63 - 1, real=0.0, boolean=True, data=bytes(range(256)),
         at=datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), day=date(9999, 12, 31),
         span=-timedelta(days=3, microseconds=1), amount=Decimal("-12345678901234567890.123456789"),
         uuid=UUID(int=2**128 - 1), size=2, other=first, inner=Inner(count=7, at=plain["at"]),
