@@ -13,7 +13,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from penstock import Table
 from penstock.cli.data import Documents
 from penstock.cli.transfer import Lines
 from penstock.clock import SystemClock
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ValueInvalid
 from penstock.schema.table import definition_of
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Dialect
@@ -413,7 +413,10 @@ _SAMPLES = st.builds(
 def test_a_line_reads_back_as_the_row_it_was(dialect: Dialect, row: Sample, created: datetime) -> None:
     definition = definition_of(Sample)
     statements = TableStatements(definition, dialect)
-    stored = statements.encode(definition.encode_row(row, "sample_00000000000000000000000000", created))
+    try:
+        stored = statements.encode(definition.encode_row(row, "sample_00000000000000000000000000", created))
+    except ValueInvalid:  # a number that the column would change, as minus zero
+        reject()
     documents = Documents(statements, SystemClock())
     line = documents.line(stored)
     assert line.count(b"\n") == 1
