@@ -30,8 +30,9 @@ from pydantic_core import (
 from penstock.errors import ValueInvalid
 from penstock.schema.ids import Id
 from penstock.schema.proofs import IS_HIDDEN, proof_of
-from penstock.schema.tighten import changed, made_of
+from penstock.schema.tighten import made_of
 from penstock.values import encode_json
+from penstock.wire.schemas import changed
 
 MASKED = "••••••"
 TAGGED = "@"  # the label of tagged members in pydantic's errors
