@@ -13,7 +13,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from penstock import Table
 from penstock.cli.data import Documents
 from penstock.cli.transfer import Lines
 from penstock.clock import SystemClock
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ValueInvalid
 from penstock.schema.table import definition_of
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Dialect
@@ -84,7 +84,7 @@ async def fill(ctx: MutationCtx) -> None:
     )
     first = await ctx.db.insert(Thing(**plain))
     odd = plain | dict(
-        text="a\\u2028\\n\\"\\\\ é 🙂", integer=2**63 - 1, real=-0.0, boolean=True, data=bytes(range(256)),
+        text="a\\u2028\\n\\"\\\\ é 🙂", integer=2**63 - 1, real=0.0, boolean=True, data=bytes(range(256)),
         at=datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), day=date(9999, 12, 31),
         span=-timedelta(days=3, microseconds=1), amount=Decimal("-12345678901234567890.123456789"),
         uuid=UUID(int=2**128 - 1), size=2, other=first, inner=Inner(count=7, at=plain["at"]),
@@ -413,7 +413,10 @@ _SAMPLES = st.builds(
 def test_a_line_reads_back_as_the_row_it_was(dialect: Dialect, row: Sample, created: datetime) -> None:
     definition = definition_of(Sample)
     statements = TableStatements(definition, dialect)
-    stored = statements.encode(definition.encode_row(row, "sample_00000000000000000000000000", created))
+    try:
+        stored = statements.encode(definition.encode_row(row, "sample_00000000000000000000000000", created))
+    except ValueInvalid:  # a number that the column would change, as minus zero
+        reject()
     documents = Documents(statements, SystemClock())
     line = documents.line(stored)
     assert line.count(b"\n") == 1

@@ -13,7 +13,17 @@ import psycopg
 import pytest
 from stage.guests import PLAIN_KINDS, Kind, Visit, play, sqlite_file
 
-from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Table, TopicNotFound, ValueInvalid
+from penstock import (
+    ActionCtx,
+    App,
+    ArgumentsInvalid,
+    ConfigError,
+    ContextError,
+    LimitExceeded,
+    Table,
+    TopicNotFound,
+    ValueInvalid,
+)
 from penstock.outbox.message import Message
 from penstock.store.guest.drivers import answer
 from penstock.testing import TestApp
@@ -129,8 +139,8 @@ def test_a_message_is_gone_with_a_savepoint_that_is_rolled_back(kind: Kind, app_
 def test_what_cannot_be_sent_leaves_no_trace(kind: Kind, app_url: str) -> None:
     cases: list[tuple[str, Any, Any, type[Exception]]] = [
         ("nowhere", 1, None, TopicNotFound),
-        ("greetings", object(), None, ValueInvalid),
-        ("greetings", "x" * 5_000_000, None, LimitExceeded),
+        ("greetings", object(), None, ArgumentsInvalid),
+        ("greetings", Greeting("x" * 5_000_000), None, LimitExceeded),
         ("greetings", 1, "", ValueInvalid),
     ]
 

@@ -51,7 +51,7 @@ _VALUES: dict[str, list[Any]] = {
     "at": [_NOW + timedelta(microseconds=step) for step in (0, 1, 10**9, -(10**12), 10**6)],
     "day": [date(1999, 12, 31), date(2026, 1, 1), date(2026, 1, 2)],
     "done": [False, True],
-    "weight": [0.0, -0.0, 1.5, -2.25, 1e300, 0.1],
+    "weight": [0.0, 1.5, -2.25, 1e300, 0.1],
     "code": [UUID(int=0), UUID(int=1), UUID(int=2**127)],
 }
 

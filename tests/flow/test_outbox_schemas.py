@@ -130,7 +130,7 @@ async def test_a_column_that_has_another_name_fails_messages_from_before_and_say
         assert [one.row.title for one in stage.got if one.row] == ["three"]
         troubles = [one.trouble.error for one in await aside(test) if one.trouble is not None]
         assert len(troubles) == 2
-        assert "a row of legacy, as captured, does not fit its declaration: it has no title" in troubles[0]
+        assert "the row 1 of legacy, as captured, does not fit its declaration: it has no title" in troubles[0]
     told = events(caplog, "outbox.parked")
     assert [one["key"] for one in told] == ["[1]", "[2]"]
 
@@ -177,7 +177,7 @@ async def test_messages_from_before_are_read_as_the_type_that_is_declared_now_or
         await drain(test, DAY)
         assert [one.row.note for one in stage.got if one.row] == [1], "a number, though it was captured as text"
         error = await error_of(test)
-        assert "a row of legacy, as captured, does not fit its declaration" in error
+        assert "the row 2 of legacy, as captured, does not fit its declaration" in error
         assert "note" in error
         assert "skip the message" in error
 

@@ -71,7 +71,7 @@ def print_in_a_thread(ctx: SyncActionCtx) -> None:
 
 
 @app.internal_action
-async def ask(ctx: ActionCtx, wait: Any) -> None:
+async def ask(ctx: ActionCtx, wait: timedelta) -> None:
     await ctx.work.complete_later(wait)
 
 

@@ -367,6 +367,8 @@ async def test_rows_whose_keys_are_empty_or_equal_run_one_at_a_time(
     before, stage = Stage(Priced), Stage(Priced)
     pool = stage.app.workpool("keyed", key_parallelism=1)
     stage.task(Priced, key=key, pool=pool)
+    if key == "ratio" and database_url.startswith("sqlite"):  # whose columns hold no minus zero
+        values = [0.0, 0.0]
     rows = [Priced(**{key: value}) for value in values]
     if older:
         async with before.open(database_url) as test:

@@ -62,7 +62,8 @@ def of_a_mutation(app: App, ran: list[Any], **options: Any) -> None:
     @app.reactive_task(Item, watch=("number",), **options)
     async def react(ctx: MutationTaskCtx[Item]) -> None:
         await ctx.get_document()
-        ran.append(ctx.doc_id)
+        if ctx.doc_id not in ran:  # its body runs again if another one of its shared transaction has to be undone
+            ran.append(ctx.doc_id)
 
 
 def of_batches(app: App, ran: list[Any], **options: Any) -> None:

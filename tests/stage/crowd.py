@@ -196,7 +196,7 @@ def sample(number: int) -> dict[str, Any]:
     """Values of a row, those at the ends of their kinds among them."""
     return {
         "text": f"{number} {{,}}\\ \" ' žluť NULL",
-        "amount": [1.5, -0.0, 1e300, -1e-300][number % 4],
+        "amount": [1.5, 0.0, 1e300, -1e-300][number % 4],
         "yes": number % 2 == 0,
         "raw": bytes([0, 92, number]),
         "at": [datetime.max.replace(tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, number, UTC)][number % 2],

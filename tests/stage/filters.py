@@ -122,7 +122,7 @@ SPANS = [timedelta(0), timedelta(hours=1), timedelta(microseconds=-1), timedelta
          seconds=1)]  # fmt: skip
 UUIDS = [UUID(int=0), UUID(int=2**128 - 1), UUID(int=2**127), UUID("0a1b2c3d-0000-7000-8000-0123456789ab")]
 BLOBS = [b"", b"\0", b"\xff", b"a", b"'", b"\xff\xff", b"a\0b"]
-NUMBERS = [
+NUMBERS = [  # of JSON, which refuses a float that PostgreSQL would give back as an integer
     0,
     1,
     2,
@@ -132,15 +132,11 @@ NUMBERS = [
     0.5,
     2.5,
     0.1,
-    1e16,
     10**16,
     2**53 + 1,
-    1e300,
-    -1e300,
     5e-324,
     2**63 - 1,
     0.30000000000000004,
-    -0.0,
     1e-7,
 ]
 KEYS = ["a", "b", "a b", "é", "$", "0", "%", "'", "length", "A", "?", "{x}", "a.b", "[0]"]
@@ -195,7 +191,8 @@ class Dice:
         return int(self._one(INTEGERS)) if self.random.random() < 0.7 else self.random.randint(-9, 9)
 
     def real(self) -> Any:
-        return float(self._one(REALS)) if self.random.random() < 0.7 else self.random.uniform(-10, 10)
+        found = float(self._one(REALS)) if self.random.random() < 0.7 else self.random.uniform(-10, 10)
+        return found + 0.0  # no minus zero, which columns of SQLite refuse
 
     def decimal(self) -> Decimal:
         if self.random.random() < 0.7:
@@ -217,7 +214,7 @@ class Dice:
     def part(self) -> Part:
         return Part(
             city=self._maybe(self.text),
-            size=self._one(REALS[:16]),
+            size=self._one(REALS[:16]) + 0.0,
             lines=[self.text() for _ in range(self.random.randint(0, 3))],
         )
 

@@ -59,7 +59,7 @@ SORTS = {
     ),
     "real": Sort(
         float,
-        [0.0, -0.0, 1.5, -2.25, 1e300, 0.1],
+        [0.0, 1.5, -2.25, 1e300, 0.1],
         ["real", "numeric"],
         ["double precision", "numeric"],
         ["'x'", "9e999"],

@@ -23,8 +23,6 @@ from penstock.observe.places import place_of, place_of_handler
 from penstock.schema.encoder import TAGGED, Encoder
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.schema.tighten import (
-    Change,
-    changed,
     mixes_bytes,
     plain_validator,
     refuse_lookalikes,
@@ -34,6 +32,7 @@ from penstock.schema.tighten import (
 )
 from penstock.wire.incoming import Arguments
 from penstock.wire.integers import INT64, Way, marker
+from penstock.wire.schemas import Change, changed
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", val_json_bytes="base64")

@@ -32,8 +32,9 @@ from pydantic_core import (
 from penstock.errors import ValueInvalid
 from penstock.schema.ids import Id
 from penstock.schema.proofs import proof_of
-from penstock.schema.tighten import changed, made_of
+from penstock.schema.tighten import made_of
 from penstock.values import encode_json
+from penstock.wire.schemas import changed
 
 MASKED = "••••••"
 IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret

@@ -13,14 +13,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core
 
 from penstock.values import INT64_MAX, INT64_MIN
 from penstock.wire.integers import is_int64, of_text
+from penstock.wire.schemas import changed
 
 T = TypeVar("T")
-Change = Callable[[dict[str, Any]], None]
 
-_OPAQUE = frozenset(
-    {"cls", "metadata", "ref", "schema_ref", "serialization", "config", "default", "expected", "members"}
-)
-_BY_NAME = frozenset({"fields", "choices"})
 _CLASSES = frozenset({"model", "dataclass", "typed-dict"})
 _COLLECTIONS = {"list", "set", "frozenset", "tuple"}
 if "fail_fast" in core_schema.DictSchema.__annotations__:  # of dicts not every pydantic knows it
@@ -72,29 +68,6 @@ def made_of(schema: CoreSchema, make: Callable[[], T]) -> T:
     finally:
         for cls in complete:
             cls.__pydantic_complete__ = True
-
-
-def changed(schema: CoreSchema, change: Change) -> CoreSchema:
-    """A copy of a schema, in which `change` has changed each node, the inner ones first."""
-    return cast("CoreSchema", _changed(schema, change))
-
-
-def _changed(node: Any, change: Change) -> Any:
-    if isinstance(node, list | tuple):
-        return type(node)(_changed(item, change) for item in node)
-    if not isinstance(node, dict):
-        return node
-    copy = {key: _changed_part(key, value, change) for key, value in node.items()}
-    change(copy)
-    return copy
-
-
-def _changed_part(key: str, value: Any, change: Change) -> Any:
-    if key in _OPAQUE:
-        return value
-    if key in _BY_NAME and isinstance(value, dict):  # names are the user's: a field may be called config
-        return {name: _changed(item, change) for name, item in value.items()}
-    return _changed(value, change)
 
 
 def mixes_bytes(schema: CoreSchema) -> bool:

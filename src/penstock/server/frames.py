@@ -5,24 +5,21 @@ Owns when a connection is read. A message is handed on as bytes, since a text th
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Generator
-from typing import Any
+from itertools import islice
+from typing import Any, ClassVar
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 
-from penstock.observe.logs import event
 from penstock.server.opening import SIZE, TAKEN
 from penstock.wire.sockets import ENDS, MOST_BYTES
 
 _SMALL = 256 * 1024  # bytes that each connection may hold in any case
-_ALL_LARGE = 128 * 1024 * 1024  # bytes that those with more may hold together
-_PATIENCE = 60.0  # seconds that others wait for one
+_AT_ONCE = 4  # connections that read a message with more; the others wait for their turns
 
 
 class _Reader(StreamReader):
@@ -64,128 +61,90 @@ class _Frames(ServerProtocol):
         super().recv_frame(frame)
 
 
-class _Room:
-    """The memory for large messages of all connections.
+class WebSocketFrames(WebSocketsSansIOProtocol):
+    """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up.
 
-    Once it is full only the first of those who wait is read, to the end of its message. So no two wait for each other.
+    Attributes:
+        turns: The connections that hold a large message, in their order. The first few of these are read.
     """
 
-    def __init__(self, size: int) -> None:
-        self._left = size
-        self._waiting: deque[WebSocketFrames] = deque()
-
-    def hold(self, one: WebSocketFrames, size: int) -> None:
-        """A connection holds so many bytes now."""
-        size = size if size > _SMALL else 0
-        self._left -= size - one.held
-        one.held = size
-        if not size and one in self._waiting:
-            self._waiting.remove(one)
-            one.go_on()
-        elif size and self._left < 0 and one not in self._waiting:
-            self._waiting.append(one)
-            one.wait()
-        while self._waiting and self._left >= 0:
-            self._waiting.popleft().go_on()
-        if self._waiting:
-            self._waiting[0].go_on(_PATIENCE)
-
-
-class WebSocketFrames(WebSocketsSansIOProtocol):
-    """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up."""
-
-    room = _Room(_ALL_LARGE)
+    turns: ClassVar[dict[WebSocketFrames, None]] = {}
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self.conn: _Frames = _Frames()
-        self.held = 0  # bytes of large messages; of `room`
-        self._message: bytes | bytearray = b""
-        self._lost = self._untaken = 0
-        self._waits = False  # for room
-        self._patience: asyncio.TimerHandle | None = None
+        self._message = bytearray()
+        self._size = 0  # of the message, with what was thrown away
+        self._untaken = 0  # bytes that were handed on, and are not decoded yet
+        self._heard_at = 0.0
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self.loop.time()
         super().data_received(data)
-        self._hold()
+        self._take_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.conn.reader.buffer.clear()
-        self._message, self._untaken = b"", 0
-        self.room.hold(self, 0)
-
-    def _hold(self) -> None:
-        size = len(self.conn.reader.buffer) + len(self._message) + self._untaken
-        if size > _SMALL or self.held:
-            self.room.hold(self, size)
+        self._message.clear()
+        self._taken()
 
     # ----- messages
 
     def handle_text(self, event: Frame) -> None:
-        self._message, self._lost = b"", 0
+        self._message, self._size = bytearray(), 0
         self.handle_cont(event)
 
     handle_bytes = handle_text
 
     def handle_cont(self, event: Frame) -> None:
-        self._lost += event.lost  # type: ignore[attr-defined]  # see `_Frames`
-        if self._message or not event.fin:
-            self._message = bytearray(self._message) if isinstance(self._message, bytes) else self._message
-            self._message += event.data
-        else:
-            self._message = bytes(event.data)
-        if (size := len(self._message)) > MOST_BYTES or (self._lost and size > 2 * ENDS):
+        self._message += event.data
+        self._size += len(event.data) + event.lost  # type: ignore[attr-defined]  # see `_Frames`
+        if self._size > MOST_BYTES:
             self._message = self._message[:ENDS] + self._message[-ENDS:]
-            self._lost += size - len(self._message)
         if event.fin:
             self._hand_on()
 
     def _hand_on(self) -> None:
-        message, self._message = self._message, b""
+        message, self._message = bytes(self._message), bytearray()
         if self.close_sent:
             return
-        handed: Any = {"type": "websocket.receive", "bytes": message, TAKEN: self._take}
-        if self._lost:
-            handed[SIZE] = len(message) + self._lost
         self._untaken += len(message)
+        handed: Any = {"type": "websocket.receive", "bytes": message, SIZE: self._size, TAKEN: self._taken}
         self.queue.put_nowait(handed)
         if not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
 
-    def _take(self) -> None:
-        self._untaken = 0
-        self._hold()
+    # ----- turns
 
-    # ----- when it is read
+    def _taken(self) -> None:
+        self._untaken = 0
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        size = len(self.conn.reader.buffer) + len(self._message) + self._untaken
+        if size > _SMALL:
+            self.turns.setdefault(self)
+            self.read_in_turn()
+        elif self in self.turns:
+            del self.turns[self]
+            for one in (self, *self.turns):
+                one.read_in_turn()
+
+    def read_in_turn(self) -> None:
+        """Read if it has its turn, or holds no large message."""
+        if self.transport.is_closing():
+            return
+        if self.read_paused or self in islice(self.turns, _AT_ONCE, None):
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
 
     async def receive(self) -> Any:
         message = await super().receive()
-        if self._waits and not self.transport.is_closing():
-            self.transport.pause_reading()
+        self.read_in_turn()
         return message
-
-    def wait(self) -> None:
-        """Read no more for now."""
-        self._waits = True
-        self.transport.pause_reading()
-
-    def go_on(self, patience: float | None = None) -> None:
-        """Read again; with `patience`, for at most so many seconds while others wait."""
-        if patience is None and self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        elif patience is not None and self._patience is None:
-            self._patience = self.loop.call_later(patience, self._give_up)
-        if self._waits:
-            self._waits = False
-            if not self.read_paused and not self.transport.is_closing():
-                self.transport.resume_reading()
-
-    def _give_up(self) -> None:
-        event("socket.overloaded", logging.WARNING, error="A large message took too long while others waited.")
-        self.transport.abort()
 
     # ----- clients that are gone
 
@@ -195,8 +154,10 @@ class WebSocketFrames(WebSocketsSansIOProtocol):
         del self.request, self.response
 
     def keepalive_timeout(self) -> None:
-        if not self.transport.is_reading() and not self.transport.get_write_buffer_size():
-            self.pong_timer = self.pending_ping_payload = None  # its answer is not read
+        holds_up = self in self.turns and len(self.turns) > _AT_ONCE
+        is_sending = self._heard_at > self.ping_sent_at and not holds_up  # a pong waits for the end of its message
+        if (is_sending or not self.transport.is_reading()) and not self.transport.get_write_buffer_size():
+            self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
             return
         super().keepalive_timeout()

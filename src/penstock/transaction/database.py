@@ -159,7 +159,7 @@ class DatabaseWriter(DatabaseReader):
             for column, value in zip(definition.columns, neutral, strict=True)
             if value is not None or not column.optional
         }
-        args = [statements.encode_one(name, value) for name, value in given.items()]
+        args = [statements.encode_written(name, value) for name, value in given.items()]
         transaction.count_write(definition.name, args)
         async with self._scope.lock:
             new = await self._send_user_owned(statements, statements.insert(tuple(given)), args, rule)
@@ -249,7 +249,7 @@ class DatabaseWriter(DatabaseReader):
         new = list(old)
         for name in names:
             column = definition.column(name)
-            new[definition.positions[name]] = statements.encode_one(name, definition.encode_field(column, row))
+            new[definition.positions[name]] = statements.encode_written(name, definition.encode_field(column, row))
         if names:
             if rule is not None:
                 rule.check(read_row(statements, new))

@@ -6,21 +6,18 @@ Owns the annotation, and finding its places in a value by pydantic's schema. `wi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
+from penstock.wire.schemas import changed
+
 INT64 = "penstock.int64"  # in the metadata of a schema
 Way = Callable[[Any], Any]
 _DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
-_CHECKS = frozenset({"function-after", "function-before", "function-wrap", "json", "custom-error"})
 _INTEGER = core_schema.int_schema(strict=True)
-_BY_NAME = frozenset({"fields", "choices"})
-_OPAQUE = frozenset(
-    {"cls", "metadata", "serialization", "config", "default", "expected", "members", "ref", "schema_ref"}
-)
 
 
 class _Declared:
@@ -48,14 +45,15 @@ def of_text(value: Any) -> Any:
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
 
 
-def marker(schema: CoreSchema) -> Way | None:
+def marker(schema: CoreSchema, definitions: Iterable[CoreSchema] = ()) -> Way | None:
     """A function that marks the integers of a value as `Large` where its schema declares `Int64`; None if it has none.
 
     Objects of classes stay as they are, as each class has a marker of its own. Nothing is checked a second time.
     """
-    if f"'{INT64}'" not in repr(schema):
+    whole = core_schema.definitions_schema(schema, [*definitions])
+    if f"'{INT64}'" not in repr(whole):
         return None
-    validator = SchemaValidator(_marking(schema))
+    validator = SchemaValidator(changed(whole, _mark))
 
     def mark(value: Any) -> Any:
         try:
@@ -66,43 +64,30 @@ def marker(schema: CoreSchema) -> Way | None:
     return mark
 
 
-def _marking(node: Any) -> Any:
-    """A schema that takes everything that a schema takes, and marks."""
-    if isinstance(node, list | tuple):
-        return type(node)(map(_marking, node))
-    if not isinstance(node, dict):
-        return node
-    if (other := _stand_in(node)) is not None:
-        return other
-    found = {key: value if key in _OPAQUE else _marking_part(key, value) for key, value in node.items()}
-    if node.get("type") == "typed-dict":
-        found["extra_behavior"], found["total"] = "allow", False
-    elif node.get("type") == "typed-dict-field":
-        found["required"] = False
-        found.pop("validation_alias", None)
-    return found
-
-
-def _stand_in(node: dict[str, Any]) -> Any:
-    """The schema that marks in place of one that checks, or that is an object's; None for the others."""
+def _mark(node: dict[str, Any]) -> None:
+    """Have a node take everything that it takes, and mark."""
+    other: Any
     match node:
-        case {"type": "json-or-python", "python_schema": inner}:
-            return _marking(inner)
+        case {"type": "json-or-python", "python_schema": other}:
+            pass
         case {"type": "model" | "dataclass", "cls": cls}:
-            return core_schema.is_instance_schema(cls, ref=node.get("ref"))
+            other = core_schema.is_instance_schema(cls, ref=node.get("ref"))
         case {"serialization": written}:  # it leaves as its serializer says
-            return _marking(written.get("return_schema", core_schema.any_schema()))
+            other = changed(written.get("return_schema", core_schema.any_schema()), _mark)
         case {"type": "function-plain"}:
-            return core_schema.any_schema()
+            other = core_schema.any_schema()
         case {
             "type": "function-after" | "function-before" | "function-wrap" | "json" | "custom-error",
-            "schema": inner,
+            "schema": other,
         }:
-            return _marking(inner)
-    return core_schema.no_info_after_validator_function(Large, _INTEGER) if is_int64(node) else None
-
-
-def _marking_part(key: str, value: Any) -> Any:
-    if key in _BY_NAME and isinstance(value, dict):
-        return {name: _marking(item) for name, item in value.items()}
-    return _marking(value)
+            pass
+        case {"type": "typed-dict"}:
+            other = node | {"extra_behavior": "allow", "total": False}
+        case {"type": "typed-dict-field", "schema": inner}:
+            other = core_schema.typed_dict_field(inner, required=False)
+        case _ if is_int64(node):
+            other = core_schema.no_info_after_validator_function(Large, _INTEGER)
+        case _:
+            return
+    node.clear()
+    node.update(other)

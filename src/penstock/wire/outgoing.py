@@ -20,10 +20,11 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError, core_schema, to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from penstock.errors import InputError, ResultInvalid
 from penstock.wire.integers import Large, Way, marker
+from penstock.wire.schemas import OPAQUE
 from penstock.wire.tags import (
     INT64_MAX,
     INT64_MIN,
@@ -125,7 +126,7 @@ class _Writer:
         self._ways: dict[type[Any], _Way] = {
             int: self.integer,
             float: self.real,
-            Large: self.declared_integer,
+            Large: self.large_integer,
             bytes: self.binary,
             dict: self.mapping,
             list: self.sequence,
@@ -146,7 +147,7 @@ class _Writer:
             return int(value)
         if not INT64_MIN <= value <= INT64_MAX:
             raise Unsayable(f"The integer {value} does not fit into 64 bits.", fix="Return it as text.")
-        return self.large_integer(value)
+        return self.undeclared_integer(value)
 
     def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -173,8 +174,9 @@ class _Writer:
     def large_integer(self, value: int) -> Any:
         return str(int(value))
 
-    def declared_integer(self, value: Large) -> Any:
-        return str(int(value))
+    def undeclared_integer(self, value: int) -> Any:
+        """A large one that is not declared as `Int64`."""
+        return self.large_integer(value)
 
     def binary(self, value: Any) -> Any:
         return tag_bytes(value)["$bytes"]
@@ -226,9 +228,6 @@ class _EncodedWriter(_Writer):
     def large_integer(self, value: int) -> Any:
         return tag_integer(value)
 
-    def declared_integer(self, value: Large) -> Any:
-        return tag_integer(value)
-
     def binary(self, value: Any) -> Any:
         return tag_bytes(value)
 
@@ -244,7 +243,7 @@ class _ConvexWriter(_EncodedWriter):
 
 
 class _StrictWriter(_Writer):
-    def large_integer(self, value: int) -> Any:
+    def undeclared_integer(self, value: int) -> Any:
         raise Unsayable(
             f"The integer {value} is beyond ±2^53, so JavaScript would round it.",
             fix="Declare Int64, or return text.",
@@ -282,7 +281,6 @@ _WRITERS: dict[Format, _Writer] = {
 
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_OPAQUE = frozenset({"cls", "metadata", "config", "default", "expected", "members"})
 _OWN_SHAPE = frozenset({"model", "dataclass"})
 _SYSTEM = frozenset({"id", "creation_time"})  # fields of rows that leave as marks
 
@@ -354,12 +352,7 @@ def shape_of(cls: type[Any]) -> Shape:
     schema, definitions = _unwrap(adapter.core_schema)
     key, timed = _marks_of(cls)
     if schema.get("root_model") and not _is_special(schema["schema"], definitions) and "serialization" not in schema:
-        return Shape(
-            {},
-            adapter=adapter,
-            root=True,
-            large=marker(core_schema.definitions_schema(schema["schema"], list(definitions.values()))),
-        )
+        return Shape({}, adapter=adapter, root=True, large=marker(schema["schema"], definitions.values()))
     inner = _inner(schema)
     if inner is None:
         return Shape({}, adapter=adapter, whole=True, key=key, timed=timed)
@@ -376,14 +369,12 @@ def shape_of(cls: type[Any]) -> Shape:
 
 def _marker(fields: Mapping[str, Any], definitions: Mapping[str, Any]) -> Way | None:
     """Marks the integers of an object's fields, by their names on the wire, where they declare `Int64`."""
-    known, ways = list(definitions.values()), dict[str, Way]()
+    ways = dict[str, Way]()
     for name, declared in fields.items():
         schema = declared.get("schema") or declared["return_schema"]
-        if (way := marker(core_schema.definitions_schema(schema, known))) is not None:
+        if (way := marker(schema, definitions.values())) is not None:
             ways[_name_of(name, declared)] = way
-    if not ways:
-        return None
-    return lambda found: found | {name: way(found[name]) for name, way in ways.items() if name in found}
+    return (lambda found: found | {name: ways[name](found[name]) for name in ways.keys() & found}) if ways else None
 
 
 def _adapter(cls: type[Any]) -> TypeAdapter[Any] | None:
@@ -455,7 +446,7 @@ def _is_special(node: Any, definitions: Mapping[str, Any], seen: frozenset[str] 
     ref = node.get("schema_ref")
     if isinstance(ref, str) and ref not in seen:
         return _is_special(definitions.get(ref), definitions, seen | {ref})
-    return any(_is_special(item, definitions, seen) for key, item in node.items() if key not in _OPAQUE)
+    return any(_is_special(item, definitions, seen) for key, item in node.items() if key not in OPAQUE)
 
 
 def _marks_of(cls: type[Any]) -> tuple[tuple[str, ...], bool]:

@@ -6,41 +6,46 @@ written by `wire.outgoing`; they come here as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
-from typing import Annotated, Any, Literal, NamedTuple, cast
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic.alias_generators import to_camel
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from penstock.errors import InputError, LimitExceeded
-from penstock.wire import parts
 from penstock.wire.incoming import BYTES_PER_BRACKET, Message, count_brackets
 from penstock.wire.tags import u64_text
 
 MOST_BYTES = 32 * 1024 * 1024  # of a message; a larger one is thrown away, and its call fails
-_CHUNK = 5_000_000  # characters
-_DECODED = 4  # times the limit of arguments: longer texts are cut, and decoded part by part
-_MOST_BRACKETS = 2**21
 ENDS = 1024  # bytes at each end of a message that is thrown away
+_CHUNK = 5_000_000  # characters
+_DECODED = 4  # times the limit of arguments: a call that is longer is not decoded
+_MOST_BRACKETS = 2**20  # of a message that is decoded
+# Fields with plain values, beside one another. Quotes in texts have backslashes before them, so it is in none.
+_FIELD = rb'\s*+"\w++"\s*+:\s*+(?:null|0|[1-9]\d{0,15}+|"[^"\\\x00-\x1f\x7f-\xff]*+")\s*+'
+_PLAIN_FIELDS = re.compile(rb"(?<=[{,])(%b(?:,%b)*)(?=[,}])" % (_FIELD, _FIELD))
+_CONTROL = re.compile(r"\\[bfnrt]|\\u00[01]")  # as it is written again, a text may have had it as it is
+_OUTER, _INNER = frozenset({"Mutation", "Action", "ModifyQuerySet", "Event"}), frozenset({"Add", "Remove"})
 
 _Count = Annotated[int, Field(ge=0, lt=2**53, strict=True)]
 
 
-def _arguments_of(args: Any, message: Message | None) -> bytes | InputError:
-    """Arguments as JSON text, with tags resolved; from a part they come so."""
-    if message is None:
-        return b"{}" if args is None else cast("bytes | InputError", args)
-    try:
-        return message.arguments(args)
-    except InputError as error:
-        return error
-
-
-_Arguments = Annotated[
-    Any, PlainValidator(lambda args, info: _arguments_of(args, info.context)), Field(validate_default=True)
-]
+_Read = Callable[[Any], bytes | InputError]
+_Arguments = Annotated[Any, PlainValidator(lambda args, info: info.context(args)), Field(validate_default=True)]
 
 
 class _Incoming(BaseModel):
@@ -89,7 +94,8 @@ class ModifyQuerySet(_Incoming):
     """Watch some queries, and others no more."""
 
     type: Literal["ModifyQuerySet"]
-    new_version: _Count
+    # With none that can be read the server counts on; the queries are what matters.
+    new_version: Annotated[int, PlainValidator(lambda value: value if _is_count(value) else 0)] = 0
     modifications: list[Modification]
 
 
@@ -108,10 +114,34 @@ class Event(_Incoming):
     type: Literal["Event"]
 
 
-Modification = Annotated[Add | Remove, Field(discriminator="type")]
+def _or_failed(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """A part of a message. A call or query with a number and a wrong field has an error for its arguments."""
+    try:
+        return read(value)
+    except ValidationError as error:
+        fields, reason = value if isinstance(value, dict) else {}, _reason(error)
+        if _is_count(number := fields.get("queryId")):
+            return Add.model_construct(query_id=number, udf_path="", args=reason)
+        if _is_count(number := fields.get("requestId")):
+            kind = "Mutation" if fields.get("type") == "Mutation" else "Action"
+            return Call.model_construct(type=kind, request_id=number, udf_path="", args=reason)
+        raise
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _reason(error: ValidationError) -> InputError:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return InputError(f"This is no message of a Convex client: {place or 'message'}: {first['msg']}.")
+
+
+_Part = WrapValidator(_or_failed)
+Modification = Annotated[Add | Remove, Field(discriminator="type"), _Part]
 Incoming = Connect | Authenticate | ModifyQuerySet | Call | Event
-_modification: TypeAdapter[Add | Remove] = TypeAdapter(Modification)
-_incoming: TypeAdapter[Incoming] = TypeAdapter(Annotated[Incoming, Field(discriminator="type")])
+_incoming: TypeAdapter[Incoming] = TypeAdapter(Annotated[Incoming, Field(discriminator="type"), _Part])
 
 
 def read_message(text: bytes, most: int) -> Incoming:
@@ -124,124 +154,85 @@ def read_message(text: bytes, most: int) -> Incoming:
     Raises:
         InputError: It is no message, and names nothing that could fail.
     """
-    brackets = count_brackets(text)
-    if len(text) <= _DECODED * most and brackets <= _most_brackets(text, most):
-        try:
-            message = Message(text)
-        except InputError:
-            pass  # one of its parts may be the reason
-        else:
-            return _read(message.value, message)
-    if brackets > _MOST_BRACKETS:
-        return read_ends(text, f"A message may have {_MOST_BRACKETS} opening brackets.")
-    return _read(_decoded(chain(parts.outer_members(b"", text[-ENDS:]), parts.members(text)), most, is_whole=True))
-
-
-def read_ends(text: bytes, reason: str) -> Incoming:
-    """A message that is refused unread. Its call, or queries, fail, if one of the ends of the text has their number.
-
-    Raises:
-        InputError: It has none.
-    """
-    head, tail, error = text[:ENDS], text[-ENDS:], LimitExceeded(reason, limit=MOST_BYTES)
-    found = _plain(parts.outer_members(head, tail)) | {"args": error}
-    if found.get("type") == "ModifyQuerySet":
-        ends = parts.outer_objects(head.partition(b'"modifications"')[2], tail)
-        queries = [one | {"args": error} for one in map(_plain, ends) if "queryId" in one]
-        found |= {"modifications": queries} if queries else {}
-    return _read(found, reason=error)
-
-
-def _plain(found: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
-    return {name: value for name, value in _decoded(found, ENDS).items() if not isinstance(value, InputError)}
-
-
-def _decoded(found: Iterable[tuple[bytes, bytes]], most: int, *, is_whole: bool = False) -> dict[str, Any]:
-    """The members of an object, each by itself. One that cannot be decoded is an error, and is one of the arguments."""
-    values: dict[str, Any] = {}
-    failures = []
-    for key, text in found:
-        name = _value_of(key)
-        if name == "modifications" and is_whole:
-            values[name] = [_decoded(parts.members(one), most) for one in parts.objects(text)]
-            continue
-        value = _arguments_in(text, most) if name == "args" else _value_of(text)
-        failures += [one for one in (name, value) if isinstance(one, InputError)]
-        if isinstance(name, str):
-            values[name] = value
-    return {**values, "args": failures[0]} if failures else values
-
-
-def _value_of(text: bytes) -> Any:
-    try:
-        return Message(text).value
-    except InputError as error:
-        return error
-
-
-def _arguments_in(text: bytes, most: int) -> bytes | InputError:
-    if len(text) > _DECODED * most:
-        return LimitExceeded(f"The arguments have {len(text)} bytes; {most} are allowed.", limit=most)
-    brackets, allowed = count_brackets(text), _most_brackets(text, most)
-    if brackets > allowed:
-        return LimitExceeded(f"The arguments have {brackets} opening brackets; {allowed} are allowed.", limit=allowed)
+    if len(text) > _DECODED * most and b'"ModifyQuerySet"' not in text[:ENDS] + text[-ENDS:]:
+        return read_ends(text, LimitExceeded(f"A call has {len(text)} bytes; its arguments may have {most}."))
+    if count_brackets(text) > _MOST_BRACKETS:
+        return read_ends(text, LimitExceeded(f"A message may have {_MOST_BRACKETS} opening brackets."))
     try:
         message = Message(text)
     except InputError as error:
+        try:
+            value = json.loads(text.decode("utf-8", "surrogateescape"), strict=False)
+        except (ValueError, RecursionError):
+            return read_ends(text, error)
+        return _read(_with_errors(value, error), partial(_arguments, _arguments_of, most))
+    return _read(message.value, partial(_arguments, message.arguments, most))
+
+
+def read_ends(text: bytes, error: InputError) -> Incoming:
+    """A message that is not decoded: its call, or its queries, fail if the text shows their numbers.
+
+    Raises:
+        InputError: It shows none.
+    """
+    runs = [{"udfPath": "", **from_json(b"{%b}" % run)} for run in _PLAIN_FIELDS.findall(text)]
+    outer = next((run for run in runs if run.get("type") in _OUTER), {})
+    queries = [run for run in runs if run.get("type") in _INNER]
+    try:
+        return _incoming.validate_python(
+            outer | ({"modifications": queries} if queries else {}), context=lambda _: error
+        )
+    except ValidationError:
+        raise error from None
+
+
+def _read(value: Any, arguments: _Read) -> Incoming:
+    try:
+        return _incoming.validate_python(value, context=arguments)
+    except ValidationError as error:
+        raise _reason(error) from error
+
+
+def _arguments(read: Callable[[Any], bytes], most: int, args: Any) -> bytes | InputError:
+    """Arguments as JSON text, with tags resolved."""
+    if isinstance(args, InputError):
+        return args
+    try:
+        text = read(args)
+    except InputError as error:
         return error
-    return _arguments_of(message.value, message)
+    brackets, allowed = count_brackets(text), max(most, len(text)) // BYTES_PER_BRACKET
+    if brackets > allowed:
+        return LimitExceeded(f"The arguments have {brackets} opening brackets; {allowed} are allowed.", limit=allowed)
+    return text
 
 
-def _most_brackets(text: bytes, most: int) -> int:
-    return max(most, len(text)) // BYTES_PER_BRACKET
+def _arguments_of(args: Any) -> bytes:
+    return Message(json.dumps(args)).arguments(args)
 
 
-def _read(value: Any, message: Message | None = None, reason: InputError | None = None) -> Incoming:
+def _with_errors(value: Any, error: InputError) -> Any:
+    """A message that is no JSON: its call has an error, or each of its queries that may be the reason."""
+    if not isinstance(value, dict):
+        return value
+    if isinstance(parts := value.get("modifications"), list):
+        return value | {"modifications": [one if _is_json(one) else _failed(one, error) for one in parts]}
+    return _failed(value, error)
+
+
+def _failed(part: Any, error: InputError) -> Any:
+    plain = {name: part.get(name) for name in ("type", "queryId", "requestId")} if isinstance(part, dict) else {}
+    return plain | {"udfPath": "", "args": error}
+
+
+def _is_json(part: Any) -> bool:
+    """Whether a part of a message that is no JSON is certainly not the reason."""
     try:
-        return _incoming.validate_python(value, context=message)
-    except ValidationError as error:
-        reason = reason or _reason(error)
-    fields = value if isinstance(value, dict) else {}
-    kind, number, changes = (fields.get(name) for name in ("type", "requestId", "modifications"))
-    if kind == "Event":
-        return Event(type="Event")
-    if kind == "Authenticate":
-        return Authenticate.model_construct(token_type="User")  # noqa: S106 - it has none, so it is refused
-    if kind == "ModifyQuerySet" and isinstance(changes, list):
-        version = fields.get("newVersion")
-        read = [_read_modification(one, message) for one in changes]
-        return ModifyQuerySet.model_construct(new_version=version if _is_count(version) else 0, modifications=read)
-    if _is_count(number) and kind not in ("Connect", "ModifyQuerySet"):
-        kind = "Mutation" if kind == "Mutation" else "Action"
-        return Call.model_construct(type=kind, request_id=number, udf_path=_text(fields, "udfPath"), args=reason)
-    raise reason
-
-
-def _read_modification(value: Any, message: Message | None) -> Add | Remove:
-    try:
-        return _modification.validate_python(value, context=message)
-    except ValidationError as error:
-        reason = _reason(error)
-    if isinstance(value, dict) and _is_count(number := value.get("queryId")):
-        return Add.model_construct(query_id=number, udf_path=_text(value, "udfPath"), args=reason)
-    raise reason
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**53
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-    found = fields.get(name)
-    return found if isinstance(found, str) else ""
-
-
-def _reason(error: ValidationError) -> InputError:
-    first = error.errors(include_url=False)[0]
-    if isinstance(first["input"], InputError):
-        return first["input"]
-    place = ".".join(str(part) for part in first["loc"])
-    return InputError(f"This is no message of a Convex client: {place or 'message'}: {first['msg']}.")
+        text = json.dumps(part)
+        Message(text)
+    except (InputError, RecursionError):
+        return False
+    return _CONTROL.search(text) is None
 
 
 class Version(NamedTuple):

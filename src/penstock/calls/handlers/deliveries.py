@@ -144,7 +144,8 @@ class Messages:
             return _part(definition, fields) if self._outbox.fields else definition.make_rows([fields])[0]
         except (*UNFIT, DeclarationError) as error:
             captured = read_values(text)
-            captured_fields(self._dialect, definition, captured)  # names the column that cannot be read
+            known = {name: value for name, value in captured.items() if name in definition.positions}
+            captured_fields(self._dialect, definition, known)  # names the column that cannot be read
             raise RowInvalid(
                 f"Outbox {self._outbox.name}: the row {captured.get(definition.key[0])} of {definition.name}, as "
                 f"captured, does not fit its declaration: {error}",

@@ -187,6 +187,8 @@ class TaskBatchRun(TaskCtx[T]):
         Args:
             error: The error. A `TaskConditionFailed` ends the run as skipped, a `NonRetryableError` as failed at once.
         """
+        if isinstance(error, TaskConditionFailed):
+            error.facts.setdefault("reason", "failed")
         self.failure = error
 
 

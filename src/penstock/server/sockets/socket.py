@@ -35,7 +35,7 @@ from penstock.server.callers import Credentials, anonymous, as_admin, with_token
 from penstock.server.http import check_room, opened
 from penstock.server.opening import ABORT, SIZE, TAKEN, Opening
 from penstock.server.requests import Refused
-from penstock.server.sockets.watched import Watched, called, tell_bad
+from penstock.server.sockets.watched import Watched, called, size_of, tell_bad
 from penstock.server.subscribe import WrittenAnswers
 from penstock.store.nouns.requests import RequestKey
 from penstock.wire import sockets
@@ -221,8 +221,7 @@ class Socket:
             event("socket.failed", logging.ERROR, exc_info=error, request_id=self._exchange.request_id)
             self.hang_up(OUR_FAULT, FAILED)
 
-    async def _receive(self) -> tuple[sockets.Incoming, int]:
-        """The next message, and its size."""
+    async def _receive(self) -> sockets.Incoming:
         got = await self._websocket.receive()
         if got["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(got.get("code", 1000))
@@ -231,8 +230,8 @@ class Socket:
         try:
             if size > sockets.MOST_BYTES:
                 reason = f"This message has {size} bytes; {sockets.MOST_BYTES} are allowed."
-                return sockets.read_ends(text, reason), size
-            return await offload(len(text), lambda: sockets.read_message(text, most)), size
+                return sockets.read_ends(text, LimitExceeded(reason))
+            return await offload(len(text), lambda: sockets.read_message(text, most))
         except InputError as error:
             raise _bad(str(error)) from error
         finally:
@@ -240,18 +239,18 @@ class Socket:
 
     async def _read(self) -> None:
         while True:
-            while self._has_many_calls:
-                self._call_ended.clear()
-                await self._call_ended.wait()
-            await self._take(*await self._receive())
+            await self._take(await self._receive())
 
-    async def _take(self, found: sockets.Incoming, size: int) -> None:
+    async def _take(self, found: sockets.Incoming) -> None:
         if isinstance(found, sockets.ModifyQuerySet):
-            await self._watched.modify(found, size)
+            await self._watched.modify(found)
             version = max(self._reached.query_set + 1, found.new_version)
             self._reached = self._reached._replace(query_set=version)
             self._watching.moved.set()
         elif isinstance(found, sockets.Call):
+            while self._has_many_calls:
+                self._call_ended.clear()
+                await self._call_ended.wait()
             self._call(found)
         elif isinstance(found, sockets.Authenticate):
             await self._authenticate(found)
@@ -265,7 +264,7 @@ class Socket:
         last time that they saw; its last bits are the number of their session here.
         """
         async with asyncio.timeout(_PATIENCE):
-            first, _ = await self._receive()
+            first = await self._receive()
         if not isinstance(first, sockets.Connect):
             raise _bad("the first message must be Connect")
         observed = _time_of(first.max_observed_timestamp)
@@ -345,7 +344,7 @@ class Socket:
 
     def _call(self, call: sockets.Call) -> None:
         self._calls += 1
-        self._bytes_of_calls += _size_of(call)
+        self._bytes_of_calls += size_of(call)
         if call.type == "Mutation":
             self._mutations.append((call, self._credentials))
             if self._mutating is None:
@@ -358,7 +357,7 @@ class Socket:
 
     def _end_call(self, call: sockets.Call) -> None:
         self._calls -= 1
-        self._bytes_of_calls -= _size_of(call)
+        self._bytes_of_calls -= size_of(call)
         self._call_ended.set()
 
     async def _mutate_all(self) -> None:
@@ -568,10 +567,6 @@ class Socket:
         if (meters := self._backend.engine.journal.meters) is not None:
             meters.add("penstock_live_transitions")
         return sockets.chunks(texts[0], now) if self._takes_chunks else texts
-
-
-def _size_of(call: sockets.Call) -> int:
-    return len(call.args) if isinstance(call.args, bytes) else 0
 
 
 def _hash_of(path: str, args: bytes, caller: Caller) -> int:

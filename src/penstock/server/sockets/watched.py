@@ -23,6 +23,7 @@ _MOST_BYTES = 24 * 1024 * 1024  # of queries, so that with their journals one me
 _AT_ONCE = 100  # queries
 _TOO_LARGE = f"The queries that a client watches may have {_MOST_BYTES} bytes with their arguments."
 
+_Query = tuple[AnyFunction, dict[str, Any], str | None]  # with its arguments, and the journal of an earlier answer
 Fail = Callable[[InputError, str], bytes]  # the fields of an error, and the path of its function
 
 
@@ -43,15 +44,14 @@ class Watched:
         self._view = view
         self._dispatch = dispatch
         self._fail = fail
-        self._sizes: dict[int, int] = {}  # of all queries, as the client sends them
+        self._sizes: dict[int, int] = {}  # of the arguments of all queries
         self._bytes = 0
-        self._refused = set[int]()
+        self._refused: dict[int, _Query | None] = {}  # with those that are watched once a token is accepted
         self._refusal: Unauthenticated | None = None
-        self._parked: dict[int, tuple[AnyFunction, dict[str, Any], str | None]] = {}  # until a token is accepted
 
-    async def modify(self, found: sockets.ModifyQuerySet, size: int) -> None:
-        """Watch some queries, and others no more; `size` is that of the message."""
-        added, self.is_changing = sum(isinstance(one, sockets.Add) for one in found.modifications), True
+    async def modify(self, found: sockets.ModifyQuerySet) -> None:
+        """Watch some queries, and others no more."""
+        self.is_changing = True
         for place, one in enumerate(found.modifications):
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await self._clock.sleep(0)  # others have their turn
@@ -59,7 +59,7 @@ class Watched:
             if is_known and isinstance(one, sockets.Remove):
                 self._remove(one.query_id)
             elif not is_known and isinstance(one, sockets.Add):
-                self._add(one, size // added)
+                self._add(one)
             else:
                 known = "is watched already" if is_known else "is not watched"
                 tell_bad(self._client, f"{type(one).__name__} of query {one.query_id}, which {known}")
@@ -70,22 +70,24 @@ class Watched:
         self._refusal = error
         for number, entry in list(self._view.queries.items()):
             self._view.remove(number)
-            self._parked[number] = entry.function, entry.arguments, entry.journal
             self._refuse(number, entry.function.name, entry.journal, error)
+            self._refused[number] = entry.function, entry.arguments, entry.journal
 
     def accept(self) -> None:
         """Watch again the queries that failed for want of a token."""
-        parked, self._parked, self._refusal = self._parked, {}, None
-        for number, (function, arguments, journal) in parked.items():
-            self._refused.discard(number)
-            try:
-                self._view.add(number, function, arguments, journal)
-            except LimitExceeded as error:
-                self._refuse(number, function.name, journal, error)
+        self._refusal = None
+        for number, query in list(self._refused.items()):
+            if query is not None:
+                del self._refused[number]
+                try:
+                    self._view.add(number, *query)
+                except LimitExceeded as error:
+                    self._refuse(number, query[0].name, query[2], error)
 
-    def _add(self, one: sockets.Add, size: int) -> None:
-        self._sizes[one.query_id] = size
-        self._bytes += size
+    def _add(self, one: sockets.Add) -> None:
+        self._sizes[one.query_id] = size_of(one)
+        self._bytes += size_of(one)
+        query = None
         try:
             if self._bytes > _MOST_BYTES:
                 raise LimitExceeded(
@@ -94,22 +96,22 @@ class Watched:
             path, args = called(one, is_npm=self._client.startswith("npm-"))
             query = *self._dispatch.prepare_query(path, args), one.journal
             if self._refusal is not None:
-                self._parked[one.query_id] = query
                 raise self._refusal
             self._view.add(one.query_id, *query)
         except InputError as error:
             self._refuse(one.query_id, one.udf_path, one.journal, error)
+            if error is self._refusal:
+                self._refused[one.query_id] = query
 
     def _refuse(self, number: int, path: str, journal: str | None, error: InputError) -> None:
-        self._refused.add(number)
+        self._refused[number] = None
         error.at_the_door = True
         self.changes[number] = sockets.query_modification(number, self._fail(error, path), journal, failed=True)
 
     def _remove(self, number: int) -> None:
         self._bytes -= self._sizes.pop(number)
         if number in self._refused:
-            self._refused.discard(number)
-            self._parked.pop(number, None)
+            del self._refused[number]
         else:
             self._view.remove(number)
         self.changes[number] = sockets.query_removed(number)
@@ -133,6 +135,10 @@ def called(call: sockets.Call | sockets.Add, *, is_npm: bool) -> tuple[str, byte
         failure = error
     failure.at_the_door = True
     raise failure
+
+
+def size_of(call: sockets.Call | sockets.Add) -> int:
+    return len(call.args) if isinstance(call.args, bytes) else 0
 
 
 def tell_bad(client: str, error: str) -> None:

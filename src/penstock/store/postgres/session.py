@@ -21,7 +21,7 @@ from penstock.store.contract.session import EVERY_QUEUE, PIECE_ROWS, Row, Statem
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.route import Connection
-from penstock.store.postgres.unreadable import AS_JSON, invalid, is_unreadable
+from penstock.store.postgres.unreadable import find, is_unreadable
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
@@ -184,14 +184,19 @@ class PostgresSession:
         self, error: BaseException, sql: str, args: Sequence[Any], table: TableDefinition | None = None
     ) -> RowInvalid:
         """The error that names the value of an answer that the driver cannot read. The transaction goes on."""
+        facts: dict[str, Any] = {} if table is None else {"table": table.name}
+        value: Any = error.__cause__ or error
         await self._plain("savepoint unreadable")
-        try:
-            attributes = (await self._ask("prepare", sql)).get_attributes()
-            rows = await self._ask("fetch", AS_JSON.format(sql), *args)
-        except PenstockError:  # a statement that writes
-            attributes, rows = (), ()
+        with contextlib.suppress(PenstockError):  # of a statement that writes
+            if found := await find(self._ask, sql, args):
+                column, value, row = found
+                if table is not None and row.keys() >= set(table.key):
+                    facts["row"] = table.key_in(row)
+                facts["column"] = column
         await self._plain("rollback to savepoint unreadable; release savepoint unreadable")
-        return invalid(error.__cause__ or error, table, {one.name: one.type.name for one in attributes}, rows)
+        named = ", ".join(f"{what} {fact}" for what, fact in facts.items())
+        what = f"The database holds a value that Python cannot represent: {named}{named and ': '}{value}."
+        return RowInvalid(what, fix="Correct the row, or do not read the column.", **facts)
 
     async def savepoint(self, name: str) -> None:
         await self._plain(f"savepoint {name}")

@@ -130,6 +130,7 @@ class Dialect:
     casts: Mapping[Kind, str] = field(default_factory=dict)  # of parameters: a user-owned column may have another type
     sum: Mapping[Kind, str] = field(default_factory=dict)  # templates that add values, if not plain
     schemas: bool = False  # whether tables have schemas
+    minus_zero: bool = True  # whether a column of floats keeps its sign
     given_identity: str = ""  # lets an insert give a value to an identity column
     # Lets the database's own numbers go on after the greatest value; {table} and {column} are parameters as well.
     advance_identity: str = ""

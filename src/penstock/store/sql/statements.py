@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
+from math import copysign
 from typing import Any, Literal, NamedTuple
 
 from penstock.errors import ValueInvalid
@@ -52,6 +53,8 @@ class TableStatements:
         self._cache: dict[Any, Statement] = {}
         self._encoders = [_encoding(definition, column, dialect) for column in definition.columns]
         self._names = [column.name for column in definition.columns]
+        reals = () if dialect.minus_zero else definition.columns
+        self._signless = {column.name for column in reals if column.kind is Kind.REAL}
         self._decodings = [_decoding(column, dialect) for column in definition.columns]
         self.decode_fields = _decoder(self._decodings)
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
@@ -75,14 +78,29 @@ class TableStatements:
     # ----- values
 
     def encode(self, values: Sequence[Any]) -> list[Any]:
-        """A whole row of neutral values, as the driver takes it."""
+        """A whole row of neutral values to write, as the driver takes it."""
+        for column in self._signless:
+            self._check_sign(column, values[self.definition.positions[column]])
         return [
             value if convert is None or value is None else convert(value)
             for convert, value in zip(self._encoders, values, strict=True)
         ]
 
+    def encode_written(self, column: str, value: Any) -> Any:
+        """A neutral value of one column to write, as the driver takes it."""
+        if column in self._signless:
+            self._check_sign(column, value)
+        return self.encode_one(column, value)
+
+    def _check_sign(self, column: str, value: float | None) -> None:
+        if value == 0 and copysign(1.0, value) < 0:
+            raise ValueInvalid(
+                f"{self.definition.name}.{column}: a column of {self.dialect.title} cannot hold minus zero.",
+                fix="Add 0.0 to the number, or use 0.0.",
+            )
+
     def encode_one(self, column: str, value: Any) -> Any:
-        """A neutral value of one column, as the driver takes it."""
+        """A neutral value of one column to compare with, as the driver takes it."""
         convert = self._encoders[self.definition.positions[column]]
         return value if convert is None or value is None else convert(value)
 

@@ -255,7 +255,7 @@ def _bytes(value: Any) -> Any:
         return value
 
 
-def read_interval(text: str) -> Any:
+def _interval(text: str) -> Any:
     """A length of time as PostgreSQL writes it by default, with years and months as its driver reads them."""
     found = _INTERVAL.fullmatch(text)
     if not found or not text:
@@ -269,7 +269,7 @@ def read_interval(text: str) -> Any:
 _PARSED: dict[Kind, Callable[[str], Any]] = {
     Kind.DATETIME: datetime.fromisoformat,
     Kind.DATE: date.fromisoformat,
-    Kind.INTERVAL: read_interval,
+    Kind.INTERVAL: _interval,
     Kind.UUID: UUID,
 }
 

@@ -7,10 +7,8 @@ import re
 import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from math import copysign
 from uuid import UUID
 
-from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sqlite.conditions import LiteSpelling
@@ -64,15 +62,17 @@ def given(spelled: str) -> str | bytes | float:
     return float(text) if spelled in _INFINITIES else text
 
 
-def _with_sign(value: float) -> float:
-    if value == 0 and copysign(1.0, value) < 0:
-        raise ValueInvalid("A column of SQLite cannot hold minus zero.", fix="Add 0.0 to the number, or use 0.0.")
-    return value
+def _truth(value: int) -> bool:
+    """An integer as SQLite takes it in conditions; bool() would take any text for true."""
+    if isinstance(value, int):
+        return value != 0
+    raise ValueError(f"{value!r} is no boolean")
 
 
 SQLITE = Dialect(
     name="sqlite",
     title="SQLite",
+    minus_zero=False,
     parameter="?",
     types={
         Kind.TEXT: "TEXT",
@@ -90,7 +90,6 @@ SQLITE = Dialect(
     spelling=LiteSpelling,
     encode={
         Kind.BOOLEAN: int,
-        Kind.REAL: _with_sign,
         Kind.DATETIME: encode_datetime,
         Kind.DATE: date.isoformat,
         Kind.INTERVAL: lambda value: value // _MICROSECOND,
@@ -98,7 +97,7 @@ SQLITE = Dialect(
         Kind.UUID: str,
     },
     decode={
-        Kind.BOOLEAN: {0: False, 1: True}.__getitem__,
+        Kind.BOOLEAN: _truth,
         Kind.DATETIME: datetime.fromisoformat,
         Kind.DATE: date.fromisoformat,
         Kind.INTERVAL: lambda value: timedelta(microseconds=int(value)),

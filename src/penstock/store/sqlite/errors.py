@@ -21,6 +21,7 @@ from penstock.errors import (
 )
 from penstock.schema.table import TableDefinition
 
+_ESCAPED = re.compile("[\udc80-\udcff]")  # a byte, with surrogateescape
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _AWAY = (DatabaseUnavailable, "The database file cannot be reached: {error}.", "Check the file and its disk.")
 _BROKEN = (
@@ -82,25 +83,17 @@ def is_text_invalid(error: sqlite3.Error) -> bool:
 
 
 def text_invalid(error: sqlite3.Error, table: TableDefinition | None = None, rows: Sequence[Any] = ()) -> RowInvalid:
-    """The error for text that is not UTF-8; among rows of a table, with texts as bytes, it names the row."""
-    names = list(table.positions) if table is not None else []
+    """The error for text that is not UTF-8; in rows of a table, it names the first one with an escaped byte."""
     facts: dict[str, Any] = {} if table is None else {"table": table.name}
+    names = () if table is None else tuple(table.positions)
     fields = ((row, *field) for row in rows if len(row) == len(names) for field in zip(names, row, strict=True))
-    for row, name, value in fields:
-        if table is not None and f"'{name}'" in str(error) and isinstance(value, bytes) and _text(value) is None:
-            key = table.key_at([_text(part) or part if isinstance(part, bytes) else part for part in row])
-            facts |= {"row": key, "column": name}
+    for row, column, value in fields:
+        if table is not None and f"'{column}'" in str(error) and _ESCAPED.search(str(value)):
+            facts |= {"row": table.key_at(row), "column": column}
             break
     named = ", ".join(f"{what} {fact}" for what, fact in facts.items())
     what = f"The database holds text that is not UTF-8: {named}{named and ': '}{error}."
     return RowInvalid(what, fix="Correct the row.", **facts)
-
-
-def _text(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _by_code(code: int, error: sqlite3.Error) -> PenstockError:

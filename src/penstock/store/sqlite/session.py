@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ T = TypeVar("T")
 Begin = Callable[[], Awaitable[Session]]
 WriteAlone = Callable[[Statement, Sequence[Any]], Awaitable[None]]
 
+_escaped = partial(str, encoding="utf-8", errors="surrogateescape")
+
 
 def _rows(connection: sqlite3.Connection, statement: Statement, args: Sequence[Any]) -> list[Row]:
     """The rows of a statement. An error about text that is no UTF-8 names the row of the table."""
@@ -31,11 +34,11 @@ def _rows(connection: sqlite3.Connection, statement: Statement, args: Sequence[A
     except sqlite3.OperationalError as error:
         if statement.of is None or not is_text_invalid(error):
             raise
-        before, connection.text_factory = connection.text_factory, bytes
+        connection.text_factory = _escaped
         try:
             rows = connection.execute(statement.sql, args).fetchall()
         finally:
-            connection.text_factory = before
+            connection.text_factory = str
         raise text_invalid(error, statement.of, rows) from error
 
 

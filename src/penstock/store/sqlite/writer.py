@@ -134,7 +134,7 @@ class Writer:
                 self.connection.execute("rollback to member")
                 self.connection.execute("release member")
             except sqlite3.Error as error:  # a transaction that cannot be undone alone is undone with all others
-                self._broken(_again(error))
+                self._undo_all(error)
         await self._leave_turn(wait=wait)
 
     async def _leave_turn(self, *, wait: bool) -> None:
@@ -166,7 +166,7 @@ class Writer:
             comes_back: Whether the caller commits, if nobody is in line.
         """
         if self._open and not self.connection.in_transaction:
-            self._broken(_again("the database has rolled it back"))  # none of the others has caused it
+            self._undo_all("the database has rolled it back")  # none of the others has caused it
         if self._finished and self._enough():
             self._commit()
         else:
@@ -194,7 +194,7 @@ class Writer:
         if self._finished:
             self._commit()
         else:
-            self._broken(_again("nothing was written"))
+            self._undo_all("nothing was written")
             self._next()
 
     # ----- the database's transaction
@@ -250,8 +250,7 @@ class Writer:
         if error is not None and len(self._finished) == 1:
             self._broken(translate(error))
         elif error is not None:
-            self._alone = _ALONE
-            self._broken(_again(error))
+            self._undo_all(error)
         else:
             self._open, self._alone = False, max(0, self._alone - 1)
             self._commit_seconds = 0.8 * self._commit_seconds + 0.2 * (seconds or 0.0)
@@ -264,6 +263,12 @@ class Writer:
             self._empty_log()
         else:
             self._next()
+
+    def _undo_all(self, reason: object) -> None:
+        """Have all that had finished run again, each with a commit of its own: one of them may fail each time."""
+        if self._finished:
+            self._alone = _ALONE
+        self._broken(_again(reason))
 
     def _broken(self, error: BaseException) -> None:
         """The database's transaction is gone: the error for all that had finished in it."""

@@ -1,0 +1,38 @@
+"""Changes pydantic's schemas, node by node. Knows no type of penstock's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from pydantic_core import CoreSchema
+
+Change = Callable[[dict[str, Any]], None]
+
+OPAQUE = frozenset(
+    {"cls", "metadata", "ref", "schema_ref", "serialization", "config", "default", "expected", "members"}
+)
+_BY_NAME = frozenset({"fields", "choices"})
+
+
+def changed(schema: CoreSchema, change: Change) -> CoreSchema:
+    """A copy of a schema, in which `change` has changed each node, the inner ones first."""
+    return cast("CoreSchema", _changed(schema, change))
+
+
+def _changed(node: Any, change: Change) -> Any:
+    if isinstance(node, list | tuple):
+        return type(node)(_changed(item, change) for item in node)
+    if not isinstance(node, dict):
+        return node
+    copy = {key: _changed_part(key, value, change) for key, value in node.items()}
+    change(copy)
+    return copy
+
+
+def _changed_part(key: str, value: Any, change: Change) -> Any:
+    if key in OPAQUE:
+        return value
+    if key in _BY_NAME and isinstance(value, dict):  # names are the user's: a field may be called config
+        return {name: _changed(item, change) for name, item in value.items()}
+    return _changed(value, change)
