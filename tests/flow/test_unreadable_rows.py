@@ -80,6 +80,7 @@ SQLITE = [
     ("amount", "'NaN'"),
     ("amount", "x'00'"),
     ("flag", "'no'"),
+    ("flag", "7"),
     ("token", "'x'"),
     ("token", "5"),
     ("count", "'x'"),

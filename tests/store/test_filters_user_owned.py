@@ -171,7 +171,7 @@ def test_a_row_of_another_program_is_what_it_is_read_as(lite: LiteThings) -> Non
             try:
                 (fields,) = statements.decode_fields([stored])
                 (row,) = OWNED.make_rows([fields])
-            except (ValidationError, ValueError, TypeError, ArithmeticError, AttributeError):
+            except (ValidationError, ValueError, TypeError, ArithmeticError, AttributeError, LookupError):
                 continue
             if fields[name] == math.inf and name in {"part", "data"}:
                 continue  # in JSON a number may be greater than any float

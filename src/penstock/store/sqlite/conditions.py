@@ -268,6 +268,8 @@ class LiteSpelling(Spelling):
         elif not self.definition.managed:
             guards.append(f"typeof({name}) in ({_STORED[field.kind]}, 'null')")
         if field.kind is Kind.BOOLEAN:
+            if not self.definition.managed:
+                guards.append(f"coalesce({name} in (0, 1), 1)")  # other numbers are no booleans
             return f"({name} <> 0)"
         if field.kind is Kind.REAL and not self.definition.managed:
             return f"cast({name} as real)"

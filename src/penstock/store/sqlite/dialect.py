@@ -62,13 +62,6 @@ def given(spelled: str) -> str | bytes | float:
     return float(text) if spelled in _INFINITIES else text
 
 
-def _truth(value: int) -> bool:
-    """An integer as SQLite takes it in conditions; bool() would take any text for true."""
-    if isinstance(value, int):
-        return value != 0
-    raise ValueError(f"{value!r} is no boolean")
-
-
 SQLITE = Dialect(
     name="sqlite",
     title="SQLite",
@@ -97,7 +90,7 @@ SQLITE = Dialect(
         Kind.UUID: str,
     },
     decode={
-        Kind.BOOLEAN: _truth,
+        Kind.BOOLEAN: {0: False, 1: True}.__getitem__,
         Kind.DATETIME: datetime.fromisoformat,
         Kind.DATE: date.fromisoformat,
         Kind.INTERVAL: lambda value: timedelta(microseconds=int(value)),
