@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound
+from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound, ValueInvalid
 from penstock.functions.signature import encode_any
 from penstock.outbox.message import check_key, is_topic
 from penstock.transaction.tracking import tracked
@@ -77,8 +77,11 @@ def _encoded(calls: JobCalls, topic: str, payload: Any) -> str:
     readers.sort(key=lambda reader: reader.arguments.__annotations__["payload"] is Any)
     try:
         text = readers[0].encode_one("payload", payload, _WHAT)
-    except ArgumentsInvalid:
-        text = encode_any(payload, _WHAT)  # it may have the form in which the handler's type stands in JSON
+    except ArgumentsInvalid as refused:
+        try:
+            text = encode_any(payload, _WHAT)  # it may have the form in which the handler's type stands in JSON
+        except ValueInvalid:
+            raise refused from None
     for reader in readers:
         reader.check_json(f'{{"payload":{text}}}')
     return text
