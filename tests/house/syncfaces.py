@@ -1,7 +1,8 @@
 """Writes the synchronous faces: the classes that code without await uses, made of the asynchronous ones.
 
 Each public word of a class is a word of its face, waits, and gives the result. A word that does no more is made by
-`waits`. Rules here say how types and parameters of the others differ. `BODIES` holds the few words that follow no rule.
+`waits`, a property by `Given`. Rules here say how types and parameters of the others differ. `BODIES` holds the few
+words that follow no rule.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ PAGES = {
     "calls/run/syncctx.py": Page(
         "The ctx of functions written with def: they run in threads, and their calls on the event loop.",
         {
-            "calls.run.context": "QueryCtx MutationCtx ActionCtx",
             "calls.run.work": "ActionWork",
             "calls.run.auth": "Auth",
             "calls.enqueue.scheduler": "Scheduler",
             "calls.enqueue.messages": "Sender",
+            "calls.run.context": "QueryCtx MutationCtx ActionCtx",
         },
     ),
     "calls/handlers/synctasks.py": Page(
@@ -74,6 +75,8 @@ FACES = {name: f"Sync{name}" for page in PAGES.values() for names in page.classe
 TWINS = {**FACES, "LockBlock": "SyncLockBlock", "Watch": "SyncWatch"}
 # Names that a face uses and its class does not.
 NEEDED = {
+    "Face": "penstock.calls.run.bridge",
+    "Given": "penstock.calls.run.bridge",
     "Iterator": "collections.abc",
     "SyncLockBlock": "penstock.calls.locks.blocks",
     "SyncWatch": "penstock.api.live",
@@ -147,6 +150,13 @@ def faced(value: str, kind: ast.expr | None, wait: str) -> str:
     return f"{TWINS[name]}({value}, {wait})" if name in TWINS else value
 
 
+def given_by(of: str, kind: ast.expr | None) -> str:
+    """A property of a face."""
+    name = head(kind)
+    made = "JobCalls.waiting" if name == "JobCalls" else TWINS.get(name)
+    return f"Given[{renamed(kind)}]({of})" if made is None else f"Given({of}, {made})"
+
+
 def parameters(args: ast.arguments) -> tuple[str, str]:
     """The parameters as the face takes them, and as it passes them on."""
     args = deepcopy(args)
@@ -191,6 +201,9 @@ def word(owner: ast.ClassDef, node: ast.FunctionDef | ast.AsyncFunctionDef, way:
         yield f"{node.name} = waits({owner.name}.{node.name})"
         return
     is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
+    if is_property and way is HELD:
+        yield f"{node.name} = {given_by(f'{owner.name}.{node.name}', kind)}"
+        return
     call = f"{way.twin}.{node.name}" + ("" if is_property else f"({passed})")
     value = f"{way.wait}({call})" if waits else faced(call, kind, way.wait)
     silent = renamed(kind) in {"None", "NoReturn"}
@@ -213,24 +226,35 @@ def beginning(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> It
     if way is OPENED:
         yield from ("def _thread(self) -> Thread:", "    raise NotImplementedError")
         return
-    own = f"{node.name}[T]" if any("[T]" in ast.unparse(one) for one in node.bases) else node.name
-    has_face = not FACES.keys().isdisjoint(bases)
-    if has_face:
-        yield f"_twin: {own}"
-    yield f"def __init__(self, twin: {own}, wait: Wait) -> None:"
-    yield "    super().__init__(twin, wait)" if has_face else "    self._twin, self._wait = twin, wait"
-    for base in (near[name] for name in bases if name in near and name not in FACES):
-        for one in (ast.unparse(field.target) for field in base.body if isinstance(field, ast.AnnAssign)):
-            yield f"    self.{one} = twin.{one}  # noqa: SLF001 - it is its twin"
+    of = [name for name in bases if name in near and name not in FACES]
+    lines = [
+        f"    self.{one} = twin.{one}  # noqa: SLF001 - it is its twin"
+        for base in of
+        for one in (ast.unparse(field.target) for field in near[base].body if isinstance(field, ast.AnnAssign))
+    ]
     for field in fields:
         name = ast.unparse(field.target)
-        yield f"    self.{name} = {faced(f'twin.{name}', field.annotation, 'wait')}"
+        lines.append(f"    self.{name} = {faced(f'twin.{name}', field.annotation, 'wait')}")
+    if not FACES.keys().isdisjoint(bases):
+        yield f"_twin: {own(node)}"
+    if lines:
+        yield f"def __init__(self, twin: {own(node)}, wait: Wait) -> None:"
+        yield "    super().__init__(twin, wait)"
+        yield from lines
+
+
+def own(node: ast.ClassDef) -> str:
+    """A class as the type of what a face stands for."""
+    return f"{node.name}[T]" if any("[T]" in ast.unparse(one) for one in node.bases) else node.name
 
 
 def face(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> Iterator[str]:
     """The face of a class."""
     yield from (f"@{ast.unparse(one)}" for one in node.decorator_list)
-    bases = ", ".join(map(renamed, node.bases))
+    named = [renamed(one) for one in node.bases]
+    if way is HELD and FACES.keys().isdisjoint(map(head, node.bases)):
+        named = [f"Face[{own(node)}]", *(one for one in named if not one.startswith("Generic["))]
+    bases = ", ".join(named)
     yield f"class {FACES[node.name]}{f'({bases})' if bases else ''}:"
     yield f'    """`{node.name.removesuffix("Words")}` for code that does not await."""'
     yield from (f"    {line}" for line in beginning(node, near, way))

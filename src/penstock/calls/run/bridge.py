@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from penstock.errors import ContextError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Of = TypeVar("Of")
 
 
 class Wait(Protocol):
@@ -34,6 +35,25 @@ class Bridge:
                 fix="Use an async def function there.",
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+class Face(Generic[Of]):
+    """Stands for an asynchronous object, its twin, in code that does not await."""
+
+    def __init__(self, twin: Of, wait: Wait) -> None:
+        self._twin, self._wait = twin, wait
+
+
+class Given(Generic[R]):
+    """A property of a face: the value that the property of its twin has, or a face of that."""
+
+    def __init__(self, twins: Any, face: Callable[[Any, Wait], R] = lambda value, _wait: value) -> None:
+        self._read, self._face, self.__doc__ = twins.fget, face, twins.__doc__
+
+    def __get__(self, face: Any, kind: type[Any]) -> R:
+        if face is None:
+            return self  # type: ignore[return-value]  # of the class, as with a property
+        return self._face(self._read(face._twin), face._wait)  # noqa: SLF001 - a part of the face
 
 
 def waits(word: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
