@@ -1,10 +1,10 @@
-"""From a thread to the event loop: a call is run there, and its result waited for here."""
+"""Between threads and event loops: calls from a thread that are run on a loop, and a thread that runs its own loop."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from penstock.errors import ContextError
@@ -76,3 +76,21 @@ def in_thread(rows: AsyncIterator[R], wait: Wait) -> Iterator[R]:
 
     while (row := wait(following())) is not ended:
         yield row
+
+
+def run_loop(loop: asyncio.AbstractEventLoop, main: Awaitable[Any]) -> None:
+    """Run on a new event loop, like `asyncio.run`, but start no thread to end it: Python 3.12 refuses one at exit."""
+    try:
+        loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(_cancel_others())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks, and those that they begin as they end, such as to close a connection."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
