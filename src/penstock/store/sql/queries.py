@@ -4,8 +4,8 @@ Owns the file format. A noun with one class for both stores has one file, in `st
 which the dialect respells a few. Where a query has to differ, a line ``-- SQLite: reason`` or ``-- PostgreSQL: reason``
 stands above each form; a query with one form exists in that store only. All other nouns have a file in each store.
 
-Lines that several queries or forms share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` there. The lists
-of a job's columns, such as ``{job_columns}``, are the same for all files.
+Lines that several queries or forms share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` there. The
+lists of a job's columns, such as ``{job_columns}``, are the same for all files.
 
 A comment ``-- Unbounded: …`` marks a query that reads more the larger its table is.
 """

@@ -88,7 +88,8 @@ with ending as materialized (
            enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
-select {claimed_columns}, rank, seq, cancels, gates, case when id is null then
+select {claimed_columns}, rank, seq, cancels, gates,
+       case when id is null then
            pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) - (select passed from before)
        end, failing_since
 from (
