@@ -25,14 +25,11 @@ class Way:
 
     twin: str
     wait: str
-    waits: str
     first: str = ""
 
 
-HELD = Way("self._twin", "self._wait", "penstock.calls.run.bridge")
-OPENED = Way(  # both of one thread: another may close it
-    "thread.backend", "thread.wait", "penstock.api.syncthread", "thread = self._thread()\n"
-)
+HELD = Way("self._twin", "self._wait")
+OPENED = Way("thread.backend", "thread.wait", "thread = self._thread()\n")  # both of one thread: another may close it
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,7 @@ NEEDED = {
     "finish": "penstock.store.guest.session",
     "guest_session": "penstock.store.guest.session",
     "in_thread": "penstock.calls.run.bridge",
+    "waits": "penstock.calls.run.bridge",
 }
 BODIES = {
     "TaskCtx.mark_completed": """
@@ -200,16 +198,13 @@ def word(owner: ast.ClassDef, node: ast.FunctionDef | ast.AsyncFunctionDef, way:
     if waits and same_for_both(owner, node):
         yield f"{node.name} = waits({owner.name}.{node.name})"
         return
-    is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
-    if is_property and way is HELD:
+    if any(ast.unparse(one) == "property" for one in node.decorator_list):
         yield f"{node.name} = {given_by(f'{owner.name}.{node.name}', kind)}"
         return
-    call = f"{way.twin}.{node.name}" + ("" if is_property else f"({passed})")
+    call = f"{way.twin}.{node.name}({passed})"
     value = f"{way.wait}({call})" if waits else faced(call, kind, way.wait)
     silent = renamed(kind) in {"None", "NoReturn"}
     notes = "".join(NOTES.get(one.arg, "") for one in node.args.args + node.args.kwonlyargs)
-    if is_property:
-        yield "@property"
     name, given = node.name.replace("__aiter__", "__iter__"), renamed(kind).replace("AsyncIterator", "Iterator")
     yield f"def {name}({taken}) -> {given}:"
     yield f'    """See `{owner.name.removesuffix("Words")}.{node.name}`.{notes}"""'
@@ -225,6 +220,8 @@ def beginning(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> It
     yield from (ast.unparse(one) for one in node.body if isinstance(one, ast.Assign) and "__" not in ast.unparse(one))
     if way is OPENED:
         yield from ("def _thread(self) -> Thread:", "    raise NotImplementedError")
+        yield f"def _reach(self) -> tuple[{node.name}, Wait]:"
+        yield from ("    thread = self._thread()", "    return thread.backend, thread.wait")
         return
     of = [name for name in bases if name in near and name not in FACES]
     lines = [
@@ -266,7 +263,6 @@ def face(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> Iterato
 def written(path: str) -> str:
     """The text of a page."""
     page, homes, types, body = PAGES[path], dict(NEEDED), dict[str, str](), list[str]()
-    homes["waits"] = page.way.waits
     for other in PAGES.keys() - {path}:
         homes |= {FACES[name]: module_of(other) for names in PAGES[other].classes.values() for name in names.split()}
     for module, names in page.classes.items():

@@ -52,7 +52,7 @@ def what_is_given(module: ModuleType) -> Iterator[tuple[str, str, type]]:
 def what_words_give(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
     """The words of a face, each with the type that it gives, or with the class that makes it."""
     for one in node.body:
-        if isinstance(one, ast.FunctionDef) and one.returns is not None:
+        if isinstance(one, ast.FunctionDef) and one.returns is not None and one.name != "_reach":
             yield one.name, one.returns
         elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and "Given" in ast.unparse(one.value):
             yield ast.unparse(one.targets[0]), one.value.args[1] if one.value.args[1:] else one.value.func

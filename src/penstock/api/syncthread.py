@@ -6,14 +6,13 @@ Leaves opening and running a backend to `app`.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
 from copy import copy
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from penstock.api.backend import CallerBackend
 from penstock.calls.run.bridge import run_loop
@@ -21,7 +20,6 @@ from penstock.errors import ContextError
 from penstock.identity.identity import Identity
 from penstock.store.contract.session import not_open
 
-P = ParamSpec("P")
 R = TypeVar("R")
 Opening = Callable[[], AbstractAsyncContextManager[CallerBackend]]
 
@@ -143,18 +141,6 @@ class Thread:
                 await self._stop.wait()
         finally:
             self._is_over = True
-
-
-def waits(word: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
-    """The word without await for a word of a backend: it waits on the thread of the backend."""
-
-    @functools.wraps(word)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        thread: Thread = self._thread()
-        result: R = thread.wait(getattr(thread.backend, word.__name__)(*args, **kwargs))
-        return result
-
-    return call
 
 
 def refuse_on_a_loop() -> None:

@@ -43,6 +43,10 @@ class Face(Generic[Of]):
     def __init__(self, twin: Of, wait: Wait) -> None:
         self._twin, self._wait = twin, wait
 
+    def _reach(self) -> tuple[Of, Wait]:
+        """The twin, and what waits for its calls."""
+        return self._twin, self._wait
+
 
 class Given(Generic[R]):
     """A property of a face: the value that the property of its twin has, or a face of that."""
@@ -53,7 +57,8 @@ class Given(Generic[R]):
     def __get__(self, face: Any, kind: type[Any]) -> R:
         if face is None:
             return self  # type: ignore[return-value]  # of the class, as with a property
-        return self._face(self._read(face._twin), face._wait)  # noqa: SLF001 - a part of the face
+        twin, wait = face._reach()  # noqa: SLF001 - a part of the face
+        return self._face(self._read(twin), wait)
 
 
 def waits(word: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
@@ -61,7 +66,8 @@ def waits(word: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callab
 
     @functools.wraps(word)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self._wait(getattr(self._twin, word.__name__)(*args, **kwargs))
+        twin, wait = self._reach()
+        result: R = wait(getattr(twin, word.__name__)(*args, **kwargs))
         return result
 
     return call
