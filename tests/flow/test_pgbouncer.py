@@ -167,10 +167,10 @@ async def test_who_changes_tables_directly_keeps_out_those_behind_the_pooler(
     postgres_url: str, pooled_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ledger.app.open(postgres_url) as directly, ledger.app.open(pooled_url) as through:
-        monkeypatch.setattr("penstock.store.postgres.catalog.LOCK_WAIT", 0.0)
         for holder, other in ((directly, through), (through, directly)):
             async with holder.engine.store.catalog.lock():
-                with pytest.raises(DatabaseBusy, match="has been changing the schema"):
+                with monkeypatch.context() as patch, pytest.raises(DatabaseBusy, match="has been changing the schema"):
+                    patch.setattr("penstock.store.postgres.catalog.LOCK_WAIT", 0.0)
                     async with other.engine.store.catalog.lock():
                         pass
             async with other.engine.store.catalog.lock():
