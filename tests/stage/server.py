@@ -78,7 +78,7 @@ class Server:
         return done.stdout
 
     def _options(self) -> str:
-        """Those that the server was started with, which are quoted; its path before them is not, and may have spaces."""
+        """Those that it was started with. They are quoted; its path before them is not, and may have spaces."""
         started = (self._handle.pgdata / "postmaster.opts").read_text()
         return started[started.index('"') :].strip()
 
