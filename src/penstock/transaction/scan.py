@@ -273,13 +273,16 @@ class Scan(Generic[T]):
             indexed=self._index is not None or not conditions,
             where=self._where,
         )
+        read, ranges = self._read_of(segment), self._transaction.read_set.ranges
+        place = len(ranges)
+        if noted:
+            self._transaction.note_range(read)  # before the read, as it may fail
         async with self._scope.lock:
             rows = await self._transaction.fetch(statement, (*args, *self._where.args, limit))
             if self._scope.writable and len(rows) <= _FEW:
                 self._transaction.know(self._statements.definition, rows)
-        if noted:
-            read = self._read_of(segment)
-            self._transaction.note_range(read if len(rows) < limit or not rows else self._up_to(read, rows[-1]))
+        if noted and rows and len(rows) == limit:
+            ranges[place] = self._up_to(read, rows[-1])
         self._transaction.count_rows(self._statements, rows)
         return rows
 
@@ -433,8 +436,8 @@ class Scan(Generic[T]):
             end_cursor = self._cursor(mark, last)
         if number is not None:
             transaction.page_ends[number] = end_cursor
-        # without the row that follows, a page that does not keep its end would be the last one
-        known = last if number is not None or following is None else self._place_of(following)
+        # without the row that follows, this page would be the last one if it were asked for without its end
+        known = last if following is None else self._place_of(following)
         self._note(part if cut else self._part(first, known))
         full = len(seen) > rows * _SPLIT_ABOVE or statements.bytes_of(seen) > size * _SPLIT_ABOVE
         middle = seen[(len(seen) - 1) // 2] if len(seen) > 1 or cut else None
