@@ -490,25 +490,21 @@ class Scan(Generic[T]):
     def _cursor(self, mark: str, place: Place) -> str:
         if place is END:
             return encode_cursor(mark, END)
-        definition, decode = self._statements.definition, self._statements.dialect.decode_value
+        definition, dialect = self._statements.definition, self._statements.dialect
         found = list[Any]()
         for name, value in zip(self._order, place, strict=True):
             kind = definition.column(name).kind
             # another program's column may have decimals for numbers
             number = None if value is None else _NUMBERS.get(kind)
-            found.append(number(value) if number else decode(kind, value))
+            as_is = value if kind in dialect.encode else dialect.decode_value(kind, value)
+            found.append(number(value) if number else as_is)
         return encode_cursor(mark, found)
 
     def _place(self, cursor: str, mark: str) -> Place:
         """The place of a cursor, its values as the store holds them."""
         columns = [self._statements.definition.column(name) for name in self._order]
-        values = decode_cursor(cursor, mark, columns)
-        if values is END:
-            return END
-        encoded = [
-            self._statements.encode_one(column.name, value) for column, value in zip(columns, values, strict=True)
-        ]
-        return [*self._segment.prefix, *encoded[len(self._segment.prefix) :]]
+        values = decode_cursor(cursor, mark, columns, self._statements.dialect)
+        return END if values is END else [*self._segment.prefix, *values[len(self._segment.prefix) :]]
 
     async def _count(self) -> int:
         if self._in_python:
