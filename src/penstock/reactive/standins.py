@@ -173,6 +173,17 @@ def no_dunder(name: str) -> None:
         raise AttributeError(name)
 
 
+def _compares(operator: ex.Comparison) -> Any:
+    return lambda one, other: Clause(one._at, one._compare(operator, other))  # noqa: SLF001 - a method
+
+
+def _computes(operator: ex.Operator, *, swapped: bool = False) -> Any:
+    def method(one: Operand, other: object) -> Operand:
+        return one._computed(operator, *((other, one) if swapped else (one, other)))  # noqa: SLF001 - a method
+
+    return method
+
+
 _WITH_LENGTH = (Kind.TEXT, Kind.BYTES, Kind.JSON)
 
 
@@ -248,39 +259,14 @@ class Operand(StandIn):
     def __ne__(self, other: object) -> Any:
         return Clause(self._at, ex.Not(self._compare("==", other)))
 
-    def __lt__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare("<", other))
-
-    def __le__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare("<=", other))
-
-    def __gt__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare(">", other))
-
-    def __ge__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare(">=", other))
-
+    __lt__, __le__, __gt__, __ge__ = _compares("<"), _compares("<="), _compares(">"), _compares(">=")
     __hash__ = StandIn.__hash__
 
     # ----- arithmetic
 
-    def __add__(self, other: object) -> Operand:
-        return self._computed("+", self, other)
-
-    def __radd__(self, other: object) -> Operand:
-        return self._computed("+", other, self)
-
-    def __sub__(self, other: object) -> Operand:
-        return self._computed("-", self, other)
-
-    def __rsub__(self, other: object) -> Operand:
-        return self._computed("-", other, self)
-
-    def __mul__(self, other: object) -> Operand:
-        return self._computed("*", self, other)
-
-    def __rmul__(self, other: object) -> Operand:
-        return self._computed("*", other, self)
+    __add__, __radd__ = _computes("+"), _computes("+", swapped=True)
+    __sub__, __rsub__ = _computes("-"), _computes("-", swapped=True)
+    __mul__, __rmul__ = _computes("*"), _computes("*", swapped=True)
 
     # ----- into JSON
 
