@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, RootModel
 
@@ -20,7 +20,7 @@ from penstock.reactive import expression as ex
 from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
 from penstock.reactive.describe import describe
 from penstock.reactive.pattern import PatternInvalid, common_pattern
-from penstock.schema.fields import Column, Kind
+from penstock.schema.fields import Column, Kind, strip_annotated
 from penstock.schema.table import TableDefinition
 from penstock.values import check_text
 
@@ -406,11 +406,8 @@ def _step_into(of: Operand, annotation: Any, step: ex.Step) -> tuple[ex.Step, An
 def _bare(annotation: Any) -> Any:
     """An annotation without None and without metadata; anything if it is one of several."""
     while True:
-        if get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
-        elif type(annotation).__name__ == "TypeAliasType":
-            annotation = annotation.__value__
-        elif get_origin(annotation) in {Union, types.UnionType}:
+        annotation = strip_annotated(annotation)
+        if get_origin(annotation) in {Union, types.UnionType}:
             members = [one for one in get_args(annotation) if one is not type(None)]
             annotation = members[0] if len(members) == 1 else Any
         elif isinstance(annotation, type) and issubclass(annotation, RootModel):
