@@ -151,18 +151,18 @@ def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:
-    annotation = _strip_annotated(annotation)
+    annotation = strip_annotated(annotation)
     if get_origin(annotation) is Literal:
         return annotation, None in get_args(annotation)
     if get_origin(annotation) not in {Union, types.UnionType}:
         return annotation, annotation in {Any, object, type(None)}
-    members = [member for member in get_args(annotation) if _strip_annotated(member) is not type(None)]
+    members = [member for member in get_args(annotation) if strip_annotated(member) is not type(None)]
     if len(members) == len(get_args(annotation)):
         return annotation, False
-    return (_strip_annotated(members[0]), True) if len(members) == 1 else (Union[tuple(members)], True)  # noqa: UP007
+    return (strip_annotated(members[0]), True) if len(members) == 1 else (Union[tuple(members)], True)  # noqa: UP007
 
 
-def _strip_annotated(annotation: Any) -> Any:
+def strip_annotated(annotation: Any) -> Any:
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]

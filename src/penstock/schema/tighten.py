@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core
 
 from penstock.values import INT64_MAX, INT64_MIN
 from penstock.wire.integers import is_int64, of_text
-from penstock.wire.schemas import changed
+from penstock.wire.schemas import changed, replace
 
 T = TypeVar("T")
 
@@ -49,9 +49,7 @@ def strict_validator(schema: CoreSchema) -> SchemaValidator:
 def take_text_integers(node: dict[str, Any]) -> None:
     """Let an `Int64` take a text of digits, as plain JSON has it."""
     if is_int64(node):
-        inner = node.copy()
-        node.clear()
-        node.update(core_schema.no_info_before_validator_function(of_text, inner))
+        replace(node, core_schema.no_info_before_validator_function(of_text, cast("CoreSchema", node.copy())))
 
 
 def plain_validator(schema: CoreSchema, *, strict: bool = False) -> SchemaValidator:
@@ -97,8 +95,7 @@ def take_tagged_bytes(node: dict[str, Any]) -> None:
         config = core_schema.CoreConfig(val_json_bytes="base64")
         tagged = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=config)
         either = core_schema.no_info_after_validator_function(itemgetter("@bytes"), tagged)
-        node.clear()
-        node.update(core_schema.json_or_python_schema(core_schema.union_schema([plain, (either, "@")]), plain))
+        replace(node, core_schema.json_or_python_schema(core_schema.union_schema([plain, (either, "@")]), plain))
 
 
 def _kind(choice: Any) -> Any:
@@ -133,9 +130,7 @@ def refuse_lookalikes(node: dict[str, Any]) -> None:
         return value
 
     if int in types or not types <= {str, type(None)}:
-        inner = cast("CoreSchema", {**node})
-        node.clear()
-        node.update(core_schema.no_info_before_validator_function(check, inner))
+        replace(node, core_schema.no_info_before_validator_function(check, cast("CoreSchema", {**node})))
 
 
 def _make_strict(node: dict[str, Any]) -> None:
