@@ -54,8 +54,8 @@ class Given(Generic[G]):
     """An attribute of a face: the value that its twin has, by a property or under a name, or a face of that."""
 
     def __init__(self, twins: Any, face: Callable[[Any, Wait], G] = lambda value, _wait: value) -> None:
-        self._read, self.__doc__ = (attrgetter(twins), None) if isinstance(twins, str) else (twins.fget, twins.__doc__)
-        self._face = face
+        self._read: Callable[[Any], Any] = attrgetter(twins) if isinstance(twins, str) else twins.fget
+        self._face, self.__doc__ = face, None if isinstance(twins, str) else twins.__doc__
 
     def __get__(self, face: Any, kind: type[Any]) -> G:
         if face is None:
