@@ -79,7 +79,7 @@ class Server:
 
     def _options(self) -> str:
         """Those that it was started with. They are quoted; its path before them is not, and may have spaces."""
-        started = (self._handle.pgdata / "postmaster.opts").read_text()
+        started: str = (self._handle.pgdata / "postmaster.opts").read_text()
         return started[started.index('"') :].strip()
 
     def pg_ctl(self, *arguments: str) -> None:
