@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, TypeVar, cast
+from typing import Any, NewType, TypeVar, cast
 
+from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core_schema
 
 from penstock.values import INT64_MAX, INT64_MIN
@@ -17,10 +18,19 @@ from penstock.wire.schemas import changed, replace
 
 T = TypeVar("T")
 
+_NEW_TYPE: Any = NewType
 _CLASSES = frozenset({"model", "dataclass", "typed-dict"})
 _COLLECTIONS = {"list", "set", "frozenset", "tuple"}
 if "fail_fast" in core_schema.DictSchema.__annotations__:  # of dicts not every pydantic knows it
     _COLLECTIONS.add("dict")
+
+
+def schema_of(annotation: Any, config: ConfigDict) -> CoreSchema:
+    """Pydantic's schema of an annotation with settings, in a new type, as a class by itself takes no settings.
+
+    An alias would do it, too, but pydantic writes its address into the schemas of models, and a later one may have it.
+    """
+    return TypeAdapter(_NEW_TYPE("Annotation", annotation), config=config).core_schema
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
