@@ -457,3 +457,19 @@ async def test_an_error_may_be_raised_at_a_moment() -> None:
 def test_a_moment_that_does_not_exist_is_refused() -> None:
     with pytest.raises(KeyError), gate("coffee.break"):
         pass
+
+
+narrow = App()
+one_place = narrow.workpool("narrow", max_parallelism=1)
+
+
+@narrow.internal_mutation
+async def pass_through(ctx: MutationCtx) -> None:
+    """Do nothing."""
+
+
+async def test_an_app_that_has_ended_keeps_no_place_of_a_pool(database_url: str) -> None:
+    for _ in range(3):
+        async with TestApp(narrow, database_url) as test:
+            await one_place.enqueue(test, pass_through)
+            assert await test.run_until_idle() == 1

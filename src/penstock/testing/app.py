@@ -134,6 +134,8 @@ class TestApp(Backend):
     ) -> None:
         if self.worker.running:
             await self.worker.kill()
+        elif self.worker.lease is not None:
+            await self.worker.finish()
         await self.planner.finish()
         await self.relay.finish()
         await self.stop()
