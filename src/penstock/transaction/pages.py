@@ -13,6 +13,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import cache
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -33,6 +34,7 @@ BEGINNING: Final = ()
 END: Final = None
 
 _MOST = 16_384
+_NUMBERS = frozenset({Kind.INTEGER, Kind.REAL, Kind.DECIMAL})
 _ENDS = TypeAdapter(list[str])
 
 
@@ -135,10 +137,17 @@ def _invalid(what: str) -> CursorInvalid:
 
 
 def _read(column: Column, value: Any, dialect: Dialect) -> Any:
-    if column.kind in dialect.encode:  # it is as the store holds it, which another program may spell otherwise
-        dialect.decode_value(column.kind, value)
-        return ENCODERS[Kind.INTEGER]("A cursor")(value) if isinstance(value, int) else value
-    return ENCODERS[column.kind]("A cursor")(_reader(column.kind).validate_json(to_json(value)))
+    """A value as the store holds it: another program may spell it otherwise, or keep numbers of another type."""
+    kind = column.kind
+    if kind in dialect.encode:
+        dialect.decode_value(kind, value)
+    elif kind in _NUMBERS and type(value) in {str, int, float}:  # the text is a Decimal
+        value = dialect.encode_value(Kind.DECIMAL, Decimal(value)) if isinstance(value, str) else value
+        if kind is Kind.INTEGER and value % 1 != 0:
+            raise ValueInvalid(f"A cursor: {value} is no integer.")
+    else:
+        return ENCODERS[kind]("A cursor")(_reader(kind).validate_json(to_json(value)))
+    return ENCODERS[Kind.INTEGER]("A cursor")(value) if isinstance(value, int) else value
 
 
 @cache

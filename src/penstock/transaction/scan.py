@@ -15,7 +15,6 @@ from penstock.changes.readset import Bound, RangeRead
 from penstock.errors import NotUnique, ValueInvalid
 from penstock.observe import practices
 from penstock.reactive.expression import Condition
-from penstock.schema.fields import Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
@@ -46,7 +45,6 @@ _EVERYTHING = Segment()
 _FIRST_PIECE = 64
 _LARGEST_PIECE = 1024
 _FEW = 16  # rows, which a mutation may change next
-_NUMBERS: dict[Kind, Callable[[Any], Any]] = {Kind.INTEGER: int, Kind.REAL: float}
 _SPLIT_ABOVE = 0.75  # of the rows or bytes that a page may read
 
 
@@ -494,10 +492,7 @@ class Scan(Generic[T]):
         found = list[Any]()
         for name, value in zip(self._order, place, strict=True):
             kind = definition.column(name).kind
-            # another program's column may have decimals for numbers
-            number = None if value is None else _NUMBERS.get(kind)
-            as_is = value if kind in dialect.encode else dialect.decode_value(kind, value)
-            found.append(number(value) if number else as_is)
+            found.append(value if kind in dialect.encode else dialect.decode_value(kind, value))
         return encode_cursor(mark, found)
 
     def _place(self, cursor: str, mark: str) -> Place:
