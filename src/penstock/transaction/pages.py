@@ -153,4 +153,5 @@ def _read(column: Column, value: Any, dialect: Dialect) -> Any:
 @cache
 def _reader(kind: Kind) -> TypeAdapter[Any]:
     python_type = next(type_ for type_, known in PLAIN.items() if known is kind)
-    return TypeAdapter(python_type, config=ConfigDict(val_json_bytes="base64", strict=True))
+    strict = kind is not Kind.DATE  # another program's column may hold it as midnight
+    return TypeAdapter(python_type, config=ConfigDict(val_json_bytes="base64", strict=strict))
