@@ -32,6 +32,9 @@ Place = Sequence[Any] | None  # in the order of a query: after a row with these 
 BEGINNING: Final = ()
 END: Final = None
 
+# On SQLite another program may store text for a number or bytes, and bytes for text: they stand in a list of their own.
+OTHERS: Final = {Kind.TEXT: bytes, Kind.BYTES: str, Kind.INTEGER: str, Kind.REAL: str}
+
 _MOST = 16_384
 _ENDS = TypeAdapter(list[str])
 
@@ -138,6 +141,9 @@ def _read(column: Column, value: Any, dialect: Dialect) -> Any:
     if column.kind in dialect.encode:  # it is as the store holds it, which another program may spell otherwise
         dialect.decode_value(column.kind, value)
         return ENCODERS[Kind.INTEGER]("A cursor")(value) if isinstance(value, int) else value
+    if dialect.encode and isinstance(value, list) and column.kind in OTHERS:
+        (value,) = value
+        return _reader(PLAIN[OTHERS[column.kind]]).validate_json(to_json(value))
     return ENCODERS[column.kind]("A cursor")(_reader(column.kind).validate_json(to_json(value)))
 
 
