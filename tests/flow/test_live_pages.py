@@ -358,9 +358,11 @@ async def test_who_watches_anew_hears_that_no_row_follows_any_more(url: str) -> 
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3)
         client = Client(backend)
+        watched(client.live, listed, **album(num_items=9))
+        await settle(client.live)
+        await settle(client.live)  # the table is captured from now on
         client.watch(listed, album(num_items=2))
         await client.tick()
-        await client.tick()  # the table is captured from now on
         await sql(backend, "delete from song where rank = 3")
         await client.tick()
         client.watch(listed, album(num_items=2))

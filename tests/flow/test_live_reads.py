@@ -65,7 +65,7 @@ UNREADABLE = {
 LOOSELY: dict[str, Callable[[DatabaseReader], Awaitable[Any]]] = {
     "sum": lambda db: db.query(Loose).sum("amount"),
     "groups": lambda db: db.query(Loose).with_index(Loose.by_day).group_by("day").sum("amount"),
-    "get": lambda db: db.get(Loose, 1),
+    "get": lambda db: db.get(Loose, Id[Any]("1")),
     "all": lambda db: db.query(Loose).with_index(Loose.by_day).collect(),
     "page": lambda db: db.query(Loose).paginate(),
 }

@@ -92,7 +92,7 @@ class PagedList:
 
     @property
     def fails(self) -> bool:
-        """Whether a page has ended with an error, such as a row that does not fit: the list waits for its cure."""
+        """Whether a page cannot be read."""
         return any(one.answer is not None and one.answer.error is not None for one in self.subscriptions)
 
     def render(self) -> Render:

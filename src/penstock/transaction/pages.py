@@ -33,6 +33,9 @@ Place = Sequence[Any] | None  # in the order of a query: after a row with these 
 BEGINNING: Final = ()
 END: Final = None
 
+# On SQLite another program may store text for a number or bytes, and bytes for text: they stand in a list of their own.
+OTHERS: Final = {Kind.TEXT: bytes, Kind.BYTES: str, Kind.INTEGER: str, Kind.REAL: str}
+
 _MOST = 16_384
 _NUMBERS = frozenset({Kind.INTEGER, Kind.REAL, Kind.DECIMAL})
 _ENDS = TypeAdapter(list[str])
@@ -141,6 +144,9 @@ def _read(column: Column, value: Any, dialect: Dialect) -> Any:
     kind = column.kind
     if kind in dialect.encode:
         dialect.decode_value(kind, value)
+    elif kind in OTHERS and isinstance(value, list):
+        (value,) = value
+        return _reader(PLAIN[OTHERS[kind]]).validate_json(to_json(value))
     elif kind in _NUMBERS and type(value) in {str, int, float}:  # the text is a Decimal
         value = dialect.encode_value(Kind.DECIMAL, Decimal(value)) if isinstance(value, str) else value
         if kind is Kind.INTEGER and value % 1 != 0:

@@ -24,6 +24,7 @@ from penstock.transaction.aggregates import Aggregated, Groups, aggregate
 from penstock.transaction.pages import (
     BEGINNING,
     END,
+    OTHERS,
     Page,
     PaginationOptions,
     Place,
@@ -479,7 +480,8 @@ class Scan(Generic[T]):
             return after(whole, self._order, self._optional, first, self._direction)
         if first == BEGINNING:
             return until(whole, self._order, self._optional, last, self._direction)
-        exact = self._statements.definition.managed
+        definition = self._statements.definition  # SQLite compares long decimals by value, however they are spelled
+        exact = definition.managed and not any(definition.column(name).long for name in self._order)
         return after_until(whole, self._order, self._optional, first, last, self._direction, exact=exact)
 
     def _place_of(self, row: Row) -> list[Any]:
@@ -492,7 +494,8 @@ class Scan(Generic[T]):
         found = list[Any]()
         for name, value in zip(self._order, place, strict=True):
             kind = definition.column(name).kind
-            found.append(value if kind in dialect.encode else dialect.decode_value(kind, value))
+            as_is = value if kind in dialect.encode else dialect.decode_value(kind, value)
+            found.append([value] if isinstance(value, OTHERS.get(kind, ())) else as_is)
         return encode_cursor(mark, found)
 
     def _place(self, cursor: str, mark: str) -> Place:
