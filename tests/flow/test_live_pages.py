@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from itertools import combinations
 from typing import Any, Literal
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from stage.paging import PagedList, Subscription
 from stage.stories import Tell, one_backend, tell_in
 from stage.watching import settle, watched
 
-from penstock import App, CursorInvalid, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table, gte, lt
+from penstock import App, CursorInvalid, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table, gt, gte, lt
 from penstock.live.entry import Answer, Entry
 from penstock.live.view import View
 from penstock.services.live import batch
@@ -680,3 +681,96 @@ async def test_pages_of_values_that_another_program_spells_in_its_own_way(
                 assert found == everything
 
         await backend.run_query(look, compare)
+
+
+@pytest.mark.parametrize(
+    ("column", "sql_type", "values"),
+    [
+        ("real", "", ["-Infinity", "0.1", "1e300", "Infinity", "NaN"]),
+        ("price", "", ["-Infinity", "-1.5", "1e1200", "Infinity", "NaN"]),
+        ("at", "", ["-infinity", "2026-01-01 12:00:00.000001", "infinity"]),
+        ("day", "", ["-infinity", "2026-01-02", "infinity"]),
+        ("real", "numeric", ["-Infinity", "0.1", "0.10000000000000000001", "1e300", "Infinity", "NaN"]),
+        ("real", "bigint", ["-1", "9007199254740992", "9007199254740993"]),
+        ("real", "real", ["-Infinity", "1.5", "NaN"]),
+        ("whole", "numeric", ["-5", "0", "7.0", "9223372036854775807"]),
+        ("whole", "double precision", ["-5", "0", "1e15"]),
+        ("price", "double precision", ["-1.5", "0.1", "1e300"]),
+        ("price", "bigint", ["-1", "9007199254740993"]),
+        ("at", "timestamp", ["-infinity", "2026-01-01 12:00:00.000001", "infinity"]),
+        ("day", "timestamp", ["2026-01-01", "2026-01-02"]),
+        ("day", "timestamptz", ["2026-01-01 00:00Z", "2026-01-02 00:00Z"]),
+        ("name", "char(3)", ["", "a", "b"]),
+    ],
+)
+async def test_pages_of_values_that_another_program_has_written_or_keeps_in_columns_of_other_types(
+    postgres_url: str, column: str, sql_type: str, values: list[str]
+) -> None:
+    arguments: dict[str, Any] = {"source": "kept", "key": "number", "managed": False} if sql_type else {"name": "kept"}
+
+    class Kept(Table, **arguments):
+        number: int
+        real: float | None = None
+        whole: int | None = None
+        price: Decimal | None = None
+        at: datetime | None = None
+        day: date | None = None
+        name: str | None = None
+
+        by_real = Index("real")
+        by_whole = Index("whole")
+        by_price = Index("price")
+        by_at = Index("at")
+        by_day = Index("day")
+        by_name = Index("name")
+
+    if sql_type:
+        sql_types = {"real": "float", "whole": "bigint", "price": "numeric", "at": "timestamptz", "day": "date"}
+        columns = ", ".join(map(" ".join, (sql_types | {"name": "text", column: sql_type}).items()))
+        await run_sql(postgres_url, f"create table kept (number integer primary key, {columns})")
+    kept, index = App(tables=[Kept]), getattr(Kept, f"by_{column}")
+    _, look, _ = tell_in(kept)
+    async with TestApp(kept, postgres_url) as backend:
+        for number, value in enumerate(value for value in values for _ in "ab"):
+            own = ("", "") if sql_type else ("id, creation_time, ", f"'kept_01{number:024}', now(), ")
+            await sql(backend, f"insert into kept ({own[0]}number, {column}) values ({own[1]}{number}, '{value}')")
+
+        async def compare(ctx: QueryCtx) -> None:
+            directions: list[Literal["asc", "desc"]] = ["asc", "desc"]
+            for direction in directions:
+                query = ctx.db.query(Kept).with_index(index).order(direction)
+                numbers = [row.number for row in await query.collect()]
+                pages = [await query.paginate(num_items=count) for count in range(1, len(numbers) + 1)]
+                cursors = [None, *[page.continue_cursor for page in pages]]
+                for first, last in combinations(range(len(cursors)), 2):
+                    options = PaginationOptions(cursor=cursors[first], end_cursor=cursors[last])
+                    page = await query.paginate(options)
+                    assert [row.number for row in page.page] == numbers[first:last]
+
+        await backend.run_query(look, compare)
+
+
+async def test_a_float_finds_the_decimal_that_another_program_keeps(postgres_url: str) -> None:
+    class Priced(Table, source="priced", key="number", managed=False):
+        number: int
+        price: float
+
+        by_price = Index("price")
+
+    await run_sql(
+        postgres_url,
+        "create table priced (number integer primary key, price numeric)",
+        "insert into priced values (1, 0.1), (2, 1e300)",
+    )
+    priced = App(tables=[Priced])
+    write, look, _ = tell_in(priced)
+    async with TestApp(priced, postgres_url) as backend:
+
+        async def find(ctx: QueryCtx) -> list[list[int]]:
+            wheres: list[Any] = [0.1, 1e300, gt(0.1), lt(1e300)]
+            scans = [ctx.db.query(Priced).with_index(Priced.by_price, price=where) for where in wheres]
+            return [[row.number for row in await scan.collect()] for scan in scans]
+
+        assert await backend.run_query(look, find) == [[1], [2], [2], [1]]
+        await backend.run_mutation(write, lambda ctx: ctx.db.insert(Priced(number=3, price=0.2)))
+        assert await sql(backend, "select price::text from priced where number = 3") == [("0.2",)]

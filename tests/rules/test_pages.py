@@ -99,14 +99,14 @@ def test_what_is_spelled_right_is_taken() -> None:
     ("place", "values"),
     [
         (0, [1, True, [], {}, "a\0"]),
-        (1, ["1", 1.5, True, 2**63, -(2**63) - 1, 10**30, []]),
-        (2, ["x", True, "nan", []]),
+        (1, ["1.5", "NaN", "1E+999999999", 1.5, True, 2**63, -(2**63) - 1, 10**30, []]),
+        (2, ["x", True, 2**63, []]),
         (3, [1, "true", []]),
         (4, ["ä", "A", 5]),
         (5, ["2030-01-01T00:00:00", "2030-01-01", "soon", 5, "0001-01-01T00:00:00+01:00", "9999-12-31T23:00:00-02:00"]),
-        (6, ["2030-13-01", "2030-01-01T00:00:00Z", 5]),
+        (6, ["2030-13-01", "2030-01-01T00:00:01Z", 5]),
         (7, ["soon", "P999999999D", 5]),
-        (8, ["cheap", "NaN", "Infinity", "1E+5000", []]),
+        (8, ["cheap", True, 2**63, []]),
         (9, ["x", 5]),
     ],
 )
@@ -119,6 +119,8 @@ def test_a_value_that_no_row_could_have_is_refused(place: int, values: list[Any]
 @pytest.mark.parametrize(
     ("place", "taken", "refused"),
     [
+        (0, [["YQ=="]], [["ä"], [1], [], ["YQ==", "YQ=="]]),
+        (1, [["7"]], [[1], []]),
         (3, [0, 1], ["x", 2, []]),
         (5, ["2030-01-01 12:00:00", "2030-01-01T12:00:00+01:00"], ["soon", 5, []]),
         (6, ["2030-01-01", "20300101"], ["2030-13-01", 5]),
@@ -136,7 +138,7 @@ def test_a_cursor_keeps_what_another_program_has_spelled_otherwise(
             forged([MARK, [*as_stored[:place], value, *as_stored[place + 1 :]]]), MARK, COLUMNS, SQLITE
         )
         assert found is not END
-        assert found[place] == value
+        assert found[place] == {0: b"a", 1: "7"}.get(place, value)
     for value in refused:
         with pytest.raises(CursorInvalid):
             decode_cursor(forged([MARK, [*as_stored[:place], value, *as_stored[place + 1 :]]]), MARK, COLUMNS, SQLITE)

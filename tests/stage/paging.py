@@ -90,6 +90,11 @@ class PagedList:
     def subscriptions(self) -> list[Subscription]:
         return [*self.pages, *(page for pair in self.splitting.values() for page in pair)]
 
+    @property
+    def fails(self) -> bool:
+        """Whether a page cannot be read."""
+        return any(one.answer is not None and one.answer.error is not None for one in self.subscriptions)
+
     def render(self) -> Render:
         """Take the newest answers, which are all of one tick, and show them."""
         if (step := self.view.step()) is not None:

@@ -13,6 +13,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import cache
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -32,7 +33,11 @@ Place = Sequence[Any] | None  # in the order of a query: after a row with these 
 BEGINNING: Final = ()
 END: Final = None
 
+# On SQLite another program may store text for a number or bytes, and bytes for text: they stand in a list of their own.
+OTHERS: Final = {Kind.TEXT: bytes, Kind.BYTES: str, Kind.INTEGER: str, Kind.REAL: str}
+
 _MOST = 16_384
+_NUMBERS = frozenset({Kind.INTEGER, Kind.REAL, Kind.DECIMAL})
 _ENDS = TypeAdapter(list[str])
 
 
@@ -135,13 +140,24 @@ def _invalid(what: str) -> CursorInvalid:
 
 
 def _read(column: Column, value: Any, dialect: Dialect) -> Any:
-    if column.kind in dialect.encode:  # it is as the store holds it, which another program may spell otherwise
-        dialect.decode_value(column.kind, value)
-        return ENCODERS[Kind.INTEGER]("A cursor")(value) if isinstance(value, int) else value
-    return ENCODERS[column.kind]("A cursor")(_reader(column.kind).validate_json(to_json(value)))
+    """A value as the store holds it: another program may spell it otherwise, or keep numbers of another type."""
+    kind = column.kind
+    if kind in dialect.encode:
+        dialect.decode_value(kind, value)
+    elif kind in OTHERS and isinstance(value, list):
+        (value,) = value
+        return _reader(PLAIN[OTHERS[kind]]).validate_json(to_json(value))
+    elif kind in _NUMBERS and type(value) in {str, int, float}:  # the text is a Decimal
+        value = dialect.encode_value(Kind.DECIMAL, Decimal(value)) if isinstance(value, str) else value
+        if kind is Kind.INTEGER and value % 1 != 0:
+            raise ValueInvalid(f"A cursor: {value} is no integer.")
+    else:
+        return ENCODERS[kind]("A cursor")(_reader(kind).validate_json(to_json(value)))
+    return ENCODERS[Kind.INTEGER]("A cursor")(value) if isinstance(value, int) else value
 
 
 @cache
 def _reader(kind: Kind) -> TypeAdapter[Any]:
     python_type = next(type_ for type_, known in PLAIN.items() if known is kind)
-    return TypeAdapter(python_type, config=ConfigDict(val_json_bytes="base64", strict=True))
+    strict = kind is not Kind.DATE  # another program's column may hold it as midnight
+    return TypeAdapter(python_type, config=ConfigDict(val_json_bytes="base64", strict=strict))

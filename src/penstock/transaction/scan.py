@@ -15,7 +15,6 @@ from penstock.changes.readset import Bound, RangeRead
 from penstock.errors import NotUnique, ValueInvalid
 from penstock.observe import practices
 from penstock.reactive.expression import Condition
-from penstock.schema.fields import Kind
 from penstock.schema.index import Index
 from penstock.schema.table import Table
 from penstock.store.contract.session import Row
@@ -25,6 +24,7 @@ from penstock.transaction.aggregates import Aggregated, Groups, aggregate
 from penstock.transaction.pages import (
     BEGINNING,
     END,
+    OTHERS,
     Page,
     PaginationOptions,
     Place,
@@ -46,7 +46,6 @@ _EVERYTHING = Segment()
 _FIRST_PIECE = 64
 _LARGEST_PIECE = 1024
 _FEW = 16  # rows, which a mutation may change next
-_NUMBERS: dict[Kind, Callable[[Any], Any]] = {Kind.INTEGER: int, Kind.REAL: float}
 _SPLIT_ABOVE = 0.75  # of the rows or bytes that a page may read
 
 
@@ -481,7 +480,8 @@ class Scan(Generic[T]):
             return after(whole, self._order, self._optional, first, self._direction)
         if first == BEGINNING:
             return until(whole, self._order, self._optional, last, self._direction)
-        exact = self._statements.definition.managed
+        definition = self._statements.definition  # SQLite compares long decimals by value, however they are spelled
+        exact = definition.managed and not any(definition.column(name).long for name in self._order)
         return after_until(whole, self._order, self._optional, first, last, self._direction, exact=exact)
 
     def _place_of(self, row: Row) -> list[Any]:
@@ -494,10 +494,8 @@ class Scan(Generic[T]):
         found = list[Any]()
         for name, value in zip(self._order, place, strict=True):
             kind = definition.column(name).kind
-            # another program's column may have decimals for numbers
-            number = None if value is None else _NUMBERS.get(kind)
             as_is = value if kind in dialect.encode else dialect.decode_value(kind, value)
-            found.append(number(value) if number else as_is)
+            found.append([value] if isinstance(value, OTHERS.get(kind, ())) else as_is)
         return encode_cursor(mark, found)
 
     def _place(self, cursor: str, mark: str) -> Place:

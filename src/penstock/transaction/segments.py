@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Literal, NamedTuple
 
 from penstock.changes.readset import Bound, RangeRead
@@ -109,11 +110,17 @@ def after_until(
     for rest in after(whole, order, optional, first, direction):
         for part in until(whole, order, optional, last, direction):
             shared = min(len(rest.prefix), len(part.prefix))
-            if first[shared] == last[shared] or (exact and tuple(first[:shared]) != tuple(last[:shared])):
+            pairs = zip(first[:shared], last[:shared], strict=True)
+            if first[shared] == last[shared] or (exact and not all(starmap(_are_equal, pairs))):
                 continue  # no row lies in both
             if (both := _both(rest, part, direction)) is not None:
                 found.append(both)
     return found
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """As the database says: NaN equals itself."""
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
 
 
 def _both(rest: Segment, part: Segment, direction: Direction) -> Segment | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 
 from penstock.schema.fields import Kind
 from penstock.store.postgres.conditions import PostgresSpelling
@@ -24,6 +25,11 @@ def decode_datetime(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
+def shortest(value: float) -> Decimal:
+    """A float as a numeric column of another program holds it: the driver would write all digits of its binary form."""
+    return Decimal(repr(value))
+
+
 POSTGRES = Dialect(
     name="postgres",
     title="PostgreSQL",
@@ -43,9 +49,10 @@ POSTGRES = Dialect(
     },
     spelling=PostgresSpelling,
     decode={Kind.DATETIME: decode_datetime},
+    foreign={Kind.REAL: shortest},
     index_nulls=" nulls first",
     order_nulls={"asc": " nulls first", "desc": " nulls last"},
-    casts={Kind.DATETIME: "timestamptz"},
+    casts={Kind.DATETIME: "timestamptz", Kind.DATE: "date"},
     schemas=True,
     given_identity=" overriding system value",
     advance_identity=_ADVANCE_IDENTITY,

@@ -360,9 +360,11 @@ class TableStatements:
 def _encoding(definition: TableDefinition, column: Column, dialect: Dialect) -> Convert | None:
     """The function from the neutral form of a value to the driver's."""
     encode = dialect.encode.get(column.kind)
+    if not definition.managed:
+        return dialect.foreign.get(column.kind, encode)
     if encode is None or column.kind is not Kind.DECIMAL:
         return encode
-    return str if column.long or not definition.managed else partial(_short, f"{definition.name}.{column.name}", encode)
+    return str if column.long else partial(_short, f"{definition.name}.{column.name}", encode)
 
 
 def _short(where: str, encode: Convert, value: Any) -> Any:

@@ -97,6 +97,7 @@ SQLITE = Dialect(
         Kind.DECIMAL: decimal_of,
         Kind.UUID: UUID,
     },
+    foreign={Kind.DECIMAL: str},
     given=given,
     long_type="TEXT /* decimal */ collate penstock_decimal",
     respell=tuple((re.compile(pattern), words) for pattern, words in _RESPELL),
