@@ -206,6 +206,7 @@ def _read_query(text: bytes, most: int) -> Add | Remove:
 
 
 def _validate_failed(adapter: TypeAdapter[R], fields: dict[str, Any], error: InputError) -> R:
+    error.__traceback__ = error.__cause__ = error.__context__ = None  # they hold the whole message
     try:
         return adapter.validate_python({"udfPath": "", **fields}, context=lambda _: error)
     except ValidationError:

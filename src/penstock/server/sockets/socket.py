@@ -101,6 +101,7 @@ class Socket:
         self._view: View | None = None
         self._watched: Watched
         self._client = client
+        self._taken: Callable[[], object]  # lets the next client send a large message
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
         self._held: list[_Held] = []
@@ -230,12 +231,15 @@ class Socket:
         try:
             if size > sockets.MOST_BYTES:
                 reason = f"This message has {size} bytes; {sockets.MOST_BYTES} are allowed."
-                return sockets.read_ends(text, LimitExceeded(reason))
-            return await offload(len(text), lambda: sockets.read_message(text, most))
+                found = sockets.read_ends(text, LimitExceeded(reason))
+            else:
+                found = await offload(len(text), lambda: sockets.read_message(text, most))
         except InputError as error:
             raise _bad(str(error)) from error
-        finally:
-            got.get(TAKEN, int)()
+        self._taken = got.get(TAKEN, int)
+        if not isinstance(found, sockets.ModifyQuerySet):  # the arguments of many queries take as much memory
+            self._taken()
+        return found
 
     async def _read(self) -> None:
         while True:
@@ -244,6 +248,7 @@ class Socket:
     async def _take(self, found: sockets.Incoming) -> None:
         if isinstance(found, sockets.ModifyQuerySet):
             await self._watched.modify(found)
+            self._taken()
             version = max(self._reached.query_set + 1, found.new_version)
             self._reached = self._reached._replace(query_set=version)
             self._watching.moved.set()
