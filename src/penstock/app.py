@@ -32,7 +32,7 @@ from penstock.config import Config, check_settings, load_config, unknown_variabl
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
 from penstock.functions.function import QueryFunction
-from penstock.functions.programs import Declaration, check_program, clashes, refuse_clashes
+from penstock.functions.programs import Declaration, check_name, clashes, refuse_clashes
 from penstock.functions.registry import distinct, tables_of
 from penstock.identity.caller import Caller
 from penstock.identity.providers import Provider, providers_of
@@ -94,7 +94,8 @@ class App(Declaring):
         self, *, name: str = "", tables: Iterable[type[Table]] = (), auth: Iterable[Provider] = (), **settings: Any
     ) -> None:
         super().__init__()
-        check_program(name)
+        if name != "":
+            check_name("An app", name)
         self.name = self.registry.program = name
         self._tables = list(tables)
         self.auth = providers_of(auth)

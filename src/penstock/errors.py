@@ -392,15 +392,15 @@ class Snooze(JobError):
     def __init__(self, delay: timedelta | None = None, *, until: datetime | None = None, reason: str = "") -> None:
         if (delay is None) is (until is None):
             raise UsageError("Snooze takes either a delay or until.", fix="Write Snooze(timedelta(minutes=5)).")
-        if delay is not None and not _is_wait(delay):
+        given: object = delay
+        if given is not None and not (isinstance(given, timedelta) and timedelta(0) <= given <= _LONGEST_SNOOZE):
             raise ValueInvalid(f"Snooze takes a timedelta from 0 to five years, not {delay!r}.")
-        if until is not None and not _is_aware(until):
+        moment: object = until
+        if moment is not None and not (isinstance(moment, datetime) and moment.tzinfo is not None):
             raise ValueInvalid(f"Snooze: until takes an aware datetime, not {until!r}.", fix="Attach a time zone.")
         seconds = None if delay is None else delay.total_seconds()
-        moment = None if until is None else until.isoformat()
-        super().__init__(
-            reason or (f"for {delay}" if moment is None else f"until {moment}"), delay=seconds, until=moment
-        )
+        end = None if until is None else until.isoformat()
+        super().__init__(reason or (f"for {delay}" if end is None else f"until {end}"), delay=seconds, until=end)
         self.delay, self.until = delay, until
 
     def wait(self, now: datetime) -> timedelta:
@@ -416,11 +416,3 @@ class WorkerLost(JobError):
 
 class LeaseLost(JobError):
     """A worker tried to settle a job that it no longer holds. Its transaction was rolled back."""
-
-
-def _is_wait(value: object) -> bool:
-    return isinstance(value, timedelta) and timedelta(0) <= value <= _LONGEST_SNOOZE
-
-
-def _is_aware(value: object) -> bool:
-    return isinstance(value, datetime) and value.tzinfo is not None

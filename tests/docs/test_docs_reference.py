@@ -194,11 +194,13 @@ class Emitted:
 def events_of_the_code(root: Path) -> dict[str, Emitted]:
     found: dict[str, Emitted] = {}
     trees = [ast.parse(path.read_text("utf-8")) for path in sorted((root / "src").rglob("*.py"))]
-    services = [name for tree in trees for name in service_names(tree)]
+    services = [one for tree in trees for one in service_names(tree)]
+    leased = {ast.unparse(call) for tree in trees for call in calls_of_leased_services(tree)}
     for call in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if ast.unparse(call.func) not in {"event", "log_event"} or not call.args:
             continue
-        for name in event_names(call.args[0], services):
+        names = [name for name, has_lease in services if has_lease or ast.unparse(call) not in leased]
+        for name in event_names(call.args[0], names):
             emitted = found.setdefault(name, Emitted())
             emitted.levels |= levels_of(call.args[1]) if len(call.args) > 1 else {"info"}
             emitted.facts |= {one.arg for one in call.keywords if one.arg and one.arg != "exc_info"}
@@ -206,13 +208,21 @@ def events_of_the_code(root: Path) -> dict[str, Emitted]:
     return found
 
 
-def service_names(tree: ast.Module) -> Iterator[str]:
-    """Names of the services that a module defines, which begin the names of some events."""
+def service_names(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """Names of the services that a module defines, which begin the names of some events; whether they are leased."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Service" for base in node.bases):
+        bases = {ast.unparse(base) for base in node.bases} if isinstance(node, ast.ClassDef) else set()
+        if isinstance(node, ast.ClassDef) and bases & {"Service", "LeasedService"}:
             for statement in node.body:
                 if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "name":
-                    yield ast.literal_eval(statement.value)
+                    yield ast.literal_eval(statement.value), "LeasedService" in bases
+
+
+def calls_of_leased_services(tree: ast.Module) -> Iterator[ast.Call]:
+    """The calls that only services under a lease make."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "LeasedService":
+            yield from (one for one in ast.walk(node) if isinstance(one, ast.Call))
 
 
 def event_names(node: ast.expr, services: list[str]) -> list[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from datetime import timedelta
-from typing import Any
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.composite import prepare
 from stage.examples import examples
-from stage.outboxes import sql
+from stage.outboxes import run_sql, sql
 from stage.paging import PagedList, Subscription
 from stage.stories import Tell, one_backend, tell_in
 from stage.watching import settle, watched
@@ -351,6 +353,27 @@ async def test_who_watches_anew_gets_the_rows_that_it_asks_for(url: str) -> None
         await client.live.close()
 
 
+async def test_who_watches_anew_hears_that_no_row_follows_any_more(url: str) -> None:
+    async with TestApp(app, url) as backend:
+        await add(backend, 1, 2, 3)
+        client = Client(backend)
+        watched(client.live, listed, **album(num_items=9))
+        await settle(client.live)
+        await settle(client.live)  # the table is captured from now on
+        client.watch(listed, album(num_items=2))
+        await client.tick()
+        await sql(backend, "delete from song where rank = 3")
+        await client.tick()
+        client.watch(listed, album(num_items=2))
+        await client.tick()
+        shown = [view.queries[0].answer for view in client.views]
+        assert [(ranks(one.result), one.result.is_done) for one in shown if one is not None] == [
+            ([1, 2], False),
+            ([1, 2], True),
+        ]
+        await client.live.close()
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_who_comes_while_rows_go_gets_a_page_of_its_own_size(url: str, *, leaves: bool) -> None:
     async with TestApp(app, url) as backend:
@@ -602,3 +625,58 @@ async def test_pages_of_texts_that_another_program_compares_in_its_own_way(sqlit
                         assert page.page == everything[first:last]
 
         await backend.run_query(read, look)
+
+
+@pytest.mark.parametrize(
+    ("column", "sqlite_type", "values"),
+    [
+        ("at", "datetime", ["2026-01-01 12:00:00.000000", "2026-01-01T12:00:00Z", "2026-01-01T13:00:00.000000Z"]),
+        ("day", "text", ["20260101", "2026-01-02", "2026-01-03"]),
+        ("one", "char(32)", [UUID(int=1).hex, str(UUID(int=2)), UUID(int=3).hex]),
+        ("price", "text", ["1.50", "1.5000000000000001", "2"]),
+        ("price", "", ["1.50", "1.51", "2"]),
+    ],
+)
+async def test_pages_of_values_that_another_program_spells_in_its_own_way(
+    database_url: str, column: str, sqlite_type: str, values: list[str]
+) -> None:
+    class Spelled(Table, source="spelled", key="number", managed=False):
+        number: int
+        at: datetime | None = None
+        day: date | None = None
+        one: UUID | None = None
+        price: Decimal | None = None
+
+        by_at = Index("at")
+        by_day = Index("day")
+        by_one = Index("one")
+        by_price = Index("price")
+
+    sql_types = {"at": "timestamp", "day": "date", "one": "uuid", "price": "numeric"}
+    if database_url.startswith("sqlite"):
+        sql_types[column] = sqlite_type
+    rows = ", ".join(f"({number}, '{value}')" for number, value in enumerate(value for value in values for _ in "ab"))
+    await run_sql(
+        database_url,
+        f"create table spelled (number integer primary key, {', '.join(map(' '.join, sql_types.items()))})",
+        f"insert into spelled (number, {column}) values {rows}",
+    )
+    spelled, index = App(tables=[Spelled]), getattr(Spelled, f"by_{column}")
+    _, look, _ = tell_in(spelled)
+    async with TestApp(spelled, database_url) as backend:
+
+        async def compare(ctx: QueryCtx) -> None:
+            directions: list[Literal["asc", "desc"]] = ["asc", "desc"]
+            for direction in directions:
+                query = ctx.db.query(Spelled).with_index(index).order(direction)
+                everything, found, page = await query.collect(), list[Any](), await query.paginate(num_items=1)
+                while len(found) <= len(everything):
+                    found += page.page
+                    ended = await query.paginate(PaginationOptions(end_cursor=page.continue_cursor))
+                    assert ended.page == found
+                    if page.is_done:
+                        break
+                    page = await query.paginate(cursor=page.continue_cursor, num_items=1)
+                assert found == everything
+
+        await backend.run_query(look, compare)

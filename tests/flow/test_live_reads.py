@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from typing import Literal
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Literal
 
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
@@ -15,6 +16,7 @@ from penstock import Id, Index, QueryCtx, Table, gt
 from penstock.live.entry import Entry
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
+from penstock.transaction.database import DatabaseReader
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -41,11 +43,39 @@ class Line(Table, source="line", key=("tenant", "number"), managed=False, live=T
     amount: int = 0
 
 
+class Loose(Table, source="loose", key="number", managed=False, live=True):
+    """Another program writes values here that cannot be read, so that the database or the driver refuses to."""
+
+    number: int
+    day: date
+    word: str
+    amount: Decimal
+
+    by_day = Index("day")
+
+
+LOOSE = {
+    "sqlite": "create table loose (number integer primary key, day text, word text, amount text)",
+    "postgresql": "create table loose (number bigint primary key, day date, word text, amount double precision)",
+}
+UNREADABLE = {
+    "sqlite": "update loose set word = cast(x'ff' as text), amount = 'x'",
+    "postgresql": "update loose set day = '20000-01-01', amount = 1.7e308",
+}
+LOOSELY: dict[str, Callable[[DatabaseReader], Awaitable[Any]]] = {
+    "sum": lambda db: db.query(Loose).sum("amount"),
+    "groups": lambda db: db.query(Loose).with_index(Loose.by_day).group_by("day").sum("amount"),
+    "get": lambda db: db.get(Loose, Id[Any]("1")),
+    "all": lambda db: db.query(Loose).with_index(Loose.by_day).collect(),
+    "page": lambda db: db.query(Loose).paginate(),
+}
+
+
 class Lines(Stage):
     """Queries that read one row, and a page."""
 
     def __init__(self) -> None:
-        super().__init__(Note, Line, Due)
+        super().__init__(Note, Line, Due, Loose)
 
         @self.app.query
         async def due(ctx: QueryCtx, direction: Literal["asc", "desc"], owner: str | None, count: int) -> int:
@@ -68,13 +98,18 @@ class Lines(Stage):
         async def late(ctx: QueryCtx) -> int:
             return len(await ctx.db.query(Note).with_index(Note.by_at, at=gt(_NOW)).collect())
 
-        self.note, self.line, self.three, self.late, self.due = note, line, three, late, due
+        @self.app.query
+        async def loose(ctx: QueryCtx, how: str) -> str:
+            return repr(await LOOSELY[how](ctx.db))
+
+        self.note, self.line, self.three, self.late, self.due, self.loose = note, line, three, late, due, loose
 
 
 @asynccontextmanager
 async def lines(url: str) -> AsyncIterator[tuple[Lines, TestApp, LiveQueries]]:
     stage = Lines()
     columns = "tenant bigint not null, number bigint not null, amount bigint not null, primary key (tenant, number)"
+    await run_sql(url, LOOSE[url.partition(":")[0]])
     await run_sql(url, f"create table line ({columns})", "insert into line values (7, 1, 0), (7, 2, 0), (8, 1, 0)")
     async with stage.open(url) as test:
         yield stage, test, LiveQueries(test.runner, stage.app.definitions())
@@ -140,6 +175,19 @@ async def test_rows_without_a_value_are_the_first_of_an_index(database_url: str)
             assert ran == {(way, owner, count) for way, count in concerned for owner in (None, "a")}, at
             await stage.delete(test, Due, row)
             await settle(live)
+
+
+async def test_a_query_that_could_not_read_runs_again_once_it_can(database_url: str) -> None:
+    store = database_url.partition(":")[0]
+    async with lines(database_url) as (stage, test, live):
+        queries = {how: watched(live, stage.loose, how=how) for how in LOOSELY}
+        rows = "insert into loose values (1, '2026-01-01', 'a', 1), (2, '2026-01-01', 'a', 1)"
+        await begin(live)
+        for statement, can in ((rows, True), (UNREADABLE[store], False), ("delete from loose", True)):
+            await sql(test, statement)
+            await settle(live)
+            errors = {how: entry.answer and entry.answer.error for how, entry in queries.items()}
+            assert {how for how, error in errors.items() if (error is None) is not can} == set(), (statement, errors)
 
 
 async def test_a_time_without_end_lies_in_a_range_without_end(postgres_url: str) -> None:

@@ -1,7 +1,8 @@
 """Writes the synchronous faces: the classes that code without await uses, made of the asynchronous ones.
 
 Each public word of a class is a word of its face, waits, and gives the result. A word that does no more is made by
-`waits`. Rules here say how types and parameters of the others differ. `BODIES` holds the few words that follow no rule.
+`waits`, a property by `Given`. Rules here say how types and parameters of the others differ. `BODIES` holds the few
+words that follow no rule.
 """
 
 from __future__ import annotations
@@ -24,14 +25,11 @@ class Way:
 
     twin: str
     wait: str
-    waits: str
     first: str = ""
 
 
-HELD = Way("self._twin", "self._wait", "penstock.calls.run.bridge")
-OPENED = Way(  # both of one thread: another may close it
-    "thread.backend", "thread.wait", "penstock.api.syncthread", "thread = self._thread()\n"
-)
+HELD = Way("self._twin", "self._wait")
+OPENED = Way("thread.backend", "thread.wait", "thread = self._thread()\n")  # both of one thread: another may close it
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,11 @@ PAGES = {
     "calls/run/syncctx.py": Page(
         "The ctx of functions written with def: they run in threads, and their calls on the event loop.",
         {
-            "calls.run.context": "QueryCtx MutationCtx ActionCtx",
             "calls.run.work": "ActionWork",
             "calls.run.auth": "Auth",
             "calls.enqueue.scheduler": "Scheduler",
             "calls.enqueue.messages": "Sender",
+            "calls.run.context": "QueryCtx MutationCtx ActionCtx",
         },
     ),
     "calls/handlers/synctasks.py": Page(
@@ -74,6 +72,8 @@ FACES = {name: f"Sync{name}" for page in PAGES.values() for names in page.classe
 TWINS = {**FACES, "LockBlock": "SyncLockBlock", "Watch": "SyncWatch"}
 # Names that a face uses and its class does not.
 NEEDED = {
+    "Face": "penstock.calls.run.bridge",
+    "Given": "penstock.calls.run.bridge",
     "Iterator": "collections.abc",
     "SyncLockBlock": "penstock.calls.locks.blocks",
     "SyncWatch": "penstock.api.live",
@@ -82,6 +82,7 @@ NEEDED = {
     "finish": "penstock.store.guest.session",
     "guest_session": "penstock.store.guest.session",
     "in_thread": "penstock.calls.run.bridge",
+    "waits": "penstock.calls.run.bridge",
 }
 BODIES = {
     "TaskCtx.mark_completed": """
@@ -147,6 +148,13 @@ def faced(value: str, kind: ast.expr | None, wait: str) -> str:
     return f"{TWINS[name]}({value}, {wait})" if name in TWINS else value
 
 
+def given_by(of: str, kind: ast.expr | None) -> str:
+    """A property of a face."""
+    name = head(kind)
+    made = "JobCalls.waiting" if name == "JobCalls" else TWINS.get(name)
+    return f"Given[{renamed(kind)}]({of})" if made is None else f"Given({of}, {made})"
+
+
 def parameters(args: ast.arguments) -> tuple[str, str]:
     """The parameters as the face takes them, and as it passes them on."""
     args = deepcopy(args)
@@ -190,13 +198,13 @@ def word(owner: ast.ClassDef, node: ast.FunctionDef | ast.AsyncFunctionDef, way:
     if waits and same_for_both(owner, node):
         yield f"{node.name} = waits({owner.name}.{node.name})"
         return
-    is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
-    call = f"{way.twin}.{node.name}" + ("" if is_property else f"({passed})")
+    if any(ast.unparse(one) == "property" for one in node.decorator_list):
+        yield f"{node.name} = {given_by(f'{owner.name}.{node.name}', kind)}"
+        return
+    call = f"{way.twin}.{node.name}({passed})"
     value = f"{way.wait}({call})" if waits else faced(call, kind, way.wait)
     silent = renamed(kind) in {"None", "NoReturn"}
     notes = "".join(NOTES.get(one.arg, "") for one in node.args.args + node.args.kwonlyargs)
-    if is_property:
-        yield "@property"
     name, given = node.name.replace("__aiter__", "__iter__"), renamed(kind).replace("AsyncIterator", "Iterator")
     yield f"def {name}({taken}) -> {given}:"
     yield f'    """See `{owner.name.removesuffix("Words")}.{node.name}`.{notes}"""'
@@ -208,29 +216,45 @@ def beginning(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> It
     """Attributes and ``__init__`` of a face; what it is made of is told by the class and its bases without a face."""
     bases = [head(one) for one in node.bases]
     fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and head(one.annotation) in {*TWINS, "list"}]
+    for one in (one for one in fields if head(one.annotation) in TWINS):
+        yield f"{ast.unparse(one.target)} = Given({ast.unparse(one.target)!r}, {renamed(one.annotation)})"
+    fields = [one for one in fields if head(one.annotation) not in TWINS]
     yield from (f"{ast.unparse(one.target)}: {renamed(one.annotation)}" for one in fields)
     yield from (ast.unparse(one) for one in node.body if isinstance(one, ast.Assign) and "__" not in ast.unparse(one))
     if way is OPENED:
         yield from ("def _thread(self) -> Thread:", "    raise NotImplementedError")
+        yield f"def _reach(self) -> tuple[{node.name}, Wait]:"
+        yield from ("    thread = self._thread()", "    return thread.backend, thread.wait")
         return
-    own = f"{node.name}[T]" if any("[T]" in ast.unparse(one) for one in node.bases) else node.name
-    has_face = not FACES.keys().isdisjoint(bases)
-    if has_face:
-        yield f"_twin: {own}"
-    yield f"def __init__(self, twin: {own}, wait: Wait) -> None:"
-    yield "    super().__init__(twin, wait)" if has_face else "    self._twin, self._wait = twin, wait"
-    for base in (near[name] for name in bases if name in near and name not in FACES):
-        for one in (ast.unparse(field.target) for field in base.body if isinstance(field, ast.AnnAssign)):
-            yield f"    self.{one} = twin.{one}  # noqa: SLF001 - it is its twin"
+    of = [name for name in bases if name in near and name not in FACES]
+    lines = [
+        f"    self.{one} = twin.{one}  # noqa: SLF001 - it is its twin"
+        for base in of
+        for one in (ast.unparse(field.target) for field in near[base].body if isinstance(field, ast.AnnAssign))
+    ]
     for field in fields:
         name = ast.unparse(field.target)
-        yield f"    self.{name} = {faced(f'twin.{name}', field.annotation, 'wait')}"
+        lines.append(f"    self.{name} = {faced(f'twin.{name}', field.annotation, 'wait')}")
+    if not FACES.keys().isdisjoint(bases):
+        yield f"_twin: {own(node)}"
+    if lines:
+        yield f"def __init__(self, twin: {own(node)}, wait: Wait) -> None:"
+        yield "    super().__init__(twin, wait)"
+        yield from lines
+
+
+def own(node: ast.ClassDef) -> str:
+    """A class as the type of what a face stands for."""
+    return f"{node.name}[T]" if any("[T]" in ast.unparse(one) for one in node.bases) else node.name
 
 
 def face(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> Iterator[str]:
     """The face of a class."""
     yield from (f"@{ast.unparse(one)}" for one in node.decorator_list)
-    bases = ", ".join(map(renamed, node.bases))
+    named = [renamed(one) for one in node.bases]
+    if way is HELD and FACES.keys().isdisjoint(map(head, node.bases)):
+        named = [f"Face[{own(node)}]", *(one for one in named if not one.startswith("Generic["))]
+    bases = ", ".join(named)
     yield f"class {FACES[node.name]}{f'({bases})' if bases else ''}:"
     yield f'    """`{node.name.removesuffix("Words")}` for code that does not await."""'
     yield from (f"    {line}" for line in beginning(node, near, way))
@@ -242,7 +266,6 @@ def face(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> Iterato
 def written(path: str) -> str:
     """The text of a page."""
     page, homes, types, body = PAGES[path], dict(NEEDED), dict[str, str](), list[str]()
-    homes["waits"] = page.way.waits
     for other in PAGES.keys() - {path}:
         homes |= {FACES[name]: module_of(other) for names in PAGES[other].classes.values() for name in names.split()}
     for module, names in page.classes.items():

@@ -18,6 +18,7 @@ import pytest
 from house.syncfaces import HELD, HINT, PACKAGE, PAGES, face, module_of, names_in, written
 
 from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.run.bridge import Given
 from penstock.transaction.scan import Scan
 
 
@@ -41,11 +42,20 @@ def test_no_face_gives_what_is_to_be_awaited() -> None:
 def what_is_given(module: ModuleType) -> Iterator[tuple[str, str, type]]:
     """The classes that the words of faces give: face, word, class."""
     for node in (one for one in ast.parse(inspect.getsource(module)).body if isinstance(one, ast.ClassDef)):
-        for word in (one for one in node.body if isinstance(one, ast.FunctionDef)):
-            for name in names_in([ast.unparse(word.returns)]) if word.returns is not None else ():
+        for word, given in what_words_give(node):
+            for name in names_in([ast.unparse(given)]):
                 kind = getattr(module, name, None)
-                if isinstance(kind, type):
-                    yield node.name, word.name, kind
+                if isinstance(kind, type) and kind is not Given:
+                    yield node.name, word, kind
+
+
+def what_words_give(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """The words of a face, each with the type that it gives, or with the class that makes it."""
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and one.returns is not None and one.name != "_reach":
+            yield one.name, one.returns
+        elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and "Given" in ast.unparse(one.value):
+            yield ast.unparse(one.targets[0]), one.value.args[1] if one.value.args[1:] else one.value.func
 
 
 def is_awaited(kind: type) -> bool:
@@ -66,6 +76,8 @@ class Scan(Generic[T]):
     def now(self) -> int: ...
     @property
     def groups(self) -> Groups: ...
+    @property
+    def size(self) -> int: ...
     async def first(self, /, *more: int, on_lost: str = "") -> T | None: ...
     def put(self, items: Iterable[T], seconds: float | None = 1, *, loud: bool = True) -> Coroutine[Any, Any, None]: ...
     def _own(self) -> None: ...
@@ -76,16 +88,15 @@ class Scan(Generic[T]):
     assert (
         text
         == """\
-class SyncScan(Generic[T]):
+class SyncScan(Face[Scan[T]]):
     rows: list[SyncGroups]
     def __init__(self, twin: Scan[T], wait: Wait) -> None:
-        self._twin, self._wait = twin, wait
+        super().__init__(twin, wait)
         self.rows = [SyncGroups(one, wait) for one in twin.rows]
     def now(self) -> int:
         return self._twin.now()
-    @property
-    def groups(self) -> SyncGroups:
-        return SyncGroups(self._twin.groups, self._wait)
+    groups = Given(Scan.groups, SyncGroups)
+    size = Given[int](Scan.size)
     def first(self, /, *more: int) -> T | None:
         return self._wait(self._twin.first(*more))
     def put(self, items: Iterable[T], seconds: float, *, loud: bool=True) -> None:
@@ -105,9 +116,7 @@ class Groups:
     assert (
         text
         == """\
-class SyncGroups:
-    def __init__(self, twin: Groups, wait: Wait) -> None:
-        self._twin, self._wait = twin, wait
+class SyncGroups(Face[Groups]):
     count = waits(Groups.count)
     def fail(self, error: str) -> None:
         self._twin.fail(error)"""

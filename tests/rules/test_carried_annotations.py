@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.annotations import Make, alike, annotation_of
+from pydantic import TypeAdapter
+from stage.annotations import Make, Tree, alike, annotation_of
 from stage.examples import examples
 
 from penstock import Table
@@ -69,3 +70,11 @@ def test_a_value_comes_back_as_it_is_or_is_refused_on_every_road(chance: Any) ->
         except PenstockError:
             continue
         assert alike(given_in, got), f"{road} changes, {annotation!r}: {given_in!r} is {got!r}"
+
+
+def test_the_schemas_of_a_users_models_stay_as_pydantic_made_them() -> None:
+    before = repr(TypeAdapter(list[Tree]).core_schema)
+    for annotation in (Tree, list[Tree], Tree | None):
+        signature_of(annotation)
+        column_of(annotation)
+    assert repr(TypeAdapter(list[Tree]).core_schema) == before

@@ -546,13 +546,13 @@ def test_a_filter_reads_as_it_was_written() -> None:
 def test_a_row_is_explained_by_the_parts_that_decide() -> None:
     condition = trace(lambda o: (o.status == "paid") & ((o.amount > 100) | o.name.startswith("VIP")) & ~o.active)
     row = Order(status="paid", amount=7, name="Bob")
-    found = explain(condition, row_values(DEFINITION, row, DEFINITION.positions))
+    found = tuple(explain(condition, row_values(DEFINITION, row, DEFINITION.positions)))
     assert list(map(str, found)) == [
         "amount > 100 is false: amount is 7",
         "name.startswith('VIP') is false: name is 'Bob'",
         "~(active) is false: active is True",
     ]
     right = Order(status="paid", amount=700, active=False)
-    found = explain(condition, row_values(DEFINITION, right, DEFINITION.positions))
+    found = tuple(explain(condition, row_values(DEFINITION, right, DEFINITION.positions)))
     assert [one.part for one in found] == ["status == 'paid'", "amount > 100", "~(active)"]
     assert all(one.holds for one in found)

@@ -18,6 +18,8 @@ from penstock.errors import ArgumentsInvalid, CursorInvalid
 from penstock.functions.signature import Signature
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.sqlite.dialect import SQLITE
 from penstock.transaction.pages import (
     END,
     Page,
@@ -65,15 +67,15 @@ COLUMNS = definition_of(Sample).columns[2:]
     )
 )
 def test_a_cursor_keeps_every_value_of_every_kind(values: tuple[Any, ...]) -> None:
-    found = decode_cursor(encode_cursor(MARK, values), MARK, COLUMNS)
+    found = decode_cursor(encode_cursor(MARK, values), MARK, COLUMNS, POSTGRES)
     assert found is not END
     assert found == list(values)
     assert [type(value) for value in found] == [type(value) for value in values]
 
 
 def test_none_is_a_value_and_no_values_are_the_end() -> None:
-    assert decode_cursor(encode_cursor(MARK, [None] * 10), MARK, COLUMNS) == [None] * 10
-    assert decode_cursor(encode_cursor(MARK, END), MARK, COLUMNS) is END
+    assert decode_cursor(encode_cursor(MARK, [None] * 10), MARK, COLUMNS, POSTGRES) == [None] * 10
+    assert decode_cursor(encode_cursor(MARK, END), MARK, COLUMNS, POSTGRES) is END
 
 
 def test_a_cursor_is_safe_in_a_url() -> None:
@@ -90,7 +92,7 @@ GOOD: list[Any] = ["a", 1, 0.5, True, "AA==", "2030-01-01T00:00:00Z", "2030-01-0
 
 
 def test_what_is_spelled_right_is_taken() -> None:
-    assert decode_cursor(forged([MARK, GOOD]), MARK, COLUMNS) is not None
+    assert decode_cursor(forged([MARK, GOOD]), MARK, COLUMNS, POSTGRES) is not None
 
 
 @pytest.mark.parametrize(
@@ -111,13 +113,39 @@ def test_what_is_spelled_right_is_taken() -> None:
 def test_a_value_that_no_row_could_have_is_refused(place: int, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(CursorInvalid):
-            decode_cursor(forged([MARK, [*GOOD[:place], value, *GOOD[place + 1 :]]]), MARK, COLUMNS)
+            decode_cursor(forged([MARK, [*GOOD[:place], value, *GOOD[place + 1 :]]]), MARK, COLUMNS, POSTGRES)
+
+
+@pytest.mark.parametrize(
+    ("place", "taken", "refused"),
+    [
+        (3, [0, 1], ["x", 2, []]),
+        (5, ["2030-01-01 12:00:00", "2030-01-01T12:00:00+01:00"], ["soon", 5, []]),
+        (6, ["2030-01-01", "20300101"], ["2030-13-01", 5]),
+        (7, [1, 1.0], ["PT1S", 2**63, 1e300, []]),
+        (8, [1.5, "1.50"], ["cheap", 10**30, []]),
+        (9, [UUID(int=1).hex, str(UUID(int=1)).upper()], ["x", 5]),
+    ],
+)
+def test_a_cursor_keeps_what_another_program_has_spelled_otherwise(
+    place: int, taken: list[Any], refused: list[Any]
+) -> None:
+    as_stored = [*GOOD[:3], 1, GOOD[4], "2030-01-01T00:00:00.000000Z", GOOD[6], 1, *GOOD[8:]]
+    for value in taken:
+        found = decode_cursor(
+            forged([MARK, [*as_stored[:place], value, *as_stored[place + 1 :]]]), MARK, COLUMNS, SQLITE
+        )
+        assert found is not END
+        assert found[place] == value
+    for value in refused:
+        with pytest.raises(CursorInvalid):
+            decode_cursor(forged([MARK, [*as_stored[:place], value, *as_stored[place + 1 :]]]), MARK, COLUMNS, SQLITE)
 
 
 @given(st.text() | st.binary().map(lambda data: base64.urlsafe_b64encode(data).decode()))
 def test_garbage_is_refused(text: str) -> None:
     with pytest.raises(CursorInvalid, match="not one of this query"):
-        decode_cursor(text, MARK, COLUMNS)
+        decode_cursor(text, MARK, COLUMNS, POSTGRES)
 
 
 def test_a_cursor_fits_what_was_asked_and_nothing_else() -> None:
@@ -140,7 +168,7 @@ def test_a_cursor_fits_what_was_asked_and_nothing_else() -> None:
     assert len(set(marks)) == len(marks)
     assert marks == [fingerprint(*question) for question in asked]
     with pytest.raises(CursorInvalid):
-        decode_cursor(encode_cursor(marks[0], GOOD), marks[1], COLUMNS)
+        decode_cursor(encode_cursor(marks[0], GOOD), marks[1], COLUMNS, POSTGRES)
 
 
 def test_a_page_is_spelled_as_clients_expect_it() -> None:

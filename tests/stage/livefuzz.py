@@ -97,8 +97,6 @@ class Fuzz:
         self.tables = [make_table(self.dice, f"t{place}", self.store) for place in range(self.dice.randint(1, 3))]
         self.plans = [make_plan(self.dice, self.tables) for _ in range(12)]
         self.paged = [make_plan(self.dice, self.tables, "page") for _ in range(3)]
-        # A cursor holds a time as it is, and not as another program may have spelled it in SQLite.
-        self.keeps_spelling = self.store == "sqlite" and any(plan.orders_by_spelling for plan in self.paged)
         self.options = [page_options(self.dice) for _ in range(2)]
         self.app = App(tables=[made.table for made in self.tables])
         self.write, self.read, _ = tell_in(self.app)
@@ -136,9 +134,7 @@ class Fuzz:
                 outside.execute(statement)
             clock = TestClock(seed=self.seed)
             async with TestApp(self.app, self.url, clock=clock, max_rows_read=60) as self.test:
-                self.writer = Writer(
-                    self.dice, self.tables, outside, self.test, self.write, keeps_spelling=self.keeps_spelling
-                )
+                self.writer = Writer(self.dice, self.tables, outside, self.test, self.write)
                 with self.patched():
                     await self.go_through(batches)
 

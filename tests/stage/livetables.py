@@ -120,9 +120,6 @@ SORTS = {
 }
 
 
-SPELLED = [SORTS[name] for name in ("time", "day", "uuid")]
-
-
 class Made(NamedTuple):
     """A table that was made up: its class, the sorts of its columns, and the SQL of another program that makes it."""
 
@@ -219,14 +216,6 @@ class Plan(NamedTuple):
     def is_live(self) -> bool:
         """Whether its table is captured."""
         return bool(self.made.table.__declared__.live)
-
-    @property
-    def orders_by_spelling(self) -> bool:
-        """Whether SQLite orders its rows by texts that another program may spell otherwise."""
-        keys = [name for name in self.made.sorts if name.startswith("k")]
-        return any(
-            self.made.sorts.get(name) in SPELLED for name in (*(self.through.columns if self.through else ()), *keys)
-        )
 
     def __str__(self) -> str:
         index = self.through and self.through.columns

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from stage.livetables import SPELLED, Made, key_of
+from stage.livetables import Made, key_of
 
 from penstock import MutationCtx, PenstockError
 from penstock.clock import Random
@@ -57,14 +57,10 @@ class Writer:
         outside: A connection of another program.
         test: The backend.
         write: A mutation that runs a part of a test.
-        keeps_spelling: Whether the other program spells times as penstock does.
     """
 
-    def __init__(
-        self, dice: Random, tables: list[Made], outside: Any, test: TestApp, write: Any, *, keeps_spelling: bool
-    ) -> None:
+    def __init__(self, dice: Random, tables: list[Made], outside: Any, test: TestApp, write: Any) -> None:
         self.dice, self.tables, self.outside, self.test, self._write = dice, tables, outside, test, write
-        self._keeps_spelling = keeps_spelling
         self._is_lite = isinstance(outside, sqlite3.Connection)
         self._mark = "?" if self._is_lite else "%s"
         self._numbers = itertools.count(1)
@@ -144,7 +140,7 @@ class Writer:
             part = f"{delete} {other} is {dice.choice(['', 'not '])}null"
             return [(dice.choice([all_rows + name, part, part]), ())]
         odd = made.sorts[column].odd_sqlite if self._is_lite else made.sorts[column].odd_postgres
-        if how == "null" or not odd or (self._keeps_spelling and made.sorts[column] in SPELLED):
+        if how == "null" or not odd:
             return [(f"{one} null where {is_it}", key)]
         given = dice.choice(odd) if how == "odd" else f"(select max({column}) from {name})"
         return [(f"{one} {given} where {is_it}", key)]

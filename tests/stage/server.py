@@ -50,8 +50,7 @@ class Server:
 
     async def start(self) -> None:
         """Start it again after `stop`, where it was."""
-        options = (self._handle.pgdata / "postmaster.opts").read_text().split(" ", 1)[1].strip()
-        await asyncio.to_thread(self.pg_ctl, "start", "-o", options)
+        await asyncio.to_thread(self.pg_ctl, "start", "-o", self._options())
 
     async def spend_numbers(self, count: int, end: str) -> None:
         """Give numbers to so many transactions of their own, whose end is ``commit`` or ``rollback``.
@@ -68,8 +67,7 @@ class Server:
         with (self._handle.pgdata / "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {guests}/32 trust\n")
         await self.stop()
-        options = (self._handle.pgdata / "postmaster.opts").read_text().split(" ", 1)[1].strip()
-        await asyncio.to_thread(self.pg_ctl, "start", "-o", f"{options} -h {address}")
+        await asyncio.to_thread(self.pg_ctl, "start", "-o", f"{self._options()} -h {address}")
         return f"postgresql://postgres@{address}:5432/postgres"
 
     def program(self, name: str, *arguments: str, given: str | None = None) -> str:
@@ -78,6 +76,11 @@ class Server:
         done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def _options(self) -> str:
+        """Those that it was started with. They are quoted; its path before them is not, and may have spaces."""
+        started: str = (self._handle.pgdata / "postmaster.opts").read_text()
+        return started[started.index('"') :].strip()
 
     def pg_ctl(self, *arguments: str) -> None:
         """Run pg_ctl, and wait for its end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -25,6 +25,9 @@ R = TypeVar("R")
 T = TypeVar("T")
 TaskRow = TypeVar("TaskRow", bound=Table)
 
+_BATCH_OPTIONS = ("batch", "of", "linger")
+_ACTION_OPTIONS = ("access", "rate_limit", "runtime", *_BATCH_OPTIONS)
+
 # The kind of function by its ctx, for handlers that no decorator names.
 KINDS: dict[str, type[AnyFunction]] = {
     "ActionCtx": ActionFunction,
@@ -40,6 +43,13 @@ def ctx_word(handler: Any, takes: int | None = None) -> str:
     if not parameters or takes not in {None, len(parameters)}:
         return ""
     return word_of(annotation_of(handler, parameters[0]))
+
+
+def check_options(what: str, options: Mapping[str, Any], known: type) -> None:
+    """Refuse an option that a declaration does not take."""
+    if unknown := sorted(options.keys() - known.__annotations__.keys()):
+        listed = ", ".join(sorted(known.__annotations__))
+        raise DeclarationError(f"{what}: there is no option {unknown[0]!r}.", fix=f"Options are {listed}.")
 
 
 class Declaring:
@@ -87,33 +97,12 @@ class Declaring:
         calls, and returns a list of as many results or exceptions; the arguments of a call are those that make an item.
         ``linger``: how long the first job of a batch waits for more. ``access=`` and ``rate_limit=``: see `mutation`.
         """
-        return cast("ActionDecorator", self._declare_action(public=True))
+        return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=True))
 
     @property
     def internal_action(self) -> ActionDecorator:
         """Declare an action that only this program may call; see `action`."""
-        return cast("ActionDecorator", self._declare_action(public=False))
-
-    def _declare_action(self, *, public: bool) -> Any:
-        def declare(
-            handler: Any = None,
-            /,
-            *,
-            runtime: Runtime = "thread",
-            batch: int | None = None,
-            of: Any = None,
-            linger: timedelta = timedelta(0),
-            access: Access | Guard | None = None,
-            rate_limit: str | None = None,
-        ) -> Any:
-            def add(given: Any) -> Any:
-                calls = None if batch is None else Batch(given, batch, of, linger)
-                options: dict[str, Any] = {"access": access, "rate_limit": rate_limit}
-                return self._add(ActionFunction(given, public=public, runtime=runtime, batch=calls, **options))
-
-            return add if handler is None else add(handler)
-
-        return declare
+        return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=False))
 
     def _declare(self, kind: type[AnyFunction], *allowed: str, public: bool) -> Any:
         word = f"{'' if public else 'internal_'}{kind.kind.value}"
@@ -121,7 +110,7 @@ class Declaring:
         def declare(*handler: Callable[..., Any], **options: Any) -> Any:
             if unknown := [name for name in options if name not in allowed]:
                 raise DeclarationError(
-                    f"@app.{word}: there is no option {unknown[0]}.", fix=f"There is {' and '.join(allowed)}."
+                    f"@app.{word}: there is no option {unknown[0]}.", fix=f"There is {', '.join(allowed)}."
                 )
             if len(handler) > 1:
                 raise DeclarationError(
@@ -129,7 +118,11 @@ class Declaring:
                 )
 
             def add(given: Callable[..., Any]) -> Any:
-                return self._add(kind(given, public=public, **options))
+                asked = dict(options)
+                size, of, linger = (asked.pop(name, None) for name in _BATCH_OPTIONS)
+                if size is not None:
+                    asked["batch"] = Batch(given, size, of, timedelta(0) if linger is None else linger)
+                return self._add(kind(given, public=public, **asked))
 
             return add(*handler) if handler else add if options else declare
 

@@ -127,9 +127,6 @@ class _Transaction:
     async def send(self, topic: str, payload: str, key: str | None, trace: str | None) -> bool:
         return await self.store.outboxes.send(self, topic, payload, key, trace)
 
-    async def cancel(self, uuids: Sequence[UUID]) -> None:
-        await self.store.jobs.request_cancel(self, uuids, self.now)
-
     async def cancel_all(self, where: JobFilter) -> int:
         return await self.store.jobs.request_cancel_all(self, where, self.now)
 
@@ -168,7 +165,7 @@ class GuestCalls(JobCalls):
 
     async def cancel(self, uuids: Iterable[UUID]) -> None:
         """Ask in the transaction for jobs to be canceled."""
-        await self._transaction.cancel(list(uuids))
+        await self._transaction.store.jobs.request_cancel(self._transaction, list(uuids), self.now())
 
     def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
         begun = self._begin(call)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from penstock.api.callers import for_ctx_readers, for_functions
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ratelimits import RateStatus, checked_key, take_tokens
 from penstock.errors import DeclarationError
+from penstock.functions.programs import check_name
 from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket, peek
-
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
 class RateLimiter:
@@ -63,11 +60,7 @@ class RateLimiter:
 
 def check_rate_limit(name: object, policy: object) -> None:
     """Refuse a name or a policy that cannot be one of a rate limit; `DeclarationError`."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise DeclarationError(
-            f"A rate limit cannot be called {name!r}.",
-            fix="Use letters, digits, dot, dash and underscore, at most 63.",
-        )
+    check_name("A rate limit", name)
     if not isinstance(policy, TokenBucket | FixedWindow):
         raise DeclarationError(
             f"Rate limit {name}: {policy!r} is neither a TokenBucket nor a FixedWindow.",

@@ -6,21 +6,20 @@ Leaves opening and running a backend to `app`.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
 from copy import copy
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from penstock.api.backend import CallerBackend
+from penstock.calls.run.bridge import run_loop
 from penstock.errors import ContextError
 from penstock.identity.identity import Identity
 from penstock.store.contract.session import not_open
 
-P = ParamSpec("P")
 R = TypeVar("R")
 Opening = Callable[[], AbstractAsyncContextManager[CallerBackend]]
 
@@ -125,7 +124,7 @@ class Thread:
 
     def _work(self) -> None:
         try:
-            _run(self._live())
+            run_loop(asyncio.new_event_loop(), self._live())
         except BaseException as error:  # noqa: BLE001 - told to who opens or closes
             told: Future[Any] = self._ended if self._opened.done() else self._opened
             told.set_exception(error)
@@ -142,37 +141,6 @@ class Thread:
                 await self._stop.wait()
         finally:
             self._is_over = True
-
-
-def _run(main: Coroutine[Any, Any, None]) -> None:
-    """Run on a new event loop, like `asyncio.run`, but start no thread to end it: Python 3.12 refuses one at exit."""
-    loop = asyncio.new_event_loop()
-    try:
-        loop.run_until_complete(main)
-    finally:
-        loop.run_until_complete(_cancel_others())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-
-
-async def _cancel_others() -> None:
-    """Cancel all other tasks, and those that they begin as they end, such as to close a connection."""
-    while others := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-
-def waits(word: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
-    """The word without await for a word of a backend: it waits on the thread of the backend."""
-
-    @functools.wraps(word)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        thread: Thread = self._thread()
-        result: R = thread.wait(getattr(thread.backend, word.__name__)(*args, **kwargs))
-        return result
-
-    return call
 
 
 def refuse_on_a_loop() -> None:

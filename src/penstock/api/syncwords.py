@@ -10,9 +10,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from penstock.api.backend import CallerBackend
 from penstock.api.live import SyncWatch
-from penstock.api.syncthread import Thread, waits
+from penstock.api.syncthread import Thread
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
+from penstock.calls.run.bridge import Given, Wait, waits
 from penstock.calls.run.syncctx import SyncScheduler
 from penstock.functions.function import QueryFunction
 from penstock.identity.identity import Identity
@@ -27,18 +28,12 @@ class SyncCallerBackend:
     def _thread(self) -> Thread:
         raise NotImplementedError
 
-    @property
-    def job_calls(self) -> JobCalls:
-        """See `CallerBackend.job_calls`."""
+    def _reach(self) -> tuple[CallerBackend, Wait]:
         thread = self._thread()
-        return thread.backend.job_calls.waiting(thread.wait)
+        return thread.backend, thread.wait
 
-    @property
-    def scheduler(self) -> SyncScheduler:
-        """See `CallerBackend.scheduler`."""
-        thread = self._thread()
-        return SyncScheduler(thread.backend.scheduler, thread.wait)
-
+    job_calls = Given(CallerBackend.job_calls, JobCalls.waiting)
+    scheduler = Given(CallerBackend.scheduler, SyncScheduler)
     run_query = waits(CallerBackend.run_query)
     run_mutation = waits(CallerBackend.run_mutation)
     run_action = waits(CallerBackend.run_action)

@@ -13,7 +13,7 @@ from penstock.errors import DeclarationError, ProgramClash
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
 
-_NAME = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,62})?")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 _ALONE = {"cron", "task", "outbox"}  # of one program only
 _ALIKE = {"pool", "pool group", "rate limit"}  # shared by programs that declare them alike
 
@@ -26,11 +26,11 @@ class Declaration:
     program: str  # '' for all programs without a name
 
 
-def check_program(name: object) -> None:
-    """Refuse a name that no app can have."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+def check_name(what: str, name: object) -> None:
+    """Refuse a name that no app, pool or rate limit can have."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         fix = "Use letters, digits, dot, dash and underscore, at most 63, a letter first."
-        raise DeclarationError(f"An app cannot be called {name!r}.", fix=fix)
+        raise DeclarationError(f"{what} cannot be called {name!r}.", fix=fix)
 
 
 def clashes(ours: Sequence[Declaration], stored: Sequence[Declaration]) -> Iterator[tuple[Declaration, Declaration]]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NotRequired
 
 from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, SchemaValidator, from_json, to_json
-from typing_extensions import TypeAliasType, TypedDict
+from typing_extensions import TypedDict
 
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid, UnawaitedCall, ValueInvalid
 from penstock.functions.batch import result_of_one
@@ -26,6 +26,7 @@ from penstock.schema.tighten import (
     mixes_bytes,
     plain_validator,
     refuse_lookalikes,
+    schema_of,
     strict_validator,
     take_tagged_bytes,
     take_text_integers,
@@ -304,9 +305,7 @@ def _encoder_of(schema: CoreSchema, *changes: Change) -> Encoder:
 
 @lru_cache(_SHARED)
 def _checked_result(annotation: Any, _spelled: str) -> tuple[SchemaValidator | None, Encoder]:
-    # Under another name, since the settings do not bear on a class by itself, only on a type that contains it.
-    named: Any = TypeAliasType("Result", annotation)
-    schema = TypeAdapter(named, config=_RESULT).core_schema
+    schema = schema_of(annotation, _RESULT)
     check = None if annotation is Any else plain_validator(changed(schema, refuse_lookalikes), strict=True)
     return check, Encoder(schema, plain_validator, result=True)
 

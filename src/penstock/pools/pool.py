@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, NoReturn, get_args
 
 from penstock.config import FOR_EVER
 from penstock.errors import DeclarationError
+from penstock.functions.programs import NAME, check_name
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.order import NO_AGEING
 from penstock.jobs.retry import Retry
@@ -18,7 +18,6 @@ LogLevel = Literal["debug", "info", "report", "warning", "error"]
 
 MOST_PARALLEL = 1_000_000
 _SHORTEST_AGEING = timedelta(milliseconds=1)
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,9 @@ class PoolDefinition:
     log_level: LogLevel = "report"
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name == DEFAULT_POOL:
-            raise DeclarationError(
-                f"A pool cannot be called {self.name!r}.",
-                fix=f"Use letters, digits, dot, dash and underscore, at most 63, and not {DEFAULT_POOL!r}.",
-            )
+        check_name("A pool", self.name)
+        if self.name == DEFAULT_POOL:
+            self._refuse("it has the name of the jobs without a pool", "Choose another one.")
         check_max_parallelism(self.name, self.max_parallelism)
         if not isinstance(self.default_retry, Retry):
             self._refuse(f"default_retry must be a Retry, not {self.default_retry!r}")
@@ -77,7 +73,7 @@ class PoolDefinition:
                 fix = "Write TokenBucket(rate=100, period=timedelta(minutes=1))."
                 self._refuse(f"{word} must be a TokenBucket or a FixedWindow, not {policy!r}", fix)
         group: object = self.group
-        if group is not None and (not isinstance(group, str) or not _NAME.fullmatch(group)):
+        if group is not None and (not isinstance(group, str) or not NAME.fullmatch(group)):
             self._refuse(f"a group cannot be called {group!r}", "Name it like a pool.")
         ageing: object = self.ageing
         if ageing is not None and not (isinstance(ageing, timedelta) and _SHORTEST_AGEING <= ageing <= NO_AGEING):

@@ -92,20 +92,16 @@ class Finding:
         return f"{self.part} is {'true' if self.holds else 'false'}: {found}"
 
 
-def explain(condition: ex.Condition, values: Values) -> tuple[Finding, ...]:
+def explain(condition: ex.Condition, values: Values) -> Iterator[Finding]:
     """The parts that make a condition true or false of a row, in order."""
-    return tuple(_deciding(condition, values))
-
-
-def _deciding(condition: ex.Condition, values: Values) -> Iterator[Finding]:
     outcome = holds(condition, values)
     if isinstance(condition, (ex.Every, ex.Some)):
         alone = isinstance(condition, ex.Some)  # one part that is so decides alone
         for one in condition.conditions:
             if outcome is not alone or holds(one, values) is outcome:
-                yield from _deciding(one, values)
+                yield from explain(one, values)
     elif isinstance(condition, ex.Not) and isinstance(condition.condition, (ex.Every, ex.Some, ex.Not)):
-        yield from _deciding(condition.condition, values)
+        yield from explain(condition.condition, values)
     else:
         leaf = condition.condition if isinstance(condition, ex.Not) else condition
         yield Finding(describe(condition), outcome, tuple(_found(leaf, values)))  # type: ignore[arg-type]

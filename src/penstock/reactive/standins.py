@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, RootModel
 
@@ -20,7 +20,7 @@ from penstock.reactive import expression as ex
 from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
 from penstock.reactive.describe import describe
 from penstock.reactive.pattern import PatternInvalid, common_pattern
-from penstock.schema.fields import Column, Kind
+from penstock.schema.fields import Column, Kind, strip_annotated
 from penstock.schema.table import TableDefinition
 from penstock.values import check_text
 
@@ -173,6 +173,17 @@ def no_dunder(name: str) -> None:
         raise AttributeError(name)
 
 
+def _compares(operator: ex.Comparison) -> Any:
+    return lambda one, other: Clause(one._at, one._compare(operator, other))  # noqa: SLF001 - a method
+
+
+def _computes(operator: ex.Operator, *, swapped: bool = False) -> Any:
+    def method(one: Operand, other: object) -> Operand:
+        return one._computed(operator, *((other, one) if swapped else (one, other)))  # noqa: SLF001 - a method
+
+    return method
+
+
 _WITH_LENGTH = (Kind.TEXT, Kind.BYTES, Kind.JSON)
 
 
@@ -248,39 +259,14 @@ class Operand(StandIn):
     def __ne__(self, other: object) -> Any:
         return Clause(self._at, ex.Not(self._compare("==", other)))
 
-    def __lt__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare("<", other))
-
-    def __le__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare("<=", other))
-
-    def __gt__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare(">", other))
-
-    def __ge__(self, other: object) -> Clause:
-        return Clause(self._at, self._compare(">=", other))
-
+    __lt__, __le__, __gt__, __ge__ = _compares("<"), _compares("<="), _compares(">"), _compares(">=")
     __hash__ = StandIn.__hash__
 
     # ----- arithmetic
 
-    def __add__(self, other: object) -> Operand:
-        return self._computed("+", self, other)
-
-    def __radd__(self, other: object) -> Operand:
-        return self._computed("+", other, self)
-
-    def __sub__(self, other: object) -> Operand:
-        return self._computed("-", self, other)
-
-    def __rsub__(self, other: object) -> Operand:
-        return self._computed("-", other, self)
-
-    def __mul__(self, other: object) -> Operand:
-        return self._computed("*", self, other)
-
-    def __rmul__(self, other: object) -> Operand:
-        return self._computed("*", other, self)
+    __add__, __radd__ = _computes("+"), _computes("+", swapped=True)
+    __sub__, __rsub__ = _computes("-"), _computes("-", swapped=True)
+    __mul__, __rmul__ = _computes("*"), _computes("*", swapped=True)
 
     # ----- into JSON
 
@@ -420,11 +406,8 @@ def _step_into(of: Operand, annotation: Any, step: ex.Step) -> tuple[ex.Step, An
 def _bare(annotation: Any) -> Any:
     """An annotation without None and without metadata; anything if it is one of several."""
     while True:
-        if get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
-        elif type(annotation).__name__ == "TypeAliasType":
-            annotation = annotation.__value__
-        elif get_origin(annotation) in {Union, types.UnionType}:
+        annotation = strip_annotated(annotation)
+        if get_origin(annotation) in {Union, types.UnionType}:
             members = [one for one in get_args(annotation) if one is not type(None)]
             annotation = members[0] if len(members) == 1 else Any
         elif isinstance(annotation, type) and issubclass(annotation, RootModel):

@@ -34,7 +34,7 @@ from penstock.schema.ids import Id
 from penstock.schema.proofs import proof_of
 from penstock.schema.tighten import made_of
 from penstock.values import encode_json
-from penstock.wire.schemas import changed
+from penstock.wire.schemas import changed, replace
 
 MASKED = "••••••"
 IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
@@ -266,11 +266,6 @@ def _hides(node: Any) -> bool:
     return IS_HIDDEN in (node.get("metadata") or {}) or any(map(_hides, node.values()))
 
 
-def _replace(node: dict[str, Any], other: Any) -> None:
-    node.clear()
-    node.update(other)
-
-
 def _read_members(node: dict[str, Any]) -> None:
     """Let a literal read enum members by their values."""
     if not any(isinstance(one, enum.Enum) for one in node["expected"]):
@@ -279,7 +274,7 @@ def _read_members(node: dict[str, Any]) -> None:
     if len(members) < len(node["expected"]):
         return
     by_value = core_schema.no_info_after_validator_function(members.__getitem__, core_schema.literal_schema([*members]))
-    _replace(node, core_schema.json_or_python_schema(by_value, {**node}))
+    replace(node, core_schema.json_or_python_schema(by_value, {**node}))
 
 
 def _tag(node: dict[str, Any], *, tagging: bool) -> None:
@@ -301,7 +296,7 @@ def _tag(node: dict[str, Any], *, tagging: bool) -> None:
     ref, metadata = node.pop("ref", None), node.pop("metadata", None)
     plain: Any = {**node, "choices": list(map(_tagged, names, choices)) if tagging else choices}
     read = core_schema.union_schema([*((one, TAGGED) for one in either), (plain, "")], mode="left_to_right")
-    _replace(node, core_schema.json_or_python_schema(read, plain, ref=ref, metadata=metadata))
+    replace(node, core_schema.json_or_python_schema(read, plain, ref=ref, metadata=metadata))
 
 
 def _tagged(name: str, choice: Any) -> Any:

@@ -31,12 +31,11 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json, to_json
-from typing_extensions import TypeAliasType
 
 from penstock.errors import DeclarationError, ValueInvalid
 from penstock.schema.encoder import Encoder
 from penstock.schema.ids import Id, id_prefix_of, is_id, is_several, target_of
-from penstock.schema.tighten import plain_validator
+from penstock.schema.tighten import plain_validator, schema_of
 from penstock.values import INT64_MAX, INT64_MIN, check_text
 
 
@@ -152,18 +151,18 @@ def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:
-    annotation = _strip_annotated(annotation)
+    annotation = strip_annotated(annotation)
     if get_origin(annotation) is Literal:
         return annotation, None in get_args(annotation)
     if get_origin(annotation) not in {Union, types.UnionType}:
         return annotation, annotation in {Any, object, type(None)}
-    members = [member for member in get_args(annotation) if _strip_annotated(member) is not type(None)]
+    members = [member for member in get_args(annotation) if strip_annotated(member) is not type(None)]
     if len(members) == len(get_args(annotation)):
         return annotation, False
-    return (_strip_annotated(members[0]), True) if len(members) == 1 else (Union[tuple(members)], True)  # noqa: UP007
+    return (strip_annotated(members[0]), True) if len(members) == 1 else (Union[tuple(members)], True)  # noqa: UP007
 
 
-def _strip_annotated(annotation: Any) -> Any:
+def strip_annotated(annotation: Any) -> Any:
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
@@ -201,12 +200,10 @@ def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
 
 
 def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
-    # It is spelled since typing takes `A | B` for `B | A`, and named since settings do not bear on a class by itself.
+    # It is spelled since typing takes `A | B` for `B | A`.
     annotation: Any = Annotated[info.annotation, *info.metadata, repr(info.annotation)]
     try:
-        named: Any = TypeAliasType("Column", annotation)
-        schema = TypeAdapter(named, config=_JSON_CONFIG).core_schema
-        encoder = Encoder(schema, plain_validator, given=True)
+        encoder = Encoder(schema_of(annotation, _JSON_CONFIG), plain_validator, given=True)
     except Exception as error:
         raise DeclarationError(
             f"{where}: {info.annotation!r} cannot be stored: {error}.",

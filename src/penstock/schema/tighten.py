@@ -7,20 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, TypeVar, cast
+from typing import Any, NewType, TypeVar, cast
 
+from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core_schema
 
 from penstock.values import INT64_MAX, INT64_MIN
 from penstock.wire.integers import is_int64, of_text
-from penstock.wire.schemas import changed
+from penstock.wire.schemas import changed, replace
 
 T = TypeVar("T")
 
+_NEW_TYPE: Any = NewType
 _CLASSES = frozenset({"model", "dataclass", "typed-dict"})
 _COLLECTIONS = {"list", "set", "frozenset", "tuple"}
 if "fail_fast" in core_schema.DictSchema.__annotations__:  # of dicts not every pydantic knows it
     _COLLECTIONS.add("dict")
+
+
+def schema_of(annotation: Any, config: ConfigDict) -> CoreSchema:
+    """Pydantic's schema of an annotation with settings, in a new type, as a class by itself takes no settings.
+
+    An alias would do it, too, but pydantic writes its address into the schemas of models, and a later one may have it.
+    """
+    return TypeAdapter(_NEW_TYPE("Annotation", annotation), config=config).core_schema
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
@@ -39,9 +49,7 @@ def strict_validator(schema: CoreSchema) -> SchemaValidator:
 def take_text_integers(node: dict[str, Any]) -> None:
     """Let an `Int64` take a text of digits, as plain JSON has it."""
     if is_int64(node):
-        inner = node.copy()
-        node.clear()
-        node.update(core_schema.no_info_before_validator_function(of_text, inner))
+        replace(node, core_schema.no_info_before_validator_function(of_text, cast("CoreSchema", node.copy())))
 
 
 def plain_validator(schema: CoreSchema, *, strict: bool = False) -> SchemaValidator:
@@ -87,8 +95,7 @@ def take_tagged_bytes(node: dict[str, Any]) -> None:
         config = core_schema.CoreConfig(val_json_bytes="base64")
         tagged = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=config)
         either = core_schema.no_info_after_validator_function(itemgetter("@bytes"), tagged)
-        node.clear()
-        node.update(core_schema.json_or_python_schema(core_schema.union_schema([plain, (either, "@")]), plain))
+        replace(node, core_schema.json_or_python_schema(core_schema.union_schema([plain, (either, "@")]), plain))
 
 
 def _kind(choice: Any) -> Any:
@@ -123,9 +130,7 @@ def refuse_lookalikes(node: dict[str, Any]) -> None:
         return value
 
     if int in types or not types <= {str, type(None)}:
-        inner = cast("CoreSchema", {**node})
-        node.clear()
-        node.update(core_schema.no_info_before_validator_function(check, inner))
+        replace(node, core_schema.no_info_before_validator_function(check, cast("CoreSchema", {**node})))
 
 
 def _make_strict(node: dict[str, Any]) -> None:

@@ -13,11 +13,14 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from penstock.calls.lease import Lease
+from penstock.calls.run.runner import Runner
 from penstock.clock import Clock
 from penstock.errors import TryAgain
 from penstock.jobs.retry import Exponential, backoff
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
+from penstock.services.rescue import Rescue
 from penstock.store.contract.store import Signals
 
 _AFTER_ERROR = Exponential(initial_backoff=0.1, base=2.0, max_backoff=5.0)
@@ -111,6 +114,41 @@ def _ends_the_task(error: BaseException) -> bool:
     task = asyncio.current_task()
     cancelled = isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
     return cancelled or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
+
+
+class LeasedService(Service):
+    """A service that works under a lease; it also takes away leases that have run out, whose process may be dead."""
+
+    def __init__(self, runner: Runner, label: str, *, fenced: bool = False) -> None:
+        super().__init__(runner.engine.clock)
+        self._runner = runner
+        self._store = runner.engine.store
+        self._bound = runner.engine.config.lease
+        self._lease = Lease(runner.engine, label, self._lose_lease, fenced=fenced, wake=self.wake.set)
+        self._rescue = Rescue(runner)
+
+    async def finish(self) -> None:
+        """Give the lease back, so that another process goes on at once."""
+        if (lease := self._lease.number) is not None:
+            try:
+                await self._lease.give_back()
+            except TryAgain as error:
+                log_event(f"{self.name}.lease_kept", logging.WARNING, lease=lease, error=error)
+            self._store.signals.notify()
+
+    async def kill(self) -> None:
+        await super().kill()
+        await self._lease.leave()
+
+    async def _lose_lease(self, lease: int, reason: str) -> None:
+        raise NotImplementedError
+
+    async def _take_over(self) -> bool:
+        """Take away leases that have run out, if it is time to look; whether there were any."""
+        if not self._rescue.is_due or not await self._rescue.look(self._lease.number):
+            return False
+        self._store.signals.notify()
+        return True
 
 
 class Group:

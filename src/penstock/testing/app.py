@@ -125,7 +125,6 @@ class TestApp(Backend):
         assert isinstance(planner, Planner) and isinstance(relay, Relay)  # noqa: PT018, S101 - for type checkers
         self.worker, self.cron_scheduler, self.planner, self.relay = worker, scheduler, planner, relay
         self.worker.on_claimed = self._claimed
-        self.worker.prepared = 0  # which would take longer than most tests
         for outbox in relay.outboxes:
             outbox.on_failed = lambda name, trouble: self._failures.append((name, trouble))
         return self

@@ -46,10 +46,10 @@ class Aggregated:
         transaction, rule = self.scope.transaction, await rule_of(self.scope, self.statements, "read")
         where = ALL if rule is None else rule.exact_where(self.read.columns, self.segment.prefix, what)
         args += where.args
+        transaction.note_range(self.read)
         async with self.scope.lock:
             statement = self.statements.aggregate(conditions, what, column, self.columns, where)
             rows = await transaction.fetch(statement, (*args, transaction.rows_left + 1) if self.columns else args)
-        transaction.note_range(self.read)
         if self.columns:
             transaction.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
         return rows

@@ -62,9 +62,9 @@ class DatabaseReader:
         known = transaction.rows.get((definition.table, key), _UNKNOWN)
         if known is not _UNKNOWN:
             return cast("Row | None", known)
-        rows = await transaction.fetch_row(statements, key)
         looked_for = tuple(statements.key_args(key))
         transaction.note_range(RangeRead(definition.name, None, definition.key, looked_for))
+        rows = await transaction.fetch_row(statements, key)
         transaction.count_rows(statements, rows)
         row = rows[0] if rows else None
         transaction.rows[definition.table, key] = row

@@ -23,6 +23,7 @@ from pydantic_core import to_json
 from penstock.errors import CursorInvalid, ValueInvalid
 from penstock.schema.fields import ENCODERS, PLAIN, Column, Kind
 from penstock.schema.index import Index
+from penstock.store.sql.dialect import UNFIT, Dialect
 from penstock.transaction.segments import Segment
 
 T = TypeVar("T")
@@ -95,8 +96,8 @@ def encode_cursor(mark: str, place: Place) -> str:
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str, mark: str, columns: Sequence[Column]) -> Place:
-    """The place of a cursor; CursorInvalid if it is of another query."""
+def decode_cursor(cursor: str, mark: str, columns: Sequence[Column], dialect: Dialect) -> Place:
+    """The place of a cursor, its values as the store holds them; CursorInvalid if it is of another query."""
     wrong = _invalid("the cursor is not one of this query")
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
@@ -111,8 +112,9 @@ def decode_cursor(cursor: str, mark: str, columns: Sequence[Column]) -> Place:
     if not isinstance(values, list) or len(values) != len(columns):
         raise wrong
     try:
-        return [None if value is None else _read(column, value) for value, column in zip(values, columns, strict=True)]
-    except (ValidationError, ValueInvalid) as error:
+        given = zip(columns, values, strict=True)
+        return [None if value is None else _read(column, value, dialect) for column, value in given]
+    except (ValidationError, ValueInvalid, *UNFIT) as error:
         raise wrong from error
 
 
@@ -132,7 +134,10 @@ def _invalid(what: str) -> CursorInvalid:
     return CursorInvalid(f"InvalidCursor: {what}.", fix="Begin again with cursor=None.")
 
 
-def _read(column: Column, value: Any) -> Any:
+def _read(column: Column, value: Any, dialect: Dialect) -> Any:
+    if column.kind in dialect.encode:  # it is as the store holds it, which another program may spell otherwise
+        dialect.decode_value(column.kind, value)
+        return ENCODERS[Kind.INTEGER]("A cursor")(value) if isinstance(value, int) else value
     return ENCODERS[column.kind]("A cursor")(_reader(column.kind).validate_json(to_json(value)))
 
 

@@ -273,13 +273,16 @@ class Scan(Generic[T]):
             indexed=self._index is not None or not conditions,
             where=self._where,
         )
+        read, ranges = self._read_of(segment), self._transaction.read_set.ranges
+        place = len(ranges)
+        if noted:
+            self._transaction.note_range(read)  # before the read, as it may fail
         async with self._scope.lock:
             rows = await self._transaction.fetch(statement, (*args, *self._where.args, limit))
             if self._scope.writable and len(rows) <= _FEW:
                 self._transaction.know(self._statements.definition, rows)
-        if noted:
-            read = self._read_of(segment)
-            self._transaction.note_range(read if len(rows) < limit or not rows else self._up_to(read, rows[-1]))
+        if noted and rows and len(rows) == limit:
+            ranges[place] = self._up_to(read, rows[-1])
         self._transaction.count_rows(self._statements, rows)
         return rows
 
@@ -433,8 +436,8 @@ class Scan(Generic[T]):
             end_cursor = self._cursor(mark, last)
         if number is not None:
             transaction.page_ends[number] = end_cursor
-        # without the row that follows, a page that does not keep its end would be the last one
-        known = last if number is not None or following is None else self._place_of(following)
+        # without the row that follows, this page would be the last one if it were asked for without its end
+        known = last if following is None else self._place_of(following)
         self._note(part if cut else self._part(first, known))
         full = len(seen) > rows * _SPLIT_ABOVE or statements.bytes_of(seen) > size * _SPLIT_ABOVE
         middle = seen[(len(seen) - 1) // 2] if len(seen) > 1 or cut else None
@@ -487,25 +490,21 @@ class Scan(Generic[T]):
     def _cursor(self, mark: str, place: Place) -> str:
         if place is END:
             return encode_cursor(mark, END)
-        definition, decode = self._statements.definition, self._statements.dialect.decode_value
+        definition, dialect = self._statements.definition, self._statements.dialect
         found = list[Any]()
         for name, value in zip(self._order, place, strict=True):
             kind = definition.column(name).kind
             # another program's column may have decimals for numbers
             number = None if value is None else _NUMBERS.get(kind)
-            found.append(number(value) if number else decode(kind, value))
+            as_is = value if kind in dialect.encode else dialect.decode_value(kind, value)
+            found.append(number(value) if number else as_is)
         return encode_cursor(mark, found)
 
     def _place(self, cursor: str, mark: str) -> Place:
         """The place of a cursor, its values as the store holds them."""
         columns = [self._statements.definition.column(name) for name in self._order]
-        values = decode_cursor(cursor, mark, columns)
-        if values is END:
-            return END
-        encoded = [
-            self._statements.encode_one(column.name, value) for column, value in zip(columns, values, strict=True)
-        ]
-        return [*self._segment.prefix, *encoded[len(self._segment.prefix) :]]
+        values = decode_cursor(cursor, mark, columns, self._statements.dialect)
+        return END if values is END else [*self._segment.prefix, *values[len(self._segment.prefix) :]]
 
     async def _count(self) -> int:
         if self._in_python:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
-from penstock.wire.schemas import changed
+from penstock.wire.schemas import changed, replace
 
 INT64 = "penstock.int64"  # in the metadata of a schema
 Way = Callable[[Any], Any]
@@ -89,5 +89,4 @@ def _mark(node: dict[str, Any]) -> None:
             other = core_schema.no_info_after_validator_function(Large, _INTEGER)
         case _:
             return
-    node.clear()
-    node.update(other)
+    replace(node, other)

@@ -20,6 +20,12 @@ def changed(schema: CoreSchema, change: Change) -> CoreSchema:
     return cast("CoreSchema", _changed(schema, change))
 
 
+def replace(node: dict[str, Any], other: Any) -> None:
+    """Put another schema in the place of a node."""
+    node.clear()
+    node.update(other)
+
+
 def _changed(node: Any, change: Change) -> Any:
     if isinstance(node, list | tuple):
         return type(node)(_changed(item, change) for item in node)

@@ -7,14 +7,14 @@ Owns the checks of a cron's function, arguments and options. `crons/cron` decide
 from __future__ import annotations
 
 import builtins
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from penstock.api.callers import for_ctx_readers, for_functions, for_programs
-from penstock.api.declaring import KINDS, CronDecorator, ctx_word
+from penstock.api.declaring import KINDS, CronDecorator, check_options, ctx_word
 from penstock.api.pools.workpool import Workpool
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ctxkinds import check_ctx, named, refuse_bare
@@ -29,7 +29,6 @@ from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
 from penstock.store.contract.crons import CronMove, CronScope
 from penstock.store.rows.crons import job_text, run_of
-from penstock.transaction.transaction import Transaction
 from penstock.values import decode_json, encode_json
 
 AnySchedule = str | timedelta | Schedule
@@ -213,11 +212,9 @@ class Crons:
         calls.check_function(function)
         plan = _plan_of_declared(calls, declared)
 
-        def create(transaction: Transaction) -> Coroutine[Any, Any, bool]:
-            crons, session = transaction.store.crons, transaction.session
-            return transaction.change_cron(crons.create(session, plan, transaction.now))
-
-        if name in self._declared or not await calls.write(create):
+        if name in self._declared or not await calls.write(
+            lambda one: one.change_cron(one.store.crons.create(one.session, plan, one.now))
+        ):
             raise DataError(f"There is a cron called {name!r}.", fix="Remove it first, or choose another name.")
 
     @for_functions
@@ -234,16 +231,12 @@ class Crons:
                 f"The cron {name!r} is declared by this program, which would create it again.",
                 fix="Remove its declaration, or pause it.",
             )
-
         for one in await calls.read(calls.store.programs.list):
             if (one.noun, one.name) == ("cron", name) and one.program not in {"", self._registry.program}:
                 fix = f"Pause it. If that program is gone: penstock forget {one.program}"
                 raise UsageError(f"The cron {name!r} is declared by program {one.program!r}.", fix=fix)
 
-        def remove(transaction: Transaction) -> Coroutine[Any, Any, bool]:
-            return transaction.change_cron(transaction.store.crons.remove(transaction.session, name))
-
-        return await calls.write(remove)
+        return await calls.write(lambda one: one.change_cron(one.store.crons.remove(one.session, name)))
 
     @for_functions
     async def pause(self, calls: JobCalls, name: str) -> None:
@@ -305,11 +298,9 @@ class Crons:
 
 
 async def _pause(calls: JobCalls, name: str, *, pause: bool) -> None:
-    def write(transaction: Transaction) -> Coroutine[Any, Any, bool]:
-        crons, session = transaction.store.crons, transaction.session
-        return transaction.change_cron(crons.pause(session, name, transaction.now, pause=pause))
-
-    if not await calls.write(write):
+    if not await calls.write(
+        lambda one: one.change_cron(one.store.crons.pause(one.session, name, one.now, pause=pause))
+    ):
         raise _unknown(name)
 
 
@@ -353,12 +344,7 @@ def _declared_cron(
             f"Cron {name!r}: it runs a mutation or an action, not {function!r}.",
             fix="Decorate the function with @app.internal_mutation or @app.internal_action.",
         )
-    unknown = sorted(options.keys() - CronOptions.__annotations__.keys())
-    if unknown:
-        raise DeclarationError(
-            f"Cron {name!r}: there is no option {unknown[0]!r}.",
-            fix=f"Options are {', '.join(sorted(CronOptions.__annotations__))}.",
-        )
+    check_options(f"Cron {name!r}", options, CronOptions)
     pool, retry, catch_up = options.get("pool"), options.get("retry"), options.get("catch_up", "one")
     cron = Cron(
         name,

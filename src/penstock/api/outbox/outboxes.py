@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.api.callers import for_programs, for_writers
-from penstock.api.declaring import KINDS, ctx_word
+from penstock.api.declaring import KINDS, check_options, ctx_word
 from penstock.api.guests import Guests
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.outbox.rebuilding import chosen_rows, rebuild, resend, reset_of
@@ -29,6 +29,7 @@ from penstock.changes.position import BEGINNING, Position
 from penstock.errors import DataError, DeclarationError, ValueInvalid
 from penstock.functions.function import AnyFunction, MutationFunction, name_of
 from penstock.functions.signature import Signature
+from penstock.jobs.filter import check_limit
 from penstock.jobs.retry import Retry
 from penstock.observe.logs import event as log_event
 from penstock.outbox.message import is_topic
@@ -41,7 +42,6 @@ T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])
 
 STATES: tuple[MessageState, ...] = ("failing", "halted", "parked", "waiting")
-_MOST_LISTED = 10_000
 _LONGEST_REASON = 1000
 _NUMBERS = range(-(2**63), 2**63)
 _ADMIN, _WHAT = "Outboxes are looked after", "Looking after outboxes"
@@ -159,11 +159,7 @@ class Outboxes:
             given: Any = options.get("name")
             name = name_of(handler) if given is None else given
             kind = _kind_of(handler, name)
-            if unknown := sorted(options.keys() - OutboxOptions.__annotations__.keys()):
-                raise DeclarationError(
-                    f"@app.outbox: there is no option {unknown[0]}.",
-                    fix=f"Options are {', '.join(sorted(OutboxOptions.__annotations__))}.",
-                )
+            check_options("@app.outbox", options, OutboxOptions)
             outbox = _outbox(source, name, filter, options)
             if name in self._declared:
                 raise DeclarationError(f"There are two outboxes called {name!r}.", fix="Rename one of them.")
@@ -231,8 +227,7 @@ class Outboxes:
         Raises:
             ValueInvalid: There is no such state, or `limit` is none.
         """
-        if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
-            raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
+        check_limit(limit)
         _numbers(() if after is None else (after,))
         wanted = _states(states)
         row = await outbox_of(calls.store, name)

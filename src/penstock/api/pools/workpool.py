@@ -184,7 +184,8 @@ class Workpool:
         Raises:
             IdInvalid: It is not an id of a job.
         """
-        return await self._status(calls, work_id)
+        found = await calls.find(job_uuid(work_id))
+        return None if found is None else _status_of(calls, found)
 
     @for_readers
     def status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> Coroutine[Any, Any, list[WorkStatus | None]]:
@@ -444,10 +445,6 @@ class Workpool:
             key=asked.key,
             until_start=asked.duplicate.until_start if asked.key is not None else None,
         )
-
-    async def _status(self, calls: JobCalls, work_id: JobId) -> WorkStatus | None:
-        found = await calls.find(job_uuid(work_id))
-        return None if found is None else _status_of(calls, found)
 
     async def _status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> list[WorkStatus | None]:
         found = await calls.find_many([job_uuid(work_id) for work_id in work_ids])

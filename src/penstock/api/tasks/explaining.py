@@ -137,7 +137,7 @@ def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, t
     if task.condition is None:
         return True, ()
     values = row_values(task.definition, row, kinds_of((task.condition,)))
-    return holds(task.condition, values), findings_of(task.condition, values)
+    return holds(task.condition, values), tuple(findings_of(task.condition, values))
 
 
 def _watched(

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from penstock.api.callers import for_programs
-from penstock.api.declaring import TaskDecorator
+from penstock.api.declaring import TaskDecorator, check_options
 from penstock.api.pools.workpool import Workpool
 from penstock.api.tasks import selection
 from penstock.api.tasks.explaining import explain
@@ -30,6 +30,7 @@ from penstock.errors import DeclarationError, ValueInvalid
 from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER, Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.functions.registry import Registry
+from penstock.jobs.filter import check_limit
 from penstock.jobs.job import DEFAULT_POOL, Options
 from penstock.jobs.retry import Retry
 from penstock.reactive.filter import ANYTHING, GONE, STATES, TaskFilter
@@ -58,7 +59,6 @@ _ROW = "{row}"
 READER = "tasks"
 Order = Literal["key", "due"]
 MOST_COUNTED = 100_000
-_MOST_LISTED = 10_000
 _ADMIN = "Reactive tasks are looked after"
 _Where = TaskFilter[Any]
 RETRY = Retry(max_attempts=5, initial_backoff=10.0, base=2.0, max_backoff=86_400.0)
@@ -413,8 +413,7 @@ class ReactiveTasks:
     # A filter is checked before anybody awaits.
 
     async def _records(self, calls: JobCalls, where: _Where, limit: int, after: str | None, order: Order) -> TaskPage:
-        if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
-            raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
+        check_limit(limit)
         if order not in {"key", "due"}:
             raise ValueInvalid(f"order is 'key' or 'due', not {order!r}.")
         picked = await selection.select(calls, self._own_tasks(), where)
@@ -451,12 +450,7 @@ class ReactiveTasks:
 
 def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     """The options as `ReactiveTask` takes them; the name of the handler is that of the task by default."""
-    unknown = sorted(options.keys() - TaskOptions.__annotations__.keys())
-    if unknown:
-        raise DeclarationError(
-            f"@app.reactive_task: there is no option {unknown[0]}.",
-            fix=f"Options are {', '.join(sorted(TaskOptions.__annotations__))}.",
-        )
+    check_options("@app.reactive_task", options, TaskOptions)
     given: dict[str, Any] = {word: options[word] for word in _OF_TASK if word in options}  # type: ignore[literal-required]
     name = options.get("name")
     given["name"] = handler if name is None else name

@@ -59,9 +59,6 @@ class SyncTaskBatchRun(SyncTaskCtx[T]):
 
     _twin: TaskBatchRun[T]
 
-    def __init__(self, twin: TaskBatchRun[T], wait: Wait) -> None:
-        super().__init__(twin, wait)
-
     def fail(self, error: Exception) -> None:
         """See `TaskBatchRun.fail`."""
         self._twin.fail(error)

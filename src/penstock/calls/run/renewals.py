@@ -1,7 +1,7 @@
 """Renews the leases of a process in a thread of its own, so that code that blocks the event loop does not lose them.
 
-Owns that thread, its event loop, and one connection for each database. `calls/lease` decides what a renewal means. The
-thread also notices an event loop that does not answer, and names the function that blocks it.
+Owns that thread, its event loop and its connection. `calls/lease` decides what a renewal means. The thread also
+notices an event loop that does not answer, and names the function that blocks it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 import sys
 import threading
-from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
+from penstock.calls.run.bridge import run_loop
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.functions.registry import Registry
@@ -58,50 +59,6 @@ class Blocked:
         return f"{self.function or 'code'} ({self.place}) blocked the event loop for {self.seconds:.0f} s"
 
 
-class _Thread:
-    """The thread of this process. It lives while anything runs on its loop."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._users = 0
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        with self._lock:
-            if (loop := self._loop) is None:
-                loop = self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_turn, args=(loop,), name="penstock-leases", daemon=True).start()
-            self._users += 1
-        return asyncio.run_coroutine_threadsafe(self._used(work), loop)
-
-    async def _used(self, work: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            return await work
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._loop = None
-                    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
-
-
-def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
-
-
-_thread = _Thread()
-
-
-def _forget_thread() -> None:
-    global _thread  # noqa: PLW0603 - a fork has none of its parent's threads
-    _thread = _Thread()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_thread)
-
-
 class Renewals:
     """Renews the leases of one backend. Its public methods are called on the backend's loop."""
 
@@ -109,9 +66,10 @@ class Renewals:
         self._config, self._clock, self._registry = config, clock, registry
         self._leases: list[Renewed] = []
         self._store: Store | None = None
-        self._task: asyncio.Task[Any] | None = None  # of the thread, which renews
-        self._turn = asyncio.Lock()  # of the thread, too
-        self._is_running = False
+        self._home: asyncio.AbstractEventLoop | None = None  # of the thread, while it renews
+        self._ended: Future[None]
+        self._task: asyncio.Task[None]  # of the thread, which renews
+        self._turn: asyncio.Lock  # of the thread, too
         self._loop: asyncio.AbstractEventLoop
         self._loop_thread = 0
         self._asked_at: float | None = None  # since then an answer of the loop is awaited
@@ -122,39 +80,39 @@ class Renewals:
         if not isinstance(self._clock, SystemClock):
             return
         self._leases.append(lease)
-        if not self._is_running:
-            self._is_running, self._asked_at, self._turn = True, None, asyncio.Lock()
-            self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
-            _thread.run(self._run())
+        if self._home is None:
+            self._home, self._ended, self._turn = asyncio.new_event_loop(), Future(), asyncio.Lock()
+            self._loop, self._loop_thread, self._asked_at = asyncio.get_running_loop(), threading.get_ident(), None
+            self._task = self._home.create_task(self._run())
+            work = partial(_live, self._home, self._task, self._ended)
+            threading.Thread(target=work, name="penstock-leases", daemon=True).start()
 
     async def drop(self, lease: Renewed) -> None:
         """Renew a lease no more; a renewal under way ends first. With the last one goes the connection."""
         if self._leases == [lease]:
             await self.close()
-        elif lease in self._leases:
+        elif lease in self._leases and self._home is not None:
             self._leases.remove(lease)
-            await self._in_thread(self._let_end())
+            await _within(asyncio.run_coroutine_threadsafe(self._let_end(), self._home))
 
     async def close(self) -> None:
         """Renew nothing more."""
         self._leases.clear()
-        if self._is_running:
-            self._is_running = False
-            await self._in_thread(self._stop())
+        home, self._home = self._home, None
+        if home is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                home.call_soon_threadsafe(self._task.cancel)
+            await _within(self._ended)
 
     async def renew(self, lease: Renewed, store: Store) -> bool:
         """Have the thread renew a lease now. On a clock that a test moves it happens here, on this store."""
-        if not self._is_running:
+        if self._home is None:
             return await lease.renew(store, None)
-        return bool(await asyncio.wrap_future(_thread.run(self._renew(lease))))
-
-    async def _in_thread(self, step: Coroutine[Any, Any, None]) -> None:
-        await asyncio.wait([asyncio.wrap_future(_thread.run(step))], timeout=_END_WITHIN)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._renew(lease), self._home))
 
     # ----- in the thread
 
     async def _run(self) -> None:
-        self._task = asyncio.current_task()
         try:
             while self._leases:
                 due = min(lease.renew_in for lease in self._leases)
@@ -184,11 +142,6 @@ class Renewals:
         async with self._turn:
             pass
 
-    async def _stop(self) -> None:
-        if (task := self._task) is not None:  # it has begun
-            task.cancel()
-            await asyncio.wait([task])
-
     @property
     def _blocked_after(self) -> float:
         return max(_BLOCKED_AT_LEAST, self._config.lease * _BLOCKED_PART)
@@ -216,6 +169,20 @@ class Renewals:
             log_event(
                 "engine.loop_blocked", logging.WARNING, function=found[0], place=found[1], seconds=round(seconds, 1)
             )
+
+
+def _live(home: asyncio.AbstractEventLoop, task: asyncio.Task[None], ended: Future[None]) -> None:
+    """The life of the thread."""
+    try:
+        with suppress(asyncio.CancelledError):
+            run_loop(home, task)
+    finally:
+        ended.set_result(None)
+
+
+async def _within(step: Future[None]) -> None:
+    """Wait for a step of the thread, but not long: the database may be away."""
+    await asyncio.wait([asyncio.wrap_future(step)], timeout=_END_WITHIN)
 
 
 def _blocking(frame: FrameType | None, registry: Registry) -> tuple[str, str]:

@@ -6,9 +6,9 @@ Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from penstock.calls.run.bridge import Wait, in_thread, waits
+from penstock.calls.run.bridge import Face, in_thread, waits
 from penstock.schema.ids import Id
 from penstock.schema.index import Index
 from penstock.schema.table import Table
@@ -23,11 +23,8 @@ T = TypeVar("T", bound=Table)
 
 
 @refuses_other_words
-class SyncDatabaseReader:
+class SyncDatabaseReader(Face[DatabaseReader]):
     """`DatabaseReader` for code that does not await."""
-
-    def __init__(self, twin: DatabaseReader, wait: Wait) -> None:
-        self._twin, self._wait = twin, wait
 
     get = waits(DatabaseReader.get)
 
@@ -41,10 +38,6 @@ class SyncDatabaseWriter(SyncDatabaseReader):
     """`DatabaseWriter` for code that does not await."""
 
     _twin: DatabaseWriter
-
-    def __init__(self, twin: DatabaseWriter, wait: Wait) -> None:
-        super().__init__(twin, wait)
-
     insert = waits(DatabaseWriter.insert)
 
     def insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
@@ -57,11 +50,8 @@ class SyncDatabaseWriter(SyncDatabaseReader):
 
 
 @refuses_other_words
-class SyncScan(Generic[T]):
+class SyncScan(Face[Scan[T]]):
     """`Scan` for code that does not await."""
-
-    def __init__(self, twin: Scan[T], wait: Wait) -> None:
-        self._twin, self._wait = twin, wait
 
     def with_index(self, index: Index, /, **columns: Any) -> SyncScan[T]:
         """See `Scan.with_index`."""
@@ -111,11 +101,8 @@ class SyncScan(Generic[T]):
         return SyncGroups(self._twin.group_by(*columns), self._wait)
 
 
-class SyncGroups:
+class SyncGroups(Face[Groups]):
     """`Groups` for code that does not await."""
-
-    def __init__(self, twin: Groups, wait: Wait) -> None:
-        self._twin, self._wait = twin, wait
 
     count = waits(Groups.count)
     sum = waits(Groups.sum)

@@ -12,22 +12,21 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from penstock.api.tasks.tasks import READER, look_at_all_rows
-from penstock.calls.lease import LOOK_PART, Lease
+from penstock.calls.lease import LOOK_PART
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
-from penstock.errors import Conflict, DatabaseUnavailable, TryAgain
+from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
 from penstock.services.reading import ReadSize
 from penstock.services.reconciler import Reconciler, write_plans
-from penstock.services.rescue import Rescue
-from penstock.services.service import Service
+from penstock.services.service import LeasedService
 from penstock.store.contract.tasks import Move, TaskRow, from_the_beginning
 from penstock.store.sql.values import captured_value
 
-_AT_ONCE, _LEAST_AT_ONCE = 2000, 20
+_AT_ONCE = 2000
 _LOOK_EVERY = 0.1  # seconds
 _STAND_BY = 1.0
 _NOTHING = 5.0
@@ -37,54 +36,37 @@ _MOVE_EVERY = 5.0  # without changes, so that the feed can be emptied
 _SET_BACK = timedelta(minutes=1)  # a clock that differs by more is wrong, and nothing waits for it
 
 
-class Planner(Service):
+class Planner(LeasedService):
     """Plans runs of reactive tasks. `name` is the name of its process."""
 
     name = "planner"
 
     def __init__(self, runner: Runner, name: str) -> None:
-        super().__init__(runner.engine.clock)
-        self._store = runner.engine.store
         self._label = f"planner {name}"
-        self._bound = runner.engine.config.lease
-        self._lease = Lease(runner.engine, self._label, self._lose_lease, fenced=True, wake=self.wake.set)
+        super().__init__(runner, self._label, fenced=True)
         self._moved_at = self._listed_at = self._forgot_at = -1e9
         self._position: Position | None = None
         self._tasks: dict[int, PlannedTask] = {}
-        self._at_once, self._size = _AT_ONCE, ReadSize(_AT_ONCE)
+        self._size = ReadSize(_AT_ONCE)
         self._rows: list[TaskRow] = []
         self._read = partial(captured_value, self._store.dialect)
         self._reconciler = Reconciler(runner, self._read)
         self._asked = runner.engine.look
-        self._rescue = Rescue(runner)
         self._planned_at: datetime | None = None
 
     async def tick(self) -> float:
         try:
             async with self._lease.limited():
-                pause = await self._tick()
+                return await self._tick()
         except TimeoutError as error:
-            self._at_once = max(_LEAST_AT_ONCE, self._at_once // 4)  # ask a slow database for less
             raise DatabaseUnavailable("The database did not answer in time to plan.") from error
         except Conflict:
             self._position = None  # it may be void, as the database has crashed since
             raise
-        self._at_once = min(_AT_ONCE, self._at_once * 2)
-        return pause
 
     async def finish(self) -> None:
-        """Give the lease back, so that another goes on at once."""
-        if (lease := self._lease.number) is not None:
-            self._position = None
-            try:
-                await self._lease.give_back()
-            except TryAgain as error:
-                log_event("planner.lease_kept", logging.WARNING, lease=lease, error=error)
-            self._store.signals.notify()
-
-    async def kill(self) -> None:
-        await super().kill()
-        await self._lease.leave()
+        self._position = None
+        await super().finish()
 
     # ----- steps
 
@@ -98,7 +80,7 @@ class Planner(Service):
         if self._position is None and not await self._take():
             return 0.0 if await self._take_over() else _STAND_BY
         assert self._position is not None  # noqa: S101 - it was taken
-        batch = await self._store.changes.read(self._position, min(self._at_once, self._size.number))
+        batch = await self._store.changes.read(self._position, self._size.number)
         self._size.adapt(batch)
         if points.armed and batch.changes:
             await points.reach("planner.read", changes=batch.changes)
@@ -148,13 +130,6 @@ class Planner(Service):
             )
             log_event("planner.started", lease=lease, planner=self._label)
         return self._position is not None
-
-    async def _take_over(self) -> bool:
-        """Take away expired leases: the process that planned may be dead, and no worker may run to notice."""
-        if not self._rescue.is_due or not await self._rescue.look(self._lease.number):
-            return False
-        self._store.signals.notify()
-        return True
 
     async def _plan(self, changes: list[CapturedChange], after: Position) -> None:
         if changes:  # a filter that was declared after they were read has all rows looked at later

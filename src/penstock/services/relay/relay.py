@@ -11,29 +11,22 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.calls.lease import LOOK_PART, Lease
+from penstock.calls.lease import LOOK_PART
 from penstock.calls.run.runner import Runner
-from penstock.errors import TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.services.relay.delivery import OutboxDelivery
-from penstock.services.rescue import Rescue
-from penstock.services.service import Service
+from penstock.services.service import LeasedService
 
 _IDLE = 60.0
 
 
-class Relay(Service):
+class Relay(LeasedService):
     """Delivers the messages of the outboxes of a program: `outboxes` has a service for each."""
 
     name = "relay"
 
     def __init__(self, runner: Runner, name: str, outboxes: Iterable[DeclaredOutbox]) -> None:
-        super().__init__(runner.engine.clock)
-        self._runner = runner
-        self._store = runner.engine.store
-        self._bound = runner.engine.config.lease
-        self._lease = Lease(runner.engine, f"relay {name}", self._lose, wake=self.wake.set)
-        self._rescue = Rescue(runner)
+        super().__init__(runner, f"relay {name}")
         self.outboxes = [OutboxDelivery(runner, one, self._lease) for one in outboxes]
 
     async def tick(self) -> float:
@@ -73,16 +66,10 @@ class Relay(Service):
         await asyncio.gather(self._end_outboxes(ended), self._hold_until(ended))
         for outbox in self.outboxes:
             self._store.signals.unsubscribe(outbox.wake)
-        if (lease := self._lease.number) is not None:
-            try:
-                await self._lease.give_back()
-            except TryAgain as error:
-                log_event("relay.lease_kept", logging.WARNING, lease=lease, error=error)
-            self._store.signals.notify()
+        await super().finish()
 
     async def kill(self) -> None:
         await asyncio.gather(super().kill(), *(outbox.kill() for outbox in self.outboxes))
-        await self._lease.leave()
 
     # ----- steps
 
@@ -99,12 +86,7 @@ class Relay(Service):
         while self._lease.number is not None and not await self.clock.wait(ended, pause):
             pause = await self._guarded_tick()
 
-    async def _take_over(self) -> None:
-        """Take away leases that have run out: the relay that holds an outbox may be dead, with no worker to notice."""
-        if self._rescue.is_due and await self._rescue.look(self._lease.number):
-            self._wake()
-
-    async def _lose(self, lease: int, reason: str) -> None:
+    async def _lose_lease(self, lease: int, reason: str) -> None:
         """Stop delivering at once: another relay may begin to."""
         log_event("relay.lease_lost", logging.ERROR, lease=lease, reason=reason)
         await asyncio.gather(*(outbox.interrupt() for outbox in self.outboxes))

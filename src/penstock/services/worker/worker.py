@@ -35,7 +35,6 @@ from penstock.store.contract.jobs import Room
 _STOP_PART, _AGAIN_PART = 0.1, 0.1  # of the setting `lease`: to stop jobs; between ticks after one that failed
 _AFTER_TASKS = 0.02
 _PROGRAMS_EVERY = 30.0  # seconds; a job of a new function asks at once
-_CONNECTIONS = 2  # a worker settles and claims at the same time
 
 
 class Worker(Service):
@@ -46,7 +45,6 @@ class Worker(Service):
     def __init__(self, runner: Runner, name: str, jobs: int, pools: Sequence[str] = ()) -> None:
         super().__init__(runner.engine.clock)
         self.next_run_at: datetime | None = None  # of a scheduled or rate-limited job, as of the last look
-        self.prepared = _CONNECTIONS  # that it opens before it begins
         self._engine = engine = runner.engine
         self._store = engine.store
         self._label = name
@@ -136,7 +134,7 @@ class Worker(Service):
 
     async def _keep_lease(self) -> None:
         if self.lease is None:
-            await asyncio.gather(self._lease.keep(), self._store.jobs.prepare(self.prepared))
+            await self._lease.keep()
             self._claim_unknown = False
             log_event("worker.started", lease=self.lease, worker=self._label)
         elif await self._lease.keep(busy=bool(self.running)):

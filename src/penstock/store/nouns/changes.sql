@@ -191,21 +191,6 @@ select pg_current_xact_id()::text::bigint;
 -- demanded: the interests on demand that are captured.
 select interest from penstock.demanded where interest = any(:interests::integer[]);
 
--- demand_since: a transaction that begins now; on SQLite the last change.
--- SQLite: a number says it.
-select coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
--- PostgreSQL: a snapshot's end may be below transactions that are open.
-select pg_current_xact_id()::text::bigint;
-
--- demanded: the interests on demand that are captured.
--- SQLite: until a number of a change.
-select d.interest from penstock.demand d where d.interest in (select value from json_each(:interests))
-    and d.until >= coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0);
--- PostgreSQL: until a transaction.
-select i.id from penstock.interest i where i.id = any(:interests::integer[])
-    and pg_sequence_last_value(to_regclass(format('penstock.demand_%s', i.id)))
-        > pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
-
 -- first: the first change, if outboxes do not keep it.
 -- SQLite: on PostgreSQL slots are truncated.
 select seq from penstock.change

@@ -99,10 +99,6 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         """
 
     @abstractmethod
-    async def prepare(self, connections: int) -> None:
-        """Get so many connections ready to claim and to settle, so that the first jobs wait no longer than others."""
-
-    @abstractmethod
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 

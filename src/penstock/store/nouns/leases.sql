@@ -29,8 +29,7 @@ select distinct lease from penstock.running_job r where not exists (select from 
 select id, expires_at <= :now as expired from penstock.lease where id = :lease for update;
 
 -- running: the jobs that run under a lease, but for those that a transaction is about to settle; it may never end.
-select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at,
-       started_at,
+select {claimed_columns}, started_at,
        case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end,
        marked
 from penstock.running_job where lease = :lease order by id for update skip locked;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -209,9 +210,4 @@ def _begins_with(where: RecordQuery) -> str:
 
 
 def _where(where: RecordQuery) -> dict[str, Any]:
-    return {
-        "tasks": None if where.tasks is None else [*where.tasks],
-        "states": None if where.states is None else [*where.states],
-        "error": where.error,
-        "has_error": where.has_error,
-    }
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in asdict(where).items()}

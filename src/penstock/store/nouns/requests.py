@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from penstock.store.contract.session import OpenTransaction
@@ -27,22 +27,20 @@ class Requests(Noun, queries=("requests",)):
 
     async def find(self, key: RequestKey) -> str | None:
         """The result of a request that took effect; None if it did not."""
-        rows = await self._look("find", session=key.session, request=key.request, call=key.call)
+        rows = await self._look("find", **asdict(key))
         return None if not rows else str(rows[0][0])
 
     async def shown(self, transaction: OpenTransaction, keys: Collection[RequestKey]) -> set[RequestKey]:
         """Those of some requests that a transaction sees to have taken effect."""
-        rows = [{"session": key.session, "request": key.request, "call": key.call} for key in keys]
-        return {RequestKey(*row) for row in await self._fetch_each(transaction, "shown", rows)}
+        return {RequestKey(*row) for row in await self._fetch_each(transaction, "shown", list(map(asdict, keys)))}
 
     async def record(self, transaction: OpenTransaction, key: RequestKey, result: str, now: datetime) -> bool:
         """Record a request, with all else that its transaction writes; False if it took effect before."""
-        values = {"session": key.session, "request": key.request, "call": key.call}
-        return bool(await self._fetch(transaction, "record", **values, result=result, kept_until=now + _KEPT))
+        return bool(await self._fetch(transaction, "record", **asdict(key), result=result, kept_until=now + _KEPT))
 
     async def reserve(self, session: str, now: datetime) -> bool:
         """Reserve a session's number for a client that comes without one; False if another client has it."""
-        values = {"session": session, "request": _RESERVED, "call": 0}
+        values = asdict(RequestKey(session, _RESERVED, 0))
         return bool(await self._run("record", **values, result="", kept_until=now + _KEPT))
 
     async def prune(self, now: datetime, limit: int) -> int:

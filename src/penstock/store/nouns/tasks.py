@@ -69,14 +69,11 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
                 return None
             for one in progress:
                 task, reconciling = one.task, one.reconciling
-                values: dict[str, Any] = {
-                    "task": task.id,
-                    "version": task.plan.version,
-                    "signature": task.plan.signature,
-                }
-                values |= {"begun": task.begun, "begins": int(one.begins), "declared_at": task.declared_at}
-                values["reconciling"] = None if reconciling is None else reconciling.text()
-                if not await self._fetch(session, "progress", **values, now=now):
+                known = {"version": task.plan.version, "signature": task.plan.signature, "begun": task.begun}
+                known |= {"declared_at": task.declared_at}
+                text = None if reconciling is None else reconciling.text()
+                written = {"reconciling": text, "begins": int(one.begins), "now": now}
+                if not await self._fetch(session, "progress", task=task.id, **known, **written):
                     return None
             await session.commit()
         return launched
@@ -181,19 +178,8 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     def _task(self, row: Row) -> TaskRow:
         number, name, function, kind, pool, priority, options, resets, history, version, signature, spec, *state = row
         interests, declared_at, paused, held_until, reconciling, reconciled_at, begun, interest, earlier = state
-        plan = TaskPlan(
-            name=name,
-            function=function,
-            kind=kind,
-            pool=pool,
-            priority=priority,
-            options=replace(options_of(options), task=None),
-            resets=bool(resets),
-            history=history,
-            version=version,
-            signature=signature,
-            spec=TaskSpec.parse(spec),
-        )
+        rest = bool(resets), history, version, signature, TaskSpec.parse(spec)
+        plan = TaskPlan(name, function, kind, pool, priority, replace(options_of(options), task=None), *rest)
         return TaskRow(
             id=number,
             plan=plan,

@@ -77,9 +77,8 @@ where name = :name and version <= :version;
 -- that are ready are scheduled again. Keys that the gate of another declaration had are of no use: `unkeyed` says so.
 -- Unbounded: it reads all pending jobs.
 -- SQLite: there is no DELETE in WITH.
-insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt,
-    enqueued_at, error, attempts)
-select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error, attempts
+insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, error, attempts)
+select {job_columns}, attempt, enqueued_at, error, attempts
 from penstock.ready_job where options ->> 'task' = :task and ending is null;
 delete from penstock.ready_job where options ->> 'task' = :task and ending is null;
 update penstock.scheduled_job as j
@@ -204,13 +203,11 @@ with recorded as (
            penstock.task_rank(r.due_at, t.priority, t.ageing) as rank, coalesce(r.concurrency_key, t.gate) as gate
     from recorded r join task t on t.id = r.task where r.generation = 1 and r.idle and r.live
 ), due as (
-    insert into penstock.ready_job (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at)
+    insert into penstock.ready_job ({task_job_columns}, attempt, enqueued_at)
     select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now::timestamptz
     from new where due_at <= :now and gate is null order by rank
 ), later as (
-    insert into penstock.scheduled_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, gated, waiting, concurrency_key,
-         place)
+    insert into penstock.scheduled_job ({task_job_columns}, attempt, enqueued_at, gated, waiting, concurrency_key, place)
     select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now, gate is not null,
            gate is not null and due_at <= :now, coalesce(gate, ''), place
     from new where due_at > :now or gate is not null
@@ -219,8 +216,7 @@ select r.task, r.key, r.id, r.idle, r.live from recorded r where not (r.generati
 
 -- postpone: jobs in ready whose rows are due later now, or have a key now, are scheduled again.
 -- SQLite: part of launch.
-insert into penstock.scheduled_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, error, attempts, gated)
+insert into penstock.scheduled_job ({task_job_columns}, attempt, enqueued_at, error, attempts, gated)
 select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, g.due_at, j.options, j.attempt, j.enqueued_at, j.error,
        j.attempts, g.gate is not null
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
@@ -253,9 +249,7 @@ where not k.value ->> 2 and j.id = g.id;
 -- off. Jobs that a worker or a cancel has locked are skipped: it looks at the record when it is done. Requests to cancel
 -- that came before the change are not about it, and are forgotten.
 -- SQLite: takes rows as JSON, and makes those jobs only that are due later, or pass a gate.
-insert into penstock.scheduled_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts, gated, waiting,
-     concurrency_key, place)
+insert into penstock.scheduled_job ({task_job_columns}, attempt, enqueued_at, attempts, gated, waiting, concurrency_key, place)
 select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.due_at, j.options, 0, :now, j.attempts,
        j.gate is not null, j.gate is not null and j.due_at <= :now, coalesce(j.gate, ''), j.place
 from json_each(:rows) k join penstock.task_job j on j.task = k.value ->> 0 and j.key = k.value ->> 1
@@ -280,8 +274,7 @@ with given as materialized (
               case when g.resets then 0 else j.attempt end as attempt, j.enqueued_at, nullif(j.error, :held::text) as error,
               j.attempts, g.gate, g.place
 ), postponed as (
-    insert into penstock.scheduled_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, error, attempts, gated,
+    insert into penstock.scheduled_job ({task_job_columns}, attempt, enqueued_at, error, attempts, gated,
          concurrency_key, place)
     select id, pool, function, kind, args, priority, rank, due_at, options, attempt, enqueued_at, error, attempts,
            gate is not null, coalesce(gate, ''), place
@@ -306,22 +299,18 @@ with given as materialized (
         select id from new union all select id from informed union all select id from unready union all select id from put_off
     )
 ), due as (
-    insert into penstock.ready_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts)
+    insert into penstock.ready_job ({task_job_columns}, attempt, enqueued_at, attempts)
     select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now, attempts
     from new where due_at <= :now and gate is null order by rank
 )
-insert into penstock.scheduled_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts, gated, waiting,
-     concurrency_key, place)
+insert into penstock.scheduled_job ({task_job_columns}, attempt, enqueued_at, attempts, gated, waiting, concurrency_key, place)
 select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now, attempts, gate is not null,
        gate is not null and due_at <= :now, coalesce(gate, ''), place
 from new where due_at > :now or gate is not null;
 
 -- launch_due: the same for those that are due.
 -- SQLite: part of launch.
-insert into penstock.ready_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, attempt, enqueued_at, attempts)
+insert into penstock.ready_job ({task_job_columns}, attempt, enqueued_at, attempts)
 select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.due_at, j.options, 0, :now, j.attempts
 from json_each(:rows) k join penstock.task_job j on j.task = k.value ->> 0 and j.key = k.value ->> 1
 where k.value ->> 2 and j.due_at <= :now and j.gate is null order by j.rank;

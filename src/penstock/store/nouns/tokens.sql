@@ -1,6 +1,5 @@
 -- {job}: a running job.
-r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending, r.attempt,
-r.enqueued_at, r.started_at,
+{r.claimed_columns}, r.started_at,
 case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
 
 -- report: write the progress of running jobs.

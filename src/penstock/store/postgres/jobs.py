@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -21,7 +20,6 @@ from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
-from penstock.store.postgres.errors import translate
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import PostgresSession
@@ -40,19 +38,6 @@ _PIECE = 5000  # jobs in one statement, of a transaction that is shared
 _RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
 _CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
 _FAILING_SINCE = 17  # of the others
-_NO_CLAIM = {
-    **dict.fromkeys(
-        ("pools", "rooms", "epochs", "running", "after_ranks", "after_seqs", "others", "shared", "programs"), ()
-    ),
-    "lease": -1,
-    "limit": 0,
-    "now": datetime(2000, 1, 1, tzinfo=UTC),
-}
-_NO_JOBS = {
-    **dict.fromkeys(("ids", "returned", "results", "finished_ats", "expires_ats", "days"), ()),
-    **dict.fromkeys(("result", "finished_at", "expires_at", "day")),
-    "lease": -1,
-}
 _REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{day}"
@@ -107,10 +92,6 @@ class PostgresJobs(Jobs):
             await run(self._connections, self._queries["enqueue"], arrays([job], now), once=True)
         else:
             await run(self._connections, self._queries["enqueue_one"], values, once=True)
-
-    async def prepare(self, connections: int) -> None:
-        if not self._connections.route.pooled:
-            await asyncio.gather(*(self._prepare_one() for _ in range(connections)))
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         opened: dict[str, timedelta | None] = {}
@@ -204,20 +185,6 @@ class PostgresJobs(Jobs):
         won = _won(name, settlements, await self._fetch(session, name, lease=lease, **values))
         await self._ends.ended(session, _of(settlements, won))
         return won
-
-    async def _prepare_one(self) -> None:
-        """Run the most frequent statements once on a connection, for no jobs: then the server has them prepared."""
-        connection = await self._connections.acquire()
-        broken = True
-        try:
-            for name, values in (("claim", _NO_CLAIM), ("succeed", _NO_JOBS)):
-                query = self._queries[name]
-                await connection.fetch(query.statement.sql, *query.args(values))
-            broken = False
-        except Exception as error:
-            raise translate(error) from error
-        finally:
-            self._connections.release(connection, broken=broken)
 
     async def _claim(
         self, lease: int, limit: int, rooms: Sequence[Room], now: datetime

@@ -4,7 +4,8 @@ Owns the file format. A noun with one class for both stores has one file, in `st
 which the dialect respells a few. Where a query has to differ, a line ``-- SQLite: reason`` or ``-- PostgreSQL: reason``
 stands above each form; a query with one form exists in that store only. All other nouns have a file in each store.
 
-Lines that several queries or forms share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` there.
+Lines that several queries or forms share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` there. The
+lists of a job's columns, such as ``{job_columns}``, are the same for all files.
 
 A comment ``-- Unbounded: …`` marks a query that reads more the larger its table is.
 """
@@ -31,6 +32,13 @@ _OURS = (
     "not case when function = any(:shared::text[]) then coalesce(options::jsonb ->> 'program', '') = any(:programs) "
     "else function = any(:others::text[]) end"
 )
+_COLUMNS = {  # of a job, when it is claimed, of a task, and when it has ended; ``{r.job_columns}`` are those of `r`
+    "job": "id, pool, function, kind, args, priority, rank, run_at, options, on_complete",
+    "claimed": "id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at",
+    "task_job": "id, pool, function, kind, args, priority, rank, run_at, options",
+    "ended": "id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at",
+}
+_LISTED = re.compile(r"\{([a-z]\.)?([a-z_]+)_columns\}")
 _END = re.compile(r";\s*$", re.MULTILINE)
 
 
@@ -76,6 +84,7 @@ def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
         elif body is not None:
             for fragment, words in fragments.items():  # one may stand in those before it
                 body = body.replace(fragment, words)
+            body = _LISTED.sub(lambda one: re.sub(r"(?=\b[a-z])", one[1] or "", _COLUMNS[one[2]]), body)
             body = body.replace("{ours}", _OURS).replace("{ours_to_end}", _OURS.replace("function", "on_complete"))
             first, *then = _statements(name, header[2], body, dialect)
             found[name] = replace(first, then=tuple(then))

@@ -112,9 +112,6 @@ class SqliteJobs(Jobs):
         row = new_row(job, options_text(job.options), encode_datetime(job.run_at), encode_datetime(now), due=due)
         await self._write_alone(query.statement, query.args(row))
 
-    async def prepare(self, connections: int) -> None:
-        """There is one, which is ready."""
-
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         if not self._was_full:
             ready, next_run_at, cancels = await self._look_first(rooms)

@@ -138,8 +138,7 @@ from taken order by number, turn;
 -- Differs: one statement takes them out and puts them in.
 with gone as (
     delete from penstock.ready_job where pool = :pool and ending is null
-    returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error,
-              attempts
+    returning {job_columns}, attempt, enqueued_at, error, attempts
 )
 insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, waiting, run_at, options,
     on_complete, attempt, enqueued_at, error, attempts)

@@ -5,24 +5,20 @@ with new as materialized (
         :ids::uuid[], :pools::text[], :functions::text[], :kinds::text[], :args::text[], :priorities::smallint[],
         :ranks::bigint[], :run_ats::timestamptz[], :options::text[], :on_completes::text[], :concurrency_keys::text[]
     ) with ordinality
-        as t (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, concurrency_key, place)
+        as t ({job_columns}, concurrency_key, place)
 ), later as (
-    insert into penstock.scheduled_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, gated, waiting,
-         concurrency_key)
-    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, 0, :now::timestamptz,
+    insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, gated, waiting, concurrency_key)
+    select {job_columns}, 0, :now::timestamptz,
            concurrency_key is not null, concurrency_key is not null and run_at <= :now, coalesce(concurrency_key, '')
     from new where run_at > :now or concurrency_key is not null
 )
-insert into penstock.ready_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
-select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, 0, :now
+insert into penstock.ready_job ({job_columns}, attempt, enqueued_at)
+select {job_columns}, 0, :now
 from new where run_at <= :now and concurrency_key is null order by place;
 
 -- enqueue_one: store a new job that may start at once, as most do that come alone (PostgreSQL only: half the work of
 -- enqueue).
-insert into penstock.ready_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at)
+insert into penstock.ready_job ({job_columns}, attempt, enqueued_at)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, 0, :now);
 
 -- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay, and those that pass a
@@ -37,14 +33,10 @@ with due as materialized (
     update penstock.scheduled_job s set waiting = true from due where s.id = due.id and due.gated
 ), moved as (
     delete from penstock.scheduled_job s using due where s.id = due.id and not due.gated
-    returning s.id, s.pool, s.function, s.kind, s.args, s.priority, s.rank, s.run_at, s.options, s.on_complete, s.ending,
-              s.attempt, s.enqueued_at, s.error, s.attempts
+    returning {s.job_columns}, s.ending, s.attempt, s.enqueued_at, s.error, s.attempts
 )
-insert into penstock.ready_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-     attempts)
-select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-       attempts
+insert into penstock.ready_job ({job_columns}, ending, attempt, enqueued_at, error, attempts)
+select {job_columns}, ending, attempt, enqueued_at, error, attempts
 from moved order by run_at, id;
 
 -- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
@@ -87,7 +79,7 @@ with ending as materialized (
     (select ctid from due order by turn, place, rank, seq limit :limit - (select count(*) from ending))
 ), taken as (
     delete from penstock.ready_job r where r.ctid = any(array(select ctid from chosen))
-    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.rank, r.run_at, r.options, r.on_complete, r.ending,
+    returning {r.job_columns}, r.ending,
               r.attempt + (r.ending is null)::integer as attempt, r.enqueued_at, r.error, r.attempts, r.seq
 ), started as (
     insert into penstock.running_job (id, lease, pool, function, kind, args, priority, rank, run_at, options, on_complete,
@@ -96,7 +88,7 @@ with ending as materialized (
            enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
-select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, rank, seq, cancels, gates,
+select {claimed_columns}, rank, seq, cancels, gates,
        case when id is null then
            pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) - (select passed from before)
        end, failing_since
@@ -126,13 +118,10 @@ from (
 -- Differs: one statement for any number of jobs.
 with gone as (
     delete from penstock.running_job r where r.id = any(:ids::uuid[]) and r.lease = :lease
-    returning r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.attempt,
-              r.enqueued_at, r.started_at, r.attempts
+    returning {r.ended_columns}, r.started_at, r.attempts
 ), ended as (
-    insert into penstock.finished_job (day, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-        enqueued_at, started_at, finished_at, expires_at, state, result, attempts)
-    select coalesce(o.day, :day::smallint), g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options,
-           g.on_complete, g.attempt, g.enqueued_at, g.started_at, coalesce(o.finished_at, :finished_at::timestamptz),
+    insert into penstock.finished_job (day, {ended_columns}, started_at, finished_at, expires_at, state, result, attempts)
+    select coalesce(o.day, :day::smallint), {g.ended_columns}, g.started_at, coalesce(o.finished_at, :finished_at::timestamptz),
            coalesce(o.expires_at, :expires_at::timestamptz), 'success', coalesce(o.result, :result::text), g.attempts
     from gone g left join unnest(
         :returned::uuid[], :results::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :days::smallint[]
@@ -166,22 +155,17 @@ with outcome as materialized (
                    when jsonb_array_length(r.attempts::jsonb) < 20 then (r.attempts::jsonb || o.failed::jsonb)::text
                    else (r.attempts::jsonb - 0 || o.failed::jsonb)::text end as attempts
 ), ended as (
-    insert into penstock.finished_job (day, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-        enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error,
-        on_complete_attempts, attempts)
-    select day, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at, started_at,
+    insert into penstock.finished_job (day, {ended_columns}, started_at, finished_at, expires_at, state, result, error,
+        traceback, on_complete_error, on_complete_attempts, attempts)
+    select day, {ended_columns}, started_at,
            finished_at, expires_at, state, result, error, traceback, on_complete_error, on_complete_attempts, attempts
     from gone where state not in ('pending', 'completing')
 ), completing as (
-    insert into penstock.ready_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-         attempts)
-    select id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-           attempts
+    insert into penstock.ready_job ({job_columns}, ending, attempt, enqueued_at, error, attempts)
+    select {job_columns}, ending, attempt, enqueued_at, error, attempts
     from gone where state = 'completing' and run_at <= finished_at
 ), again as (
-    insert into penstock.scheduled_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+    insert into penstock.scheduled_job ({job_columns}, ending, attempt, enqueued_at, error,
          gated, concurrency_key, blocks_key, attempts)
     select id, pool, function, kind, args, priority,
            rank + case when blocks_key then 0 else (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
@@ -205,12 +189,10 @@ with asked as materialized (
 ), scheduled as (
     select j.* from penstock.scheduled_job j join asked on j.id = asked.id for update of j skip locked
 )
-select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now::timestamptz,
-       null
+select {claimed_columns}, :now::timestamptz, null
 from ready
 union
-select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, :now,
-       null
+select {claimed_columns}, :now, null
 from scheduled;
 
 -- settle_pending: write the settlements of pending jobs that were canceled.
@@ -222,25 +204,19 @@ with outcome as materialized (
     ) as t (id, state, finished_at, expires_at, day, ending)
 ), ready as (
     delete from penstock.ready_job j using outcome o where j.id = o.id
-    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
-              j.enqueued_at, j.attempts
+    returning {j.job_columns}, j.attempt, j.enqueued_at, j.attempts
 ), scheduled as (
     delete from penstock.scheduled_job j using outcome o where j.id = o.id
-    returning j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.run_at, j.options, j.on_complete, j.attempt,
-              j.enqueued_at, j.attempts
+    returning {j.job_columns}, j.attempt, j.enqueued_at, j.attempts
 ), gone as (
     select * from ready union all select * from scheduled
 ), ended as (
-    insert into penstock.finished_job (day, id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-        enqueued_at, finished_at, expires_at, state, attempts)
-    select o.day, g.id, g.pool, g.function, g.kind, g.args, g.priority, g.run_at, g.options, g.on_complete, g.attempt,
-           g.enqueued_at, o.finished_at, o.expires_at, o.state, g.attempts
+    insert into penstock.finished_job (day, {ended_columns}, finished_at, expires_at, state, attempts)
+    select o.day, {g.ended_columns}, o.finished_at, o.expires_at, o.state, g.attempts
     from gone g join outcome o on o.id = g.id where o.state <> 'completing'
 ), completing as (
-    insert into penstock.ready_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, attempts)
-    select g.id, g.pool, g.function, g.kind, g.args, g.priority, g.rank, g.run_at, g.options, g.on_complete, o.ending,
-           g.attempt, g.enqueued_at, g.attempts
+    insert into penstock.ready_job ({job_columns}, ending, attempt, enqueued_at, attempts)
+    select {g.job_columns}, o.ending, g.attempt, g.enqueued_at, g.attempts
     from gone g join outcome o on o.id = g.id where o.state = 'completing'
 ), cleared as (
     delete from penstock.cancel_request c where c.job_id in (select id from gone)
@@ -272,14 +248,11 @@ with asked as materialized (
            ) as concurrency_key
     from gone g left join penstock.pool p on p.name = g.pool
 ), ready as (
-    insert into penstock.ready_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error, attempts)
+    insert into penstock.ready_job ({job_columns}, attempt, enqueued_at, error, attempts)
     select id, pool, function, kind, args, priority, rank, :now, options, on_complete, 0, enqueued_at, error, attempts
     from anew where concurrency_key is null order by place
 ), waiting as (
-    insert into penstock.scheduled_job
-        (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at, error, attempts,
-         gated, waiting, concurrency_key)
+    insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, error, attempts, gated, waiting, concurrency_key)
     select id, pool, function, kind, args, priority, rank, :now, options, on_complete, 0, enqueued_at, error, attempts,
            true, true, concurrency_key
     from anew where concurrency_key is not null
@@ -294,8 +267,7 @@ with gone as (
     where id = any(:ids::uuid[]) and on_complete_error is not null and expires_at > :now::timestamptz
     returning *
 )
-insert into penstock.ready_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, attempts)
+insert into penstock.ready_job ({job_columns}, ending, attempt, enqueued_at, attempts)
 select id, pool, function, kind, args, priority, (extract(epoch from :now) * 1000000)::bigint, :now, options, on_complete,
        json_build_object(
            'state', state, 'finished_at', to_char(finished_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),

@@ -92,7 +92,7 @@ where id in (
           and not exists (select 1 from penstock_cancel_request c where c.job_id = e.id)
     )
 )
-returning id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, enqueued_at, error, rank,
+returning {claimed_columns}, error, rank,
           attempts, case when attempt > 0 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end,
           concurrency_key;
 

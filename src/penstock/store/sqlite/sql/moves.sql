@@ -1,14 +1,11 @@
 -- enqueue: store a new job that is due in ready, unless it passes a gate.
 -- Differs: one statement a job and place; SQLite is in this process, so statements cost no round trip.
-insert into penstock_ready_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-     attempts)
+insert into penstock_ready_job ({job_columns}, ending, attempt, enqueued_at, error, attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
     :enqueued_at, :error, :attempts);
 
 -- enqueue_scheduled: store a new job that is due later, or passes a gate (SQLite only: the second half of enqueue).
-insert into penstock_scheduled_job
-    (id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
+insert into penstock_scheduled_job ({job_columns}, ending, attempt, enqueued_at, error,
      gated, waiting, concurrency_key, blocks_key, attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
     :enqueued_at, :error, :gated, :waiting, :concurrency_key, :blocks_key, :attempts);
@@ -22,8 +19,7 @@ where id in (
       and (s.ending is not null or not exists (select 1 from penstock_cancel_request c where c.job_id = s.id))
     order by s.run_at, s.id limit :limit
 )
-returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt, enqueued_at, error,
-          attempts;
+returning {job_columns}, ending, attempt, enqueued_at, error, attempts;
 
 -- promote_gated: let scheduled jobs that are due wait for their gate (SQLite only: the other half of promote).
 update penstock_scheduled_job set waiting = 1
@@ -74,8 +70,7 @@ where r.pool = :pool and r.ending is null and {ours}
 order by r.rank, r.seq limit :limit;
 
 -- claim_ending: the jobs that wait for their on_complete and are given to a lease (SQLite only: part of claim).
-select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
-       r.attempt, r.enqueued_at, null
+select r.seq, r.rank, {r.claimed_columns}, null
 from penstock_ready_job r
 where r.ending is not null and exists (select 1 from penstock_lease l where l.id = :lease) and {ours_to_end}
 order by r.seq limit :limit;
@@ -96,10 +91,8 @@ select id, rowid from penstock_running_job where lease = :lease;
 -- succeed: write that running jobs have returned, and nothing follows from it: the end of most.
 -- Differs: the fence is held, which tells the rows that the lease holds. Here are their results by row, for all that end at
 -- one time: a statement for each job would keep its pages for an undo of its own.
-insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-    enqueued_at, started_at, finished_at, expires_at, state, result, attempts)
-select r.id, r.pool, r.function, r.kind, r.args, r.priority, r.run_at, r.options, r.on_complete, r.attempt,
-    r.enqueued_at, r.started_at, :finished_at, :expires_at, 'success', returned.value, r.attempts
+insert into penstock_finished_job ({ended_columns}, started_at, finished_at, expires_at, state, result, attempts)
+select {r.ended_columns}, r.started_at, :finished_at, :expires_at, 'success', returned.value, r.attempts
 from json_each(:results) returned join penstock_running_job r on r.rowid = cast(returned.key as integer);
 
 -- succeeded: jobs that have returned run no more (SQLite only: the second half of succeed).
@@ -110,7 +103,7 @@ delete from penstock_running_job where rowid in (select cast(key as integer) fro
 -- Differs: takes it out; end, enqueue or enqueue_scheduled puts it in. In a returning clause SQLite takes columns that are
 -- null for not null if it is asked with "is null"; so coalesce is.
 delete from penstock_running_job where id = :id and lease = :lease
-returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, enqueued_at,
+returning {job_columns}, enqueued_at,
     iif(coalesce(ending, '') = '', started_at, ending ->> 'started_at') as started_at, error, gated, concurrency_key,
     case when :failed_attempt is null then attempts
          when json_array_length(coalesce(attempts, '[]')) < 20
@@ -118,33 +111,28 @@ returning id, pool, function, kind, args, priority, rank, run_at, options, on_co
          else json_insert(json_remove(attempts, '$[0]'), '$[#]', json(:failed_attempt)) end as attempts;
 
 -- end: keep the status of a job that has ended (SQLite only: the second half of settle).
-insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, options, on_complete, attempt,
-    enqueued_at, started_at, finished_at, expires_at, state, result, error, traceback, on_complete_error,
-    on_complete_attempts, attempts)
+insert into penstock_finished_job ({ended_columns}, started_at, finished_at, expires_at, state, result, error, traceback,
+    on_complete_error, on_complete_attempts, attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_complete, :attempt, :enqueued_at,
     :started_at, :finished_at, :expires_at, :state, :result, :error, :traceback, :on_complete_error,
     :on_complete_attempts, :attempts);
 
 -- cancelable: pending jobs for which a request to cancel stands.
-select j.id, j.function, j.kind, j.args, j.run_at, j.pool, j.priority, j.options, j.on_complete, j.ending, j.attempt,
-       j.enqueued_at, :now, null
+select {j.claimed_columns}, :now, null
 from penstock_cancel_request c join penstock_ready_job j on j.id = c.job_id where j.ending is null
 union
-select j.id, j.function, j.kind, j.args, j.run_at, j.pool, j.priority, j.options, j.on_complete, j.ending, j.attempt,
-       j.enqueued_at, :now, null
+select {j.claimed_columns}, :now, null
 from penstock_cancel_request c join penstock_scheduled_job j on j.id = c.job_id where j.ending is null
 limit :limit;
 
 -- settle_pending: take a job out of ready (SQLite only in two: end or enqueue puts it in).
 -- Differs: one statement a job and place.
 delete from penstock_ready_job where id = :id
-returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at,
-          attempts;
+returning {job_columns}, attempt, enqueued_at, attempts;
 
 -- settle_scheduled: take a job out of scheduled (SQLite only: the other half of settle_pending).
 delete from penstock_scheduled_job where id = :id
-returning id, pool, function, kind, args, priority, rank, run_at, options, on_complete, attempt, enqueued_at,
-          attempts;
+returning {job_columns}, attempt, enqueued_at, attempts;
 
 -- free_key: another job may have the key of this one (SQLite only: part of settle and settle_pending).
 delete from penstock_job_key where job_id = :id;
