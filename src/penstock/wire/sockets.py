@@ -290,33 +290,13 @@ def query_removed(number: int) -> bytes:
     return b'{"type":"QueryRemoved","queryId":%d}' % number
 
 
-def mutation_success(request: int, result: bytes, ts: int, lines: Sequence[str]) -> bytes:
-    return b'{"type":"MutationResponse","requestId":%d,"success":true,"result":%b,"ts":"%b","logLines":%b}' % (
-        request,
-        result,
-        u64_text(ts).encode(),
-        to_json(lines),
-    )
-
-
-def mutation_failure(request: int, error: bytes, lines: Sequence[str]) -> bytes:
-    """A mutation has failed: `error` is its message, and perhaps the field of its data."""
-    return b'{"type":"MutationResponse","requestId":%d,"success":false,"result":%b,"ts":null,"logLines":%b}' % (
-        request,
-        error,
-        to_json(lines),
-    )
-
-
-def action_response(request: int, outcome: bytes, lines: Sequence[str], *, failed: bool) -> bytes:
-    """An action has ended: `outcome` is its value, or the message of its error and perhaps the field of its data."""
-    success = b"false" if failed else b"true"
-    return b'{"type":"ActionResponse","requestId":%d,"success":%b,"result":%b,"logLines":%b}' % (
-        request,
-        success,
-        outcome,
-        to_json(lines),
-    )
+def response(
+    kind: str, request: int, outcome: bytes, lines: Sequence[str], *, failed: bool = False, ts: int | None = None
+) -> bytes:
+    """A call has ended: `outcome` is its value, or the message of its error and perhaps the field of its data."""
+    time = b"" if kind == "Action" else b'"ts":%b,' % to_json(None if ts is None else u64_text(ts))
+    fields = kind.encode(), request, b"false" if failed else b"true", outcome, time, to_json(lines)
+    return b'{"type":"%bResponse","requestId":%d,"success":%b,"result":%b,%b"logLines":%b}' % fields
 
 
 def auth_error(error: str, base_version: int, *, attempted: bool) -> bytes:
