@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -216,15 +215,6 @@ async def test_a_call_that_cannot_be_served_fails_and_nothing_else_does(
         assert not [line for line in caplog.messages if "socket.failed" in line or "socket.bad_message" in line]
 
 
-def _has_parts(text: bytes) -> bool:
-    """Whether a message can be taken apart: it is JSON, but for what stands inside of its texts and numbers."""
-    try:
-        json.loads(text.decode("utf-8", "surrogateescape"), strict=False)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 async def test_a_query_that_cannot_be_read_fails_among_good_ones(
     far_shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,7 +250,7 @@ async def test_a_query_that_cannot_be_read_fails_among_good_ones(
             await page.until(lambda: all(start + place in client.answers for place in range(10)))  # noqa: B023 - at once
             for place in range(10):
                 answer = client.answers[start + place]
-                if place == bad or not _has_parts(text):
+                if place == bad:
                     assert answer["type"] == "QueryFailed", (adds[bad][:200], answer)
                 else:
                     assert answer == place

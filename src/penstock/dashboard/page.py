@@ -99,6 +99,16 @@ class Act:
     about: Callable[[View], Mapping[str, Any]] | None = None
 
 
+def act_on(nouns: str, noun: str, verb: str, told: str, sure: str | None = None) -> Act:
+    """An act that the API has on the thing that a form names; `told` has places for its name and for the outcome."""
+
+    async def run(view: View) -> str:
+        name = view.needed(noun)
+        return told.format(name, await getattr(getattr(view.backend.app, nouns), verb)(view.backend, name))
+
+    return Act(run, sure=sure)
+
+
 def sure_of(verb: str, count: int, noun: str) -> str:
     """The question before an act on so many things. Raises `ValueInvalid` if there are none."""
     if not count:

@@ -114,11 +114,10 @@ class Signature:
         try:
             return self._arguments.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
-            refused = error
-        if _misses_whole_numbers(refused):
-            text = to_json(_with_whole_numbers(from_json(text)))
-        elif self._lenient is self._arguments:
-            raise self._refusal(refused)
+            if _misses_whole_numbers(error):
+                text = to_json(_with_whole_numbers(from_json(text)))
+            elif self._lenient is self._arguments:
+                raise self._refusal(error) from None
         try:
             return self._lenient.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import math
 import re
-from itertools import chain, compress
+from collections.abc import Iterator
+from itertools import chain, compress, islice
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -79,13 +80,10 @@ class Message:
 
 def check_keys(arguments: bytes) -> None:
     """Refuse keys that Convex's clients could not receive again."""
-    level = [from_json(arguments)] if _SUSPICIOUS.search(arguments) else []
-    while level:
+    for level in _levels(from_json(arguments)) if _SUSPICIOUS.search(arguments) else ():
         for key in chain.from_iterable(one for one in level if type(one) is dict):
             if not fits_key(key):
                 raise ValueInvalid(f"The key {key[:100]!r} is none {KEYS_ARE}.", fix="Send a list of pairs.")
-        items = chain.from_iterable(one.values() if type(one) is dict else one for one in level)
-        level = [item for item in items if type(item) in _CONTAINERS]
 
 
 def count_brackets(text: bytes) -> int:
@@ -95,13 +93,17 @@ def count_brackets(text: bytes) -> int:
 
 def _check_nesting(value: Any) -> None:
     """Refuse deep nesting level by level, as a copy of millions of parts would take long."""
+    if next(islice(_levels(value), MAX_NESTING, None), None):
+        raise _too_deep()
+
+
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """The objects and arrays of a value, those at one depth at a time."""
     level = [value]
-    for _ in range(MAX_NESTING):
+    while level:
+        yield level
         items = [*chain.from_iterable(one.values() if type(one) is dict else one for one in level)]
         level = [*compress(items, map(_CONTAINERS.__contains__, map(type, items)))]  # without a step of Python for each
-        if not level:
-            return
-    raise _too_deep()
 
 
 def _resolve(value: Any, depth: int, tag: str | None = None) -> Any:

@@ -6,11 +6,10 @@ written by `wire.outgoing`; they come here as JSON.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -35,16 +34,17 @@ ENDS = 1024  # bytes at each end of a message that is thrown away
 _CHUNK = 5_000_000  # characters
 _DECODED = 4  # times the limit of arguments: a call that is longer is not decoded
 _MOST_BRACKETS = 2**20  # of a message that is decoded
+_MOST_PARTS = 100_000  # queries that one message adds and removes
 # Fields with plain values, beside one another. Quotes in texts have backslashes before them, so it is in none.
 _FIELD = rb'\s*+"\w++"\s*+:\s*+(?:null|0|[1-9]\d{0,15}+|"[^"\\\x00-\x1f\x7f-\xff]*+")\s*+'
 _PLAIN_FIELDS = re.compile(rb"(?<=[{,])(%b(?:,%b)*)(?=[,}])" % (_FIELD, _FIELD))
-_CONTROL = re.compile(r"\\[bfnrt]|\\u00[01]")  # as it is written again, a text may have had it as it is
+_TO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}])', re.DOTALL)
+_QUERY = 3  # brackets are open in a query: of the message, of its list, and its own
 _OUTER, _INNER = frozenset({"Mutation", "Action", "ModifyQuerySet", "Event"}), frozenset({"Add", "Remove"})
 
+R = TypeVar("R")
+
 _Count = Annotated[int, Field(ge=0, lt=2**53, strict=True)]
-
-
-_Read = Callable[[Any], bytes | InputError]
 _Arguments = Annotated[Any, PlainValidator(lambda args, info: info.context(args)), Field(validate_default=True)]
 
 
@@ -142,10 +142,13 @@ _Part = WrapValidator(_or_failed)
 Modification = Annotated[Add | Remove, Field(discriminator="type"), _Part]
 Incoming = Connect | Authenticate | ModifyQuerySet | Call | Event
 _incoming: TypeAdapter[Incoming] = TypeAdapter(Annotated[Incoming, Field(discriminator="type"), _Part])
+_modification: TypeAdapter[Add | Remove] = TypeAdapter(Modification)
 
 
 def read_message(text: bytes, most: int) -> Incoming:
     """A message. Calls and queries that cannot be read have an error instead of their arguments.
+
+    A large message is decoded one query at a time, as its values may take twenty times its bytes.
 
     Args:
         text: Its JSON.
@@ -154,19 +157,15 @@ def read_message(text: bytes, most: int) -> Incoming:
     Raises:
         InputError: It is no message, and names nothing that could fail.
     """
-    if len(text) > _DECODED * most and b'"ModifyQuerySet"' not in text[:ENDS] + text[-ENDS:]:
-        return read_ends(text, LimitExceeded(f"A call has {len(text)} bytes; its arguments may have {most}."))
-    if count_brackets(text) > _MOST_BRACKETS:
-        return read_ends(text, LimitExceeded(f"A message may have {_MOST_BRACKETS} opening brackets."))
     try:
-        message = Message(text)
+        return _read(_incoming, text, most)
     except InputError as error:
-        try:
-            value = json.loads(text.decode("utf-8", "surrogateescape"), strict=False)
-        except (ValueError, RecursionError):
+        if (found := _take_apart(text)) is None:
             return read_ends(text, error)
-        return _read(_with_errors(value, error), partial(_arguments, _arguments_of, most))
-    return _read(message.value, partial(_arguments, message.arguments, most))
+        fields, places = found
+        if fields.get("type") == "ModifyQuerySet":
+            fields["modifications"] = [_read_query(text[start:end], most) for start, end in places]
+        return _validate_failed(_incoming, fields, error)
 
 
 def read_ends(text: bytes, error: InputError) -> Incoming:
@@ -175,64 +174,81 @@ def read_ends(text: bytes, error: InputError) -> Incoming:
     Raises:
         InputError: It shows none.
     """
-    runs = [{"udfPath": "", **from_json(b"{%b}" % run)} for run in _PLAIN_FIELDS.findall(text)]
-    outer = next((run for run in runs if run.get("type") in _OUTER), {})
-    queries = [run for run in runs if run.get("type") in _INNER]
-    try:
-        return _incoming.validate_python(
-            outer | ({"modifications": queries} if queries else {}), context=lambda _: error
-        )
-    except ValidationError:
-        raise error from None
+    outer, queries = dict[str, Any](), list[dict[str, Any]]()
+    for run in _plain_fields(text):
+        if run.get("type") in _INNER:
+            queries.append({"udfPath": "", **run})
+        elif not outer and run.get("type") in _OUTER:
+            outer = run
+        if len(queries) > _MOST_PARTS:
+            raise error
+    return _validate_failed(_incoming, outer | ({"modifications": queries} if queries else {}), error)
 
 
-def _read(value: Any, arguments: _Read) -> Incoming:
+def _read(adapter: TypeAdapter[R], text: bytes, most: int) -> R:
+    if count_brackets(text) > _MOST_BRACKETS:
+        raise LimitExceeded(f"A message may have {_MOST_BRACKETS} opening brackets.")
+    if len(text) > _DECODED * most:
+        raise LimitExceeded(f"A call has {len(text)} bytes; its arguments may have {most}.")
+    message = Message(text)
     try:
-        return _incoming.validate_python(value, context=arguments)
+        return adapter.validate_python(message.value, context=partial(_arguments, message, most))
     except ValidationError as error:
         raise _reason(error) from error
 
 
-def _arguments(read: Callable[[Any], bytes], most: int, args: Any) -> bytes | InputError:
-    """Arguments as JSON text, with tags resolved."""
-    if isinstance(args, InputError):
-        return args
+def _read_query(text: bytes, most: int) -> Add | Remove:
     try:
-        text = read(args)
+        return _read(_modification, text, most)
+    except InputError as error:
+        fields, _ = _take_apart(text) or ({}, ())
+        return _validate_failed(_modification, fields, error)
+
+
+def _validate_failed(adapter: TypeAdapter[R], fields: dict[str, Any], error: InputError) -> R:
+    error.__traceback__ = error.__cause__ = error.__context__ = None  # they hold the whole message
+    try:
+        return adapter.validate_python({"udfPath": "", **fields}, context=lambda _: error)
+    except ValidationError:
+        raise error from None
+
+
+def _take_apart(text: bytes) -> tuple[dict[str, Any], list[tuple[int, int]]] | None:
+    """The plain fields of an object, and the places of the objects in its lists; None if its brackets do not match."""
+    if count_brackets(text) > _MOST_BRACKETS:
+        return None
+    depth = place = start = 0
+    outer, places = bytearray(), []
+    while step := _TO_BRACKET.match(text, place):
+        if depth <= 1:
+            outer += step[0]
+        place = step.end()
+        if step[1] in b"[{":
+            depth += 1
+            start = place - 1 if depth == _QUERY else start
+        else:
+            if depth == _QUERY:
+                places.append((start, place))
+            depth -= 1
+    if depth or text[place:].strip() or len(places) > _MOST_PARTS:
+        return None
+    return {name: value for run in _plain_fields(outer) for name, value in run.items()}, places
+
+
+def _plain_fields(text: bytes | bytearray) -> Iterator[dict[str, Any]]:
+    return (from_json(b"{%b}" % run[1]) for run in _PLAIN_FIELDS.finditer(text))
+
+
+def _arguments(message: Message, most: int, args: Any) -> bytes | InputError:
+    """Arguments as JSON text, with tags resolved."""
+    try:
+        text = message.arguments(args)
     except InputError as error:
         return error
     brackets, allowed = count_brackets(text), max(most, len(text)) // BYTES_PER_BRACKET
     if brackets > allowed:
         return LimitExceeded(f"The arguments have {brackets} opening brackets; {allowed} are allowed.", limit=allowed)
     return text
-
-
-def _arguments_of(args: Any) -> bytes:
-    return Message(json.dumps(args)).arguments(args)
-
-
-def _with_errors(value: Any, error: InputError) -> Any:
-    """A message that is no JSON: its call has an error, or each of its queries that may be the reason."""
-    if not isinstance(value, dict):
-        return value
-    if isinstance(parts := value.get("modifications"), list):
-        return value | {"modifications": [one if _is_json(one) else _failed(one, error) for one in parts]}
-    return _failed(value, error)
-
-
-def _failed(part: Any, error: InputError) -> Any:
-    plain = {name: part.get(name) for name in ("type", "queryId", "requestId")} if isinstance(part, dict) else {}
-    return plain | {"udfPath": "", "args": error}
-
-
-def _is_json(part: Any) -> bool:
-    """Whether a part of a message that is no JSON is certainly not the reason."""
-    try:
-        text = json.dumps(part)
-        Message(text)
-    except (InputError, RecursionError):
-        return False
-    return _CONTROL.search(text) is None
 
 
 class Version(NamedTuple):
@@ -274,33 +290,13 @@ def query_removed(number: int) -> bytes:
     return b'{"type":"QueryRemoved","queryId":%d}' % number
 
 
-def mutation_success(request: int, result: bytes, ts: int, lines: Sequence[str]) -> bytes:
-    return b'{"type":"MutationResponse","requestId":%d,"success":true,"result":%b,"ts":"%b","logLines":%b}' % (
-        request,
-        result,
-        u64_text(ts).encode(),
-        to_json(lines),
-    )
-
-
-def mutation_failure(request: int, error: bytes, lines: Sequence[str]) -> bytes:
-    """A mutation has failed: `error` is its message, and perhaps the field of its data."""
-    return b'{"type":"MutationResponse","requestId":%d,"success":false,"result":%b,"ts":null,"logLines":%b}' % (
-        request,
-        error,
-        to_json(lines),
-    )
-
-
-def action_response(request: int, outcome: bytes, lines: Sequence[str], *, failed: bool) -> bytes:
-    """An action has ended: `outcome` is its value, or the message of its error and perhaps the field of its data."""
-    success = b"false" if failed else b"true"
-    return b'{"type":"ActionResponse","requestId":%d,"success":%b,"result":%b,"logLines":%b}' % (
-        request,
-        success,
-        outcome,
-        to_json(lines),
-    )
+def response(
+    kind: str, request: int, outcome: bytes, lines: Sequence[str], *, failed: bool = False, ts: int | None = None
+) -> bytes:
+    """A call has ended: `outcome` is its value, or the message of its error and perhaps the field of its data."""
+    time = b"" if kind == "Action" else b'"ts":%b,' % to_json(None if ts is None else u64_text(ts))
+    fields = kind.encode(), request, b"false" if failed else b"true", outcome, time, to_json(lines)
+    return b'{"type":"%bResponse","requestId":%d,"success":%b,"result":%b,%b"logLines":%b}' % fields
 
 
 def auth_error(error: str, base_version: int, *, attempted: bool) -> bytes:

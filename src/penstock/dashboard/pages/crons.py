@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.crons.plan import schedule_of
 from penstock.crons.schedule import in_words
-from penstock.dashboard.page import Act, Page, View
+from penstock.dashboard.page import Page, View, act_on
 from penstock.errors import DataError
 from penstock.jobs.filter import JobFilter
 
@@ -43,22 +43,11 @@ async def _load_one(view: View) -> Mapping[str, Any]:
     }
 
 
-async def _run(view: View) -> str:
-    job = await view.backend.app.crons.run(view.backend, view.needed("cron"))
-    return f"{view.needed('cron')} runs now, as job {job}."
-
-
-async def _pause(view: View) -> str:
-    await view.backend.app.crons.pause(view.backend, view.needed("cron"))
-    return f"{view.needed('cron')} is paused. A run in progress continues."
-
-
-async def _resume(view: View) -> str:
-    await view.backend.app.crons.resume(view.backend, view.needed("cron"))
-    return f"{view.needed('cron')} runs again, from its next planned time."
-
-
-_ACTS = {"run": Act(_run), "pause": Act(_pause), "resume": Act(_resume)}
+_ACTS = {
+    "run": act_on("crons", "cron", "run", "{} runs now, as job {}."),
+    "pause": act_on("crons", "cron", "pause", "{} is paused. A run in progress continues."),
+    "resume": act_on("crons", "cron", "resume", "{} runs again, from its next planned time."),
+}
 
 PAGES = (
     Page("/crons", "Crons", "crons.html", _load, _ACTS),

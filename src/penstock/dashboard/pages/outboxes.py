@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from penstock.api.outbox.rebuilding import chosen_rows
 from penstock.api.outbox.views import OutboxMessage, OutboxStatus, look_at, outbox_of, read_place
-from penstock.dashboard.page import Act, Page, View
+from penstock.dashboard.page import Act, Page, View, act_on
 from penstock.errors import ValueInvalid
 from penstock.observe.readable import counted
 
@@ -85,16 +85,6 @@ async def _skip(view: View) -> str:
     return f"Message {number} is skipped."
 
 
-async def _pause(view: View) -> str:
-    await view.backend.app.outboxes.pause(view.backend, view.needed("outbox"))
-    return f"{view.needed('outbox')} is paused. New messages are kept."
-
-
-async def _resume(view: View) -> str:
-    await view.backend.app.outboxes.resume(view.backend, view.needed("outbox"))
-    return f"{view.needed('outbox')} is resumed."
-
-
 async def _sure_to_move(view: View) -> str:
     read_place(view.needed("to"))  # refuse a wrong place before asking
     calls = view.backend.job_calls
@@ -121,12 +111,10 @@ async def _resend(view: View) -> str:
     return f"{counted(count, 'row')} will be sent again."
 
 
-async def _rebuild(view: View) -> str:
-    await view.backend.app.outboxes.rebuild(view.backend, view.needed("outbox"))
-    return f"{view.needed('outbox')} starts again with all rows."
-
-
-_PAUSE = {"pause": Act(_pause), "resume": Act(_resume)}
+_PAUSE = {
+    "pause": act_on("outboxes", "outbox", "pause", "{} is paused. New messages are kept."),
+    "resume": act_on("outboxes", "outbox", "resume", "{} is resumed."),
+}
 _REBUILD = "Rebuild it? What its handler has written is cleared, and incomplete until all rows are delivered."
 
 PAGES = (
@@ -142,7 +130,7 @@ PAGES = (
             "skip": Act(_skip, sure="Skip this message for good? Its handler never gets it."),
             "move": Act(_move, sure=_sure_to_move),
             "resend": Act(_resend, sure=_sure_to_resend),
-            "rebuild": Act(_rebuild, sure=_REBUILD),
+            "rebuild": act_on("outboxes", "outbox", "rebuild", "{} starts again with all rows.", _REBUILD),
         },
         above="/outboxes",
     ),

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from penstock.api.pools.activity import MOST_COUNTED
 from penstock.api.tasks.selection import Verb, changeable, rows_by_text, task_of
 from penstock.api.tasks.views import TaskStatus, key_text, look_at
-from penstock.dashboard.page import Act, Page, View, sure_of
+from penstock.dashboard.page import Act, Page, View, act_on, sure_of
 from penstock.jobs.states import JobState
 from penstock.observe.readable import counted
 from penstock.reactive.describe import describe
@@ -88,23 +88,12 @@ def _changing(verb: Verb, done: str) -> Callable[[View], Awaitable[str]]:
     return change
 
 
-async def _pause(view: View) -> str:
-    await view.backend.app.tasks.pause(view.backend, view.needed("task"))
-    return f"{view.needed('task')} is paused. Running runs continue."
-
-
-async def _resume(view: View) -> str:
-    count = await view.backend.app.tasks.resume(view.backend, view.needed("task"))
-    return f"{view.needed('task')} runs again. Deferred runs that are due now: {count:,}."
-
-
-async def _reconcile(view: View) -> str:
-    await view.backend.app.tasks.reconcile(view.backend, view.needed("task"))
-    return f"The planner looks at all rows of {view.needed('task')}."
-
-
 _DONE: Mapping[Verb, str] = {"retry": "retried", "cancel": "asked to be canceled", "skip": "skipped"}
-_PAUSE = {"pause": Act(_pause), "resume": Act(_resume)}
+_PAUSE = {
+    "pause": act_on("tasks", "task", "pause", "{} is paused. Running runs continue."),
+    "resume": act_on("tasks", "task", "resume", "{} runs again. Deferred runs that are due now: {:,}."),
+}
+_RECONCILE = act_on("tasks", "task", "reconcile", "The planner looks at all rows of {}.")
 _OF_ROWS: Mapping[str, Act] = {verb: Act(_changing(verb, done), sure=_asking(verb)) for verb, done in _DONE.items()}
 
 PAGES = (
@@ -114,7 +103,7 @@ PAGES = (
         "Reactive task",
         "task.html",
         _load_task,
-        {**_PAUSE, "reconcile": Act(_reconcile), **_OF_ROWS},
+        {**_PAUSE, "reconcile": _RECONCILE, **_OF_ROWS},
         above="/tasks",
     ),
     Page(

@@ -101,6 +101,7 @@ class Socket:
         self._view: View | None = None
         self._watched: Watched
         self._client = client
+        self._taken: Callable[[], object]  # lets the next client send a large message
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
         self._held: list[_Held] = []
@@ -230,12 +231,15 @@ class Socket:
         try:
             if size > sockets.MOST_BYTES:
                 reason = f"This message has {size} bytes; {sockets.MOST_BYTES} are allowed."
-                return sockets.read_ends(text, LimitExceeded(reason))
-            return await offload(len(text), lambda: sockets.read_message(text, most))
+                found = sockets.read_ends(text, LimitExceeded(reason))
+            else:
+                found = await offload(len(text), lambda: sockets.read_message(text, most))
         except InputError as error:
             raise _bad(str(error)) from error
-        finally:
-            got.get(TAKEN, int)()
+        self._taken = got.get(TAKEN, int)
+        if not isinstance(found, sockets.ModifyQuerySet):  # the arguments of many queries take as much memory
+            self._taken()
+        return found
 
     async def _read(self) -> None:
         while True:
@@ -244,6 +248,7 @@ class Socket:
     async def _take(self, found: sockets.Incoming) -> None:
         if isinstance(found, sockets.ModifyQuerySet):
             await self._watched.modify(found)
+            self._taken()
             version = max(self._reached.query_set + 1, found.new_version)
             self._reached = self._reached._replace(query_set=version)
             self._watching.moved.set()
@@ -382,11 +387,10 @@ class Socket:
             with log_lines(told=self._opening.config.dev) as lines:
                 result = await call_once(path, args, key, partial(self._end_mutation, key))
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            failure = self._call_failure(error, call.udf_path)
-            self._out.append(sockets.mutation_failure(call.request_id, failure, lines))
+            self._respond(call, self._call_failure(error, call.udf_path), lines, failed=True)
             self._responded = True
         else:
-            self._respond(call.request_id, result, lines, key)
+            self._hold(call.request_id, result, lines, key)
         finally:
             if self._committing is not None:
                 self._backend.live_queries.let_go(self._committing)
@@ -411,7 +415,10 @@ class Socket:
             error.at_the_door = True
             raise error
 
-    def _respond(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
+    def _respond(self, call: sockets.Call, outcome: bytes, lines: Sequence[str], *, failed: bool) -> None:
+        self._out.append(sockets.response(call.type, call.request_id, outcome, lines, failed=failed))
+
+    def _hold(self, request: int, result: bytes, lines: Sequence[str], key: RequestKey) -> None:
         if not self._watching.queries:
             self._held.append(_Held(request, result, lines, None))
             return
@@ -437,7 +444,7 @@ class Socket:
             failed = False
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             outcome, failed = self._call_failure(error, call.udf_path), True
-        self._out.append(sockets.action_response(call.request_id, outcome, lines, failed=failed))
+        self._respond(call, outcome, lines, failed=failed)
 
     def _call_failure(self, error: Exception, path: str) -> bytes:
         """The message of an error, and perhaps the field of its data.
@@ -507,7 +514,7 @@ class Socket:
             one = self._held.pop(0)
             if one.key is not None:
                 self._backend.live_queries.let_go(one.key)
-            messages.append(sockets.mutation_success(one.request, one.result, self._reached.ts, one.lines))
+            messages.append(sockets.response("Mutation", one.request, one.result, one.lines, ts=self._reached.ts))
             self._responded = True
         texts = [one.decode() for one in messages]
         versions = self._reached[:2] != self._sent[:2] or (self._reached.ts > 0 and not self._sent.ts)

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.calls.run.dispatch import Dispatch
 from penstock.clock import SystemClock
-from penstock.errors import InputError, LimitExceeded, Unauthenticated
+from penstock.errors import InputError, LimitExceeded, Unauthenticated, at_the_door
 from penstock.functions.function import AnyFunction
 from penstock.live.view import View
 from penstock.observe.logs import event
@@ -123,18 +123,15 @@ def called(call: sockets.Call | sockets.Add, *, is_npm: bool) -> tuple[str, byte
     Raises:
         InputError: They cannot be read.
     """
-    try:
+    with at_the_door():
         if isinstance(call.args, InputError):
             raise call.args
         if is_npm:
             check_keys(call.args)
-        return function_path(call.udf_path), call.args
-    except Refused as error:
-        failure: InputError = InputError(error.message)
-    except InputError as error:
-        failure = error
-    failure.at_the_door = True
-    raise failure
+        try:
+            return function_path(call.udf_path), call.args
+        except Refused as error:
+            raise InputError(error.message) from error
 
 
 def size_of(call: sockets.Call | sockets.Add) -> int:
