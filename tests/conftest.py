@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import tempfile
+import time  # noqa: TID251 - sets the zone
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator, Iterator
@@ -60,6 +61,10 @@ for _name in list(os.environ):
         re.IGNORECASE,
     ):
         del os.environ[_name]
+
+# A driver takes a time without a zone for local time: where that is UTC, nobody would notice.
+os.environ["TZ"] = "Asia/Kathmandu"
+time.tzset()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -170,9 +170,10 @@ class Records(Suite):
             piece = await bench.reading(
                 lambda session: bench.store.records.matching(session, definition, condition, 2, place)  # noqa: B023
             )
-            seen, pieces, place = [*seen, *piece.keys], pieces + 1, piece.last
-            if place is None:
+            seen, pieces = [*seen, *piece.keys], pieces + 1
+            if piece.last is None:
                 break
+            place = json.loads(piece.last)
         assert seen == [json.dumps([title]) for title in "bcd"]
         assert pieces == 2, "those that do not meet it are not looked at one by one"
 

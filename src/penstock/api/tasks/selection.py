@@ -199,7 +199,7 @@ class Selection:
             keys = set(await self._keys())
             found = [one for one in found if one.key in keys]
         found.sort(key=lambda one: (places[one.key], one.task))
-        return found, None if piece.last is None else await store.records.spelled(session, definition, piece.last)
+        return found, piece.last
 
     async def _page_by_due(self, limit: int, place: Any) -> TaskPage:
         records, after = self._calls.store.records, None if place is None else _due_place(place)

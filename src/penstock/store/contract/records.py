@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from penstock.reactive.task import Change
@@ -91,5 +91,4 @@ class SourcePiece:
     """Rows of a table that meet a filter."""
 
     keys: builtins.list[str]  # their keys, as the change feed spells them
-    # the last key as the driver gives it, column by column, to go on after; None if there are no more
-    last: tuple[Any, ...] | None
+    last: str | None  # the last key of those looked at, to go on after; None if there are no more

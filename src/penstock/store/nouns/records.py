@@ -116,22 +116,19 @@ class Records(Noun, queries=("records",)):
         columns = () if asked.exact else asked.columns  # Python asks again where the SQL says something wider
         key = [f"{_ROW}.{dialect.quote(name)}" for name in definition.key]
         read = (f"{_ROW}.{dialect.quote(name)}" for name in columns)
-        listed = ", ".join((self._access.key_text(definition), *key, *read))
+        listed = ", ".join((self._access.key_text(definition), *read))
         where = [asked.sql, *self._access.known_keys(definition)]
         where += [] if after is None else [f"{row_of(key)} > {row_of(self._given(definition))}"]
         args = [*(after or ()), limit]
         sql = f"select {listed} from {dialect.table(definition.name)} {_ROW} where {' and '.join(where)}"
         sql += f" order by {', '.join(key)} limit {placeholder(dialect.parameter, len(args))}"
         rows = await session.fetch(Statement(sql, bounded=False, reads=True), args)
-        end = 1 + len(key)
 
         def meets(row: Row) -> bool:
-            stored = dict(zip(columns, row[end:], strict=True))
+            stored = dict(zip(columns, row[1:], strict=True))
             return asked.exact or holds(condition, stored_values(dialect, definition, stored, columns))
 
-        return SourcePiece(
-            [row[0] for row in rows if meets(row)], tuple(rows[-1][1:end]) if len(rows) == limit else None
-        )
+        return SourcePiece([row[0] for row in rows if meets(row)], rows[-1][0] if len(rows) == limit else None)
 
     async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
         """The key of a row as the change feed spells it, from its columns' values in the driver's form."""
